@@ -13,6 +13,7 @@
 #include "bench/prefill.h"
 #include "bench/quality.h"
 #include "bench/speculation.h"
+#include "commands/bench_route.h"
 #include "commands/commands.h"
 #include "common/log.h"
 #include "common/strings.h"
@@ -30,7 +31,7 @@
 namespace aisp {
 namespace {
 
-constexpr std::array<ExtraFlag, 16> kExtras = {{
+constexpr std::array<ExtraFlag, 22> kExtras = {{
     {"--isl", "N",
      "Prompt tokens of each sequence (engine); 1024 without it. A list (prefill): 1024,8000."},
     {"--prompts", "N",
@@ -57,13 +58,19 @@ constexpr std::array<ExtraFlag, 16> kExtras = {{
     {"--gpus", "W,O",
      "Pools in the memory of these GPUs (kv): the writer's and the owner's, as 0,1; in host memory "
      "without it."},
-    {"--json", "", "JSON instead of a table (kernels, prefill, spec, kv)."},
+    {"--decode", "N", "Decode workers (route); 256 without it."},
+    {"--prefill", "N", "Prefill workers (route); none without it."},
+    {"--requests", "N", "Requests (route); 20000 without it."},
+    {"--rate", "N", "Of them a second of simulated time (route); 10000 without it."},
+    {"--prefixes", "N", "Different beginnings of --isl tokens (route); 1000 without it."},
+    {"--policy", "NAME", "Routing policy (route); cost without it."},
+    {"--json", "", "JSON instead of a table (kernels, prefill, spec, kv, route)."},
     {"--read-tbps", "X", "TB/s that the GPU reads at most; measured without it."},
 }};
 
 std::string Help() {
   constexpr std::array<std::string_view, 2> kPrefixes = {"model.", "engine."};
-  return "aisp bench limits|kernels|prefill|engine|quality|spec|kv [flags]\n\n"
+  return "aisp bench limits|kernels|prefill|engine|quality|spec|kv|route [flags]\n\n"
          "limits: what the GPU reads, copies and multiplies at most.\n"
          "kernels: each operation of --model SHAPE on the GPU, beside its floor and cuBLASLt.\n"
          "prefill: a prompt of --model SHAPE on the GPU beside the sum of its parts, each timed "
@@ -75,6 +82,9 @@ std::string Help() {
          "stands.\n"
          "kv: what the KV lanes carry between two processes of this machine, beside memcpy and a "
          "bare socket.\n"
+         "route: what the router takes to place a request and to hear of it, over many workers "
+         "that "
+         "compute nothing.\n"
          "engine: time of prompts and of decode steps; with --weights random:SEED --model SHAPE, "
          "of any shape in config/models; sequences of decode steps take the adapters of --lora in "
          "turn, prompts the first.\n\n" +
@@ -455,6 +465,8 @@ int RunBench(const std::vector<std::string>& args) {
     done = RunKvOwner(*line);
   } else if (what == "kv") {
     done = RunKv(*line);
+  } else if (what == "route") {
+    done = RunRouteBench(*line);
   } else if (what == "limits") {
     done = RunLimits();
   } else if (what == "kernels") {
@@ -469,7 +481,8 @@ int RunBench(const std::vector<std::string>& args) {
     done = RunSpeculation(*line);
   } else {
     return ReportUsageError("bench",
-                            "wants one of: limits, kernels, prefill, engine, quality, spec, kv");
+                            "wants one of: limits, kernels, prefill, engine, quality, spec, kv, "
+                            "route");
   }
   if (!done) return ReportFailure(done.error().message);
   return 0;

@@ -37,6 +37,7 @@ routing policy serves more of it in time? No server and no GPU is needed.
   --routers N         replicas of the router, asked in turn; they share nothing but the workers
   --objectives        requests ask for the --goodput limits: what is not predicted to keep them is refused at once
   --prefill WHERE     auto (default), remote or local: where prompts are computed, for comparisons
+  --prefix-pulls WHEN off (default), auto or always: beginnings that another worker has cached are fetched
   --class-share LIST  of the requests whose trace names no class: batch=0.3,best-effort=0.1; the rest is interactive
   --planner           workers change their roles as `aisp planner` would have them, decided once a second
   --budget N          with --planner: at most so many workers prefill or decode at a time, the others are parked
@@ -56,6 +57,7 @@ struct SimulateFlags {
   std::string policies = "cost";
   bool find_rate = false, objectives = false, planner = false, json = false, help = false;
   PrefillPreference prefill = PrefillPreference::kAuto;
+  PrefixPulls pulls = PrefixPulls::kOff;
   double batch = 0, best_effort = 0;  // parts of all requests
   int64_t budget = 0, routers = 1;
   int64_t max_inflight = 1'000'000;
@@ -67,6 +69,14 @@ Result<PrefillPreference> ParsePrefill(std::string_view where) {
   if (where == "remote") return PrefillPreference::kRemote;
   if (where == "local") return PrefillPreference::kLocal;
   return InvalidArgument(fmt::format("--prefill: '{}' is none of auto, remote, local", where));
+}
+
+Result<PrefixPulls> ParsePulls(std::string_view when) {
+  const auto* known = std::find(std::begin(kPrefixPulls), std::end(kPrefixPulls), when);
+  if (known != std::end(kPrefixPulls))
+    return static_cast<PrefixPulls>(known - std::begin(kPrefixPulls));
+  return InvalidArgument(
+      fmt::format("--prefix-pulls: '{}' is none of {}", when, fmt::join(kPrefixPulls, ", ")));
 }
 
 Status ParseClassShare(std::string_view list, SimulateFlags* flags) {
@@ -127,6 +137,9 @@ Result<SimulateFlags> ParseFlags(const std::vector<std::string>& args) {
     } else if (name == "--prefill") {
       AISP_ASSIGN_OR_RETURN(const std::string text, value());
       AISP_ASSIGN_OR_RETURN(flags.prefill, ParsePrefill(text));
+    } else if (name == "--prefix-pulls") {
+      AISP_ASSIGN_OR_RETURN(const std::string text, value());
+      AISP_ASSIGN_OR_RETURN(flags.pulls, ParsePulls(text));
     } else if (name == "--class-share") {
       AISP_ASSIGN_OR_RETURN(const std::string text, value());
       AISP_RETURN_IF_ERROR(ParseClassShare(text, &flags));
@@ -344,6 +357,7 @@ Result<Simulator> MakeSimulator(const SimulateFlags& flags) {
   AISP_ASSIGN_OR_RETURN(cluster.fleets, simulate::ParseFleets(flags.workers, ShippedWorkers()));
   cluster.objectives = flags.objectives;
   cluster.prefill = flags.prefill;
+  cluster.router.pulls = flags.pulls;
   cluster.routers = static_cast<int>(flags.routers);
   if (flags.planner) cluster.planner.emplace().max_workers = static_cast<int>(flags.budget);
   cluster.router.max_inflight = static_cast<int32_t>(flags.max_inflight);

@@ -16,6 +16,8 @@ constexpr double kMostGrowth = 2;
 // Where the headroom is ample, only a far better split is worth a change.
 constexpr double kAmple = 2;
 constexpr double kFarBetter = 1.25;
+// Where there is none, streams are late every second: a little better is enough.
+constexpr double kBetterAtAll = 1.04;
 // Workers that change at a time: one in so many.
 constexpr int kChangeOneIn = 4;
 constexpr size_t kMaxRefused = 1024;
@@ -183,7 +185,9 @@ Plan Planner::Decide(Instant now, const Observation& seen) {
   const bool same_size = working == plan.current.workers();
   // Without a load any split is as good as the one that there is.
   if (same_size && plan.load.requests_per_s <= 0) best = {plan.current, kPlenty};
-  const double needed = plan.headroom >= kAmple ? kFarBetter : options_.gain;
+  const double needed = plan.headroom >= kAmple ? kFarBetter
+                        : plan.headroom < 1     ? kBetterAtAll
+                                                : options_.gain;
   const bool better = best.headroom >= plan.headroom * needed;
   const Split target = same_size && !better ? plan.current : best.split;
   const std::string at = fmt::format(
@@ -192,7 +196,8 @@ Plan Planner::Decide(Instant now, const Observation& seen) {
       plan.load.requests_per_s, plan.load.prompt_tokens, plan.load.uncached_tokens,
       plan.load.new_tokens, Text(plan.current), plan.headroom, Text(best.split), best.headroom);
   if (target == plan.current) {
-    agreed_ = 0;
+    // One decision that finds it hardly better does not undo those that found it clearly so.
+    agreed_ = std::max(0, agreed_ - 1);
     plan.reason = "stays: " + at;
     return plan;
   }

@@ -73,6 +73,7 @@ class RunningMean {
 // How often something happens, or how much of it, lately.
 class EventRate {
  public:
+  explicit EventRate(double span_s = 0.5) : span_s_(span_s) {}
   void Add(Instant now, double amount = 1) {
     if (sum_ == 0) begin_ = now;
     sum_ = Sum(now) + amount;
@@ -81,16 +82,80 @@ class EventRate {
   // Before a whole span has passed, over what has.
   double PerSecond(Instant now) const {
     const double age_s = std::max(kLeastS, ToSeconds(now - begin_));
-    return Sum(now) / (kSpanS * (1 - std::exp(-age_s / kSpanS)));
+    return Sum(now) / (span_s_ * (1 - std::exp(-age_s / span_s_)));
   }
 
  private:
-  static constexpr double kSpanS = 0.5;  // a burst shows at once
   static constexpr double kLeastS = 0.1;
-  double Sum(Instant now) const { return sum_ * std::exp(-ToSeconds(now - last_) / kSpanS); }
+  double Sum(Instant now) const { return sum_ * std::exp(-ToSeconds(now - last_) / span_s_); }
 
+  double span_s_;  // short: a burst shows at once
   double sum_ = 0;
   Instant begin_;
+  Instant last_;
+};
+
+// An amount a second, of events that come by chance: what the last moment's deviates from the last
+// seconds' counts only as far as chance does not explain it. A burst shows at once, and what comes
+// next to a steady load is not taken for what just came.
+class SteadyRate {
+ public:
+  void Add(Instant now, double amount) {
+    lately_.Add(now, amount);
+    mean_.Add(now, amount);
+    squares_.Add(now, amount * amount);
+  }
+  double PerSecond(Instant now) const {
+    constexpr double kChance = 1.5, kSurely = 3;  // standard deviations
+    const double mean = mean_.PerSecond(now), lately = lately_.PerSecond(now);
+    const double deviation = std::sqrt(squares_.PerSecond(now) / (2 * kShortS));
+    const double off = std::abs(lately - mean);
+    if (off <= kChance * deviation) return mean;
+    const double part = (off / deviation - kChance) / (kSurely - kChance);
+    return mean + std::min(part, 1.0) * (lately - mean);
+  }
+
+ private:
+  static constexpr double kShortS = 0.5, kLongS = 5;
+  EventRate lately_{kShortS};
+  EventRate mean_{kLongS};
+  EventRate squares_{kLongS};
+};
+
+// How far predictions' deviations from their mean came true: rows that run now are gone before an
+// answer is over, and the next requests go where few run. Only so much of a deviation is told on.
+class Calibration {
+ public:
+  void Learn(double predicted, double measured, Instant now) {
+    const double weight = std::max(kWeight, 1.0 / static_cast<double>(++count_));
+    const double off = predicted - predicted_;
+    const double came = measured - measured_;
+    predicted_ += weight * off;
+    measured_ += weight * came;
+    if (count_ == 1) return;
+    variance_ += weight * ((1 - weight) * off * off - variance_);
+    covariance_ += weight * ((1 - weight) * off * came - covariance_);
+    last_ = now;
+  }
+  // What `predicted` is worth; as it is where nothing was learnt lately.
+  double Apply(double predicted, Instant now) const {
+    if (count_ < kEnough) return predicted;
+    // As if a few had been right: where all are alike nothing is known of deviations.
+    const double doubt = kDoubt * kDoubt * predicted_ * predicted_;
+    const double slope = std::clamp((covariance_ + doubt) / (variance_ + doubt), kLeast, 1.0);
+    const double kept = std::exp2(-std::max(0.0, ToMs(now - last_) - kHoldMs) / kHoldMs);
+    return predicted + kept * (1 - slope) * (predicted_ - predicted);
+  }
+
+ private:
+  static constexpr double kWeight = 0.02;
+  static constexpr double kDoubt = 0.03;
+  static constexpr double kLeast = 0.1;
+  static constexpr double kHoldMs = 2000;
+  static constexpr uint64_t kEnough = 16;
+
+  double predicted_ = 0, measured_ = 0, variance_ = 0, covariance_ = 0;
+  uint64_t count_ = 0;
   Instant last_;
 };
 
@@ -116,6 +181,9 @@ struct TtftCorrection {
 struct Correction {
   TtftCorrection local;   // of prompts that it computes itself
   TtftCorrection remote;  // of those that a prefill worker computes for it
+  // Added where it fetches the beginning from another worker before it computes the rest. Apart, or
+  // what pulls take longer would be taken off, and put on, prompts that need none.
+  RunningMean fetch_ms{0};
 };
 
 }  // namespace aisp

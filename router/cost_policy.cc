@@ -63,6 +63,14 @@ std::string_view ReasonOf(const RequestSummary& request, const WorkerView& decod
   return any_prefill ? kLocalCheaper : route_reason::kLocalNoPrefillWorker;
 }
 
+// What whoever computes the prompt waits for first: its beginning, from another worker or from its
+// own tiers. What is queued there is computed meanwhile.
+struct Fetch {
+  double ms = 0;
+  double extra_ms = 0;   // by which such requests took longer lately
+  double holder_ms = 0;  // for which another worker and the way from there are busy
+};
+
 class CostPolicy final : public RoutingPolicy {
  public:
   explicit CostPolicy(const CostPolicyOptions& options) : options_(options) {}
@@ -75,8 +83,9 @@ class CostPolicy final : public RoutingPolicy {
     double ttft_ms = 0;
     double ttft_own_ms = 0;   // of it without corrections
     double ttft_wait_ms = 0;  // likewise
-    double now_ms = 0;        // a step of decodes with this request
-    double step_ms = 0;       // the time for a token without correction
+    double ttft_fetch_ms = 0;
+    double now_ms = 0;   // a step of decodes with this request
+    double step_ms = 0;  // the time for a token without correction
     double tpot_ms = 0;
     double tpot_high_ms = 0;  // what it rarely exceeds
     double score_ms = 0;
@@ -93,21 +102,23 @@ class CostPolicy final : public RoutingPolicy {
   };
   static void PreferRemote(std::vector<Candidate>* candidates);
   static void KeepBest(std::vector<Candidate>* candidates);
+  void KeepTies(std::vector<Candidate>* candidates) const;
   static double FirstDecodeMs(const WorkerView& decode, double ready_ms, double step_ms);
   static Cost Begin(const RequestSummary& request, const WorkerView& decode);
   static void SetStep(const RequestSummary& request, const WorkerView& decode, Cost* cost);
   static double QueueMs(const WorkerView& worker, const PromptWork& work, double compute_ms);
+  static void SetFetch(const Fetch& fetch, double step_ms, Cost* cost);
   static void End(const RequestSummary& request, const WorkerView::LearntTtft& learnt, Cost* cost);
   double AdmissionMs(const RequestSummary& request, const WorkerView& decode, double tpot_ms) const;
   double ExposedTransferMs(const RequestSummary& request, const WorkerView& decode,
                            const WorkerView& prefill, double compute_ms) const;
-  // `pull_ms`: before it, until it has what is cached elsewhere.
-  Cost Local(const RequestSummary& request, const WorkerView& decode, double pull_ms = 0) const;
+  Cost Local(const RequestSummary& request, const WorkerView& decode,
+             const Fetch& fetch = {}) const;
   void AddPulls(const RequestSummary& request, std::span<const WorkerView> workers,
                 const Shortlist& list, std::vector<Candidate>* candidates) const;
-  // `pull_ms`: likewise, of the prefill worker.
+  // `fetch`: of the prefill worker.
   Cost Remote(const RequestSummary& request, const WorkerView& decode, const WorkerView& prefill,
-              double pull_ms = 0) const;
+              const Fetch& fetch = {}) const;
   void AddRemotes(const RequestSummary& request, std::span<const WorkerView> workers,
                   const Shortlist& list, std::vector<Candidate>* candidates) const;
   std::vector<int> Fallbacks(const RequestSummary& request, std::span<const WorkerView> workers,
@@ -173,11 +184,21 @@ CostPolicy::Cost CostPolicy::Begin(const RequestSummary& request, const WorkerVi
   return cost;
 }
 
+// It is fetched while what is queued is computed. When it is there the worker is inside a step.
+void CostPolicy::SetFetch(const Fetch& fetch, double step_ms, Cost* cost) {
+  if (fetch.ms <= 0) return;
+  const double fetched_ms = fetch.ms + step_ms;
+  cost->ttft_own_ms += fetched_ms;
+  cost->ttft_wait_ms = std::max(0.0, cost->ttft_wait_ms - fetched_ms);
+  cost->ttft_fetch_ms = std::max(fetch.extra_ms, -0.5 * fetched_ms);
+  cost->score_ms += fetch.holder_ms;
+}
+
 void CostPolicy::End(const RequestSummary& request, const WorkerView::LearntTtft& learnt,
                      Cost* cost) {
   // However wrong earlier predictions were: what has to be computed takes its time.
   cost->ttft_ms = cost->ttft_own_ms + std::max(learnt.offset.value, -0.5 * cost->ttft_own_ms) +
-                  cost->ttft_wait_ms * learnt.wait_factor.value;
+                  cost->ttft_wait_ms * learnt.wait_factor.value + cost->ttft_fetch_ms;
   cost->score_ms += cost->ttft_ms + request.expected_new_tokens * cost->tpot_ms;
   // What waits behind much is off by a part of it.
   const double spread_ms = learnt.offset.spread + learnt.wait_factor.spread * cost->ttft_wait_ms;
@@ -195,7 +216,7 @@ void CostPolicy::End(const RequestSummary& request, const WorkerView::LearntTtft
 // prompts ahead that are longer than a step the first takes half of the step, the next half of the
 // rest and so on: a short one does not wait for all of them.
 double CostPolicy::QueueMs(const WorkerView& worker, const PromptWork& work, double compute_ms) {
-  if (worker.queued_prompts <= 0) return worker.busy_ms + worker.backlog_ms;
+  if (worker.queued_prompts <= 0) return BusyMs(worker);
   const double share = std::exp2(-std::min(worker.queued_prompts, 16));
   const int32_t chunk = std::max(1, worker.chunk_tokens);
   const double steps =
@@ -207,11 +228,12 @@ double CostPolicy::QueueMs(const WorkerView& worker, const PromptWork& work, dou
   if (queued.tokens > 0)
     step.context = std::max(step.context, queued.context / queued.tokens * chunk);
   const double shared_ms = steps * PromptMs(worker, step);
-  return worker.busy_ms + std::min(worker.backlog_ms, std::max(0.0, shared_ms - compute_ms));
+  return std::max(worker.busy_ms,
+                  std::min(worker.backlog_ms, std::max(0.0, shared_ms - compute_ms)));
 }
 
 CostPolicy::Cost CostPolicy::Local(const RequestSummary& request, const WorkerView& decode,
-                                   double pull_ms) const {
+                                   const Fetch& fetch) const {
   Cost cost = Begin(request, decode);
   const PromptWork work = WorkFor(request, decode, 1);
   const double compute_ms = PromptMs(decode, work);
@@ -228,9 +250,10 @@ CostPolicy::Cost CostPolicy::Local(const RequestSummary& request, const WorkerVi
         MissRisk(others_ms, limit_ms, spread_ms) - MissRisk(cost.tpot_ms, limit_ms, spread_ms);
     cost.score_ms += rows * more_risk * WorthMs(request, 0, cost.tpot_ms);
   }
-  cost.ttft_own_ms = pull_ms + compute_ms;
+  cost.ttft_own_ms = compute_ms;
   cost.ttft_wait_ms =
       AdmissionMs(request, decode, cost.tpot_ms) + QueueMs(decode, work, compute_ms);
+  SetFetch(fetch, StepUnderWayMs(request, decode), &cost);
   End(request, decode.local_ttft, &cost);
   return cost;
 }
@@ -247,7 +270,8 @@ void CostPolicy::AddPulls(const RequestSummary& request, std::span<const WorkerV
     if (request.pull_whenever)
       std::erase_if(*candidates, [d](const Candidate& local) { return local.decode == d; });
     const WorkerView with = WithPrefix(workers[static_cast<size_t>(d)], pull.tokens);
-    candidates->push_back({d, -1, Local(request, with, pull.pull_ms), pull});
+    const Fetch fetch{pull.pull_ms, with.fetch_extra.value, pull.pull_ms};
+    candidates->push_back({d, -1, Local(request, with, fetch), pull});
   }
 }
 
@@ -263,7 +287,7 @@ double CostPolicy::FirstDecodeMs(const WorkerView& decode, double ready_ms, doub
 }
 
 CostPolicy::Cost CostPolicy::Remote(const RequestSummary& request, const WorkerView& decode,
-                                    const WorkerView& prefill, double pull_ms) const {
+                                    const WorkerView& prefill, const Fetch& fetch) const {
   Cost cost = Begin(request, decode);
   const bool drawn = request.first_token_anywhere && decode.first_tokens && prefill.first_tokens;
   const PromptWork work = WorkFor(request, prefill, drawn ? 1 : 0);
@@ -273,7 +297,8 @@ CostPolicy::Cost CostPolicy::Remote(const RequestSummary& request, const WorkerV
   cost.ttft_wait_ms = std::max(decode.busy_ms + AdmissionMs(request, decode, cost.tpot_ms),
                                QueueMs(prefill, work, compute_ms));
   cost.score_ms = ComputeCostMs(request, compute_ms);
-  cost.ttft_own_ms = pull_ms + compute_ms + transfer_ms;
+  cost.ttft_own_ms = compute_ms + transfer_ms;
+  SetFetch(fetch, /*step_ms=*/0, &cost);
   if (!drawn)
     cost.ttft_own_ms += FirstDecodeMs(decode, cost.ttft_wait_ms + cost.ttft_own_ms, cost.now_ms);
   End(request, decode.remote_ttft, &cost);
@@ -299,6 +324,20 @@ void CostPolicy::KeepBest(std::vector<Candidate>* candidates) {
   std::erase_if(*candidates, [&](const Candidate& c) { return rank(c) != best; });
 }
 
+// The best and what is as good. A pull is taken where it is the best, not where it is as good: it
+// fills another worker's cache with what is there already.
+void CostPolicy::KeepTies(std::vector<Candidate>* candidates) const {
+  const auto best = std::min_element(
+      candidates->begin(), candidates->end(),
+      [](const Candidate& a, const Candidate& b) { return a.cost.score_ms < b.cost.score_ms; });
+  const double best_ms = best->cost.score_ms;
+  const bool pulls = best->pull.holder >= 0;
+  const double limit_ms = best_ms + options_.tie_fraction * std::abs(best_ms);
+  std::erase_if(*candidates, [&](const Candidate& c) {
+    return c.cost.score_ms > limit_ms || (!pulls && c.pull.holder >= 0);
+  });
+}
+
 // Pairs of a decode worker D and a prefill worker P.
 void CostPolicy::AddRemotes(const RequestSummary& request, std::span<const WorkerView> workers,
                             const Shortlist& list, std::vector<Candidate>* candidates) const {
@@ -312,7 +351,8 @@ void CostPolicy::AddRemotes(const RequestSummary& request, std::span<const Worke
       const WorkerView& decode = workers[static_cast<size_t>(d)];
       if (!pulls || !request.pull_whenever)
         candidates->push_back({d, p, Remote(request, decode, prefill), {}});
-      if (pulls) candidates->push_back({d, p, Remote(request, decode, with, pull.pull_ms), pull});
+      const Fetch fetch{pull.pull_ms, with.fetch_extra.value, pull.pull_ms};
+      if (pulls) candidates->push_back({d, p, Remote(request, decode, with, fetch), pull});
     }
   }
 }
@@ -326,7 +366,7 @@ Result<Placement> CostPolicy::Pick(const RequestSummary& request,
     const WorkerView& worker = workers[static_cast<size_t>(d)];
     const HeldPrefix own = OwnPrefix(request, worker);
     const Cost cost = own.promote_ms > 0
-                          ? Local(request, WithPrefix(worker, own.tokens), own.promote_ms)
+                          ? Local(request, WithPrefix(worker, own.tokens), {own.promote_ms})
                           : Local(request, worker);
     candidates.push_back({d, -1, cost, {}});
   }
@@ -336,10 +376,7 @@ Result<Placement> CostPolicy::Pick(const RequestSummary& request,
   if (request.preference == PrefillPreference::kRemote) PreferRemote(&candidates);
   KeepBest(&candidates);
 
-  double best_ms = INFINITY;
-  for (const Candidate& c : candidates) best_ms = std::min(best_ms, c.cost.score_ms);
-  const double limit_ms = best_ms + options_.tie_fraction * std::abs(best_ms);
-  std::erase_if(candidates, [&](const Candidate& c) { return c.cost.score_ms > limit_ms; });
+  KeepTies(&candidates);
   const Candidate& chosen = candidates[request.tie_break % candidates.size()];
 
   Placement placement;
@@ -350,6 +387,7 @@ Result<Placement> CostPolicy::Pick(const RequestSummary& request,
   placement.tpot_ms = chosen.cost.tpot_ms;
   placement.ttft_own_ms = chosen.cost.ttft_own_ms;
   placement.ttft_wait_ms = chosen.cost.ttft_wait_ms;
+  placement.ttft_fetch_ms = chosen.cost.ttft_fetch_ms;
   placement.step_ms = chosen.cost.step_ms;
   // A prediction of a worker that has hardly run is not held against the request.
   const bool known = workers[static_cast<size_t>(chosen.decode)].known;

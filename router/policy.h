@@ -68,9 +68,12 @@ struct WorkerView {
   };
   LearntTtft local_ttft;
   LearntTtft remote_ttft;  // of prompts that a prefill worker computes
+  Learnt fetch_extra;      // ms to add to prompts whose beginning it pulls first; of any worker
   Learnt tpot_extra;       // ms to add to a step of nothing but decodes; of all workers
   // Workers have run enough steps for a prediction to be held against a request.
   bool known = false;
+  // Names the state of its worker that it was made of; what changes without one is set each time.
+  uint64_t made_of = 0;
 
   // What its steps hold beside rows of prompts.
   StepShape RunningBeside() const {
@@ -165,6 +168,7 @@ struct Placement {
   double tpot_ms = 0;
   double ttft_own_ms = 0;     // of ttft_ms without corrections: what the request itself takes
   double ttft_wait_ms = 0;    // and what it waits for others
+  double ttft_fetch_ms = 0;   // of ttft_ms: the correction of what is pulled first
   double step_ms = 0;         // tpot_ms without its correction
   bool known = true;          // by workers that have run enough steps
   bool meets = true;          // the request's objective, as far as was predicted

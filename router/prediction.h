@@ -37,6 +37,25 @@ inline PromptWork WorkFor(const RequestSummary& request, const WorkerView& worke
   return PromptWork::Of(request.tokens - tokens - 1, tokens + more);
 }
 
+// Until `worker` is through with all that it has: the long step that it is in computes what is
+// queued.
+inline double BusyMs(const WorkerView& worker) {
+  return std::max(worker.busy_ms, worker.backlog_ms);
+}
+
+// Until the step ends that D is in at some moment: half of a step on average, of the longer ones
+// more often.
+inline double StepUnderWayMs(const RequestSummary& request, const WorkerView& decode) {
+  const StepShape running = decode.RunningBeside();
+  if (running.decode_rows <= 0) return 0;
+  double ms = decode.cost.StepMs(running);
+  if (request.prompt_steps_per_s > 0) {
+    const double busy = std::min(request.prompt_ms_per_s * 1e-3, 1.0);
+    ms += busy * (request.prompt_ms_per_s / request.prompt_steps_per_s - ms);
+  }
+  return 0.5 * std::max(0.0, ms);
+}
+
 // What computing a prompt costs the requests that come meanwhile: each waits for half of it on
 // average.
 inline double ComputeCostMs(const RequestSummary& request, double compute_ms) {

@@ -8,13 +8,13 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <deque>
 #include <optional>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "common/hash.h"
+#include "router/prefix_table.h"
 
 namespace aisp {
 
@@ -37,15 +37,32 @@ class PrefixDirectory {
 
  private:
   static constexpr size_t kWords = kMaxSlots / 64;
+  static constexpr size_t kFew = 4;
+  static constexpr uint16_t kMany = 0xFFFF;
   using Slots = std::array<uint64_t, kWords>;
-  // Most clusters fit into the first word.
+  // Nearly all units are held by a few workers: their slots plus one, zeros behind them. Held by
+  // more, the last of these is kMany and the first two are a place in many_.
   struct Holders {
-    uint64_t first = 0;
-    std::unique_ptr<Slots> all;  // null until a slot of 64 or more comes; then it counts alone
-  };
-  static bool Empty(const Holders& holders);
+    Hash128 key;
+    std::array<uint16_t, kFew> few{};
 
-  std::unordered_map<Hash128, Holders> holders_;
+    bool many() const { return few.back() == kMany; }
+    size_t place() const { return few[0] | size_t{few[1]} << 16; }
+  };
+  // Workers that hold the units before `low`, and not all those before `high`.
+  struct Group {
+    size_t low;
+    size_t high;
+    Slots slots;
+  };
+
+  void MakeMany(Holders* holders);
+  // Moves those of `group` that hold `unit` to `with`.
+  void Split(const Hash128& unit, size_t words, Group* group, Slots* with) const;
+
+  PrefixTable<Holders> holders_;
+  std::deque<Slots> many_;
+  std::vector<size_t> free_many_;
   std::vector<uint16_t> free_;
   uint16_t slots_ = 0;  // ever taken
   Slots taken_{};

@@ -7,7 +7,7 @@ PrefixPromises::PrefixPromises(PrefixDirectory* directory)
 
 PrefixPromises::~PrefixPromises() {
   if (!slot_) return;
-  for (const auto& [unit, count] : promised_) directory_->Remove(unit, *slot_);
+  promised_.ForEach([this](const Promised& promised) { directory_->Remove(promised.key, *slot_); });
   directory_->FreeSlot(*slot_);
 }
 
@@ -15,26 +15,25 @@ void PrefixPromises::Add(std::span<const Hash128> prompt_units) {
   if (!slot_) return;
   for (size_t i = kStride; i <= prompt_units.size(); i += kStride) {
     const Hash128& unit = prompt_units[i - 1];
-    if (++promised_[unit] == 1) directory_->Add(unit, *slot_);
+    if (++promised_.Insert(unit).first->prompts == 1) directory_->Add(unit, *slot_);
   }
 }
 
 void PrefixPromises::Remove(std::span<const Hash128> prompt_units) {
   if (!slot_) return;
   for (size_t i = kStride; i <= prompt_units.size(); i += kStride) {
-    const auto it = promised_.find(prompt_units[i - 1]);
-    if (it == promised_.end() || --it->second > 0) continue;
-    directory_->Remove(it->first, *slot_);
-    promised_.erase(it);
+    const Hash128& unit = prompt_units[i - 1];
+    Promised* const promised = promised_.Find(unit);
+    if (promised == nullptr || --promised->prompts > 0) continue;
+    directory_->Remove(unit, *slot_);
+    promised_.Erase(unit);
   }
 }
 
-std::vector<Hash128> PrefixPromises::Strides(std::span<const Hash128> prompt_units) {
-  std::vector<Hash128> out;
-  out.reserve(prompt_units.size() / kStride);
+void PrefixPromises::Strides(std::span<const Hash128> prompt_units, std::vector<Hash128>* out) {
+  out->clear();
   for (size_t i = kStride; i <= prompt_units.size(); i += kStride)
-    out.push_back(prompt_units[i - 1]);
-  return out;
+    out->push_back(prompt_units[i - 1]);
 }
 
 }  // namespace aisp

@@ -9,11 +9,11 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "common/hash.h"
 #include "router/prefix_directory.h"
+#include "router/prefix_table.h"
 
 namespace aisp {
 
@@ -35,12 +35,16 @@ class PrefixPromises {
   std::optional<uint16_t> slot() const { return slot_; }
 
   // What the directory is asked for: the last unit of each whole stride.
-  static std::vector<Hash128> Strides(std::span<const Hash128> prompt_units);
+  static void Strides(std::span<const Hash128> prompt_units, std::vector<Hash128>* out);
 
  private:
   PrefixDirectory* const directory_;
   const std::optional<uint16_t> slot_;
-  std::unordered_map<Hash128, uint32_t> promised_;  // by how many prompts
+  struct Promised {
+    Hash128 key;
+    uint64_t prompts = 0;  // by how many
+  };
+  PrefixTable<Promised> promised_;
 };
 
 }  // namespace aisp

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "common/prefix_hash.h"
+#include "router/prediction.h"
 #include "router/pull_rates.h"
 
 namespace aisp {
@@ -26,10 +27,9 @@ std::array<HeldPrefix, 3> HeldBy(const WorkerView& worker) {
   return {pool, host, below(host, worker.disk_tokens, worker.disk_block_ms)};
 }
 
-double PromptMs(const RequestSummary& request, const WorkerView& decode, int32_t known) {
+double LeftMs(const RequestSummary& request, const WorkerView& decode, int32_t known) {
   const int32_t left = std::max(0, request.tokens - 1 - known);
-  return decode.cost.PromptMs(PromptWork::Of(request.tokens - 1 - left, left + 1),
-                              decode.chunk_tokens, decode.RunningBeside());
+  return PromptMs(decode, PromptWork::Of(request.tokens - 1 - left, left + 1));
 }
 
 }  // namespace
@@ -38,13 +38,13 @@ HeldPrefix OwnPrefix(const RequestSummary& request, const WorkerView& worker) {
   const int32_t known = KnownTokens(worker);
   HeldPrefix best{known, 0};
   if (worker.host_tokens <= known && worker.disk_tokens <= known) return best;
-  const double computed_ms = PromptMs(request, worker, known);
+  const double computed_ms = LeftMs(request, worker, known);
   double best_ms = computed_ms;
   for (const HeldPrefix& held : HeldBy(worker)) {
     const int32_t most = std::min(held.tokens, request.tokens - 1);
     const int32_t tokens = most / worker.block_tokens * worker.block_tokens;
     if (tokens < known + worker.block_tokens) continue;
-    const double left_ms = PromptMs(request, worker, tokens);
+    const double left_ms = LeftMs(request, worker, tokens);
     const double ms = held.promote_ms + left_ms;
     if (ms >= best_ms || ms > computed_ms - kLeastGain * (computed_ms - left_ms)) continue;
     best_ms = ms;
@@ -57,9 +57,11 @@ std::vector<int> PrefixHolders(const RequestSummary& request, std::span<const Wo
   std::vector<std::pair<int32_t, int>> held;
   if (request.pulls == nullptr) return {};
   for (size_t i = 0; i < workers.size(); ++i) {
-    const int32_t tokens = HeldBy(workers[i]).back().tokens;
-    if (workers[i].gives && tokens >= kHashUnitTokens)
-      held.emplace_back(-tokens, static_cast<int>(i));
+    const WorkerView& worker = workers[i];
+    const int32_t most = std::max({worker.cached_tokens, worker.host_tokens, worker.disk_tokens});
+    if (!worker.gives || most < kHashUnitTokens) continue;
+    const int32_t tokens = HeldBy(worker).back().tokens;
+    if (tokens >= kHashUnitTokens) held.emplace_back(-tokens, static_cast<int>(i));
   }
   const size_t kept = std::min(kMostHolders, held.size());
   std::partial_sort(held.begin(), held.begin() + static_cast<std::ptrdiff_t>(kept), held.end());
@@ -78,7 +80,7 @@ PullChoice BestPull(const RequestSummary& request, std::span<const WorkerView> w
                     std::span<const int> holders, int computes) {
   const WorkerView& to = workers[static_cast<size_t>(computes)];
   const HeldPrefix own = OwnPrefix(request, to);
-  const double alone_ms = own.promote_ms + PromptMs(request, to, own.tokens);
+  const double alone_ms = own.promote_ms + LeftMs(request, to, own.tokens);
   PullChoice best;
   for (const int index : holders) {
     const WorkerView& holder = workers[static_cast<size_t>(index)];
@@ -96,8 +98,8 @@ PullChoice BestPull(const RequestSummary& request, std::span<const WorkerView> w
         continue;
       }
       const double pull_ms = has.promote_ms + *moved_ms;
-      const double saved_ms = alone_ms - PromptMs(request, to, tokens);
-      if (!request.pull_whenever && saved_ms <= pull_ms) {
+      const double saved_ms = alone_ms - LeftMs(request, to, tokens);
+      if (!request.pull_whenever && saved_ms <= pull_ms + StepUnderWayMs(request, to)) {
         best.verdict = std::max(best.verdict, PullVerdict::kSlower);
         continue;
       }

@@ -17,9 +17,9 @@ PrefixView::~PrefixView() {
 
 void PrefixView::Clear() {
   if (slot_) {
-    for (const Hash128& unit : units_) directory_->Remove(unit, *slot_);
+    units_.ForEach([this](const Unit& unit) { directory_->Remove(unit.key, *slot_); });
   }
-  units_.clear();
+  units_.Clear();
 }
 
 PrefixView::Applied PrefixView::Apply(const v1::KvEventBatch& batch) {
@@ -67,10 +67,10 @@ bool PrefixView::ApplyEvent(const v1::KvEvent& event) {
     if (!parsed) return false;
     const Hash128& hash = *parsed;
     if (event.kind() == v1::KvEvent::REMOVED) {
-      if (units_.erase(hash) > 0 && slot_) directory_->Remove(hash, *slot_);
+      if (units_.Erase(hash) && slot_) directory_->Remove(hash, *slot_);
     } else if (units_.size() < max_units_) {
-      if (units_.insert(hash).second && slot_) directory_->Add(hash, *slot_);
-    } else if (units_.count(hash) == 0) {
+      if (units_.Insert(hash).second && slot_) directory_->Add(hash, *slot_);
+    } else if (units_.Find(hash) == nullptr) {
       ++dropped_;
     }
   }
@@ -82,7 +82,7 @@ int32_t PrefixView::MatchUnits(std::span<const Hash128> unit_hashes) const {
   size_t limit = unit_hashes.size();
   while (held < limit) {
     const size_t middle = held + (limit - held) / 2;
-    if (units_.count(unit_hashes[middle]) != 0) {
+    if (units_.Find(unit_hashes[middle]) != nullptr) {
       held = middle + 1;
     } else {
       limit = middle;

@@ -13,10 +13,10 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <unordered_set>
 
 #include "common/hash.h"
 #include "router/prefix_directory.h"
+#include "router/prefix_table.h"
 #include "worker.pb.h"
 
 namespace aisp {
@@ -50,6 +50,9 @@ class PrefixView {
   int32_t MatchUnits(std::span<const Hash128> unit_hashes) const;
 
  private:
+  struct Unit {
+    Hash128 key;
+  };
   bool ApplyEvent(const v1::KvEvent& event);
   void Clear();
 
@@ -57,7 +60,7 @@ class PrefixView {
   const size_t max_units_;
   PrefixDirectory* const directory_;
   const std::optional<uint16_t> slot_;
-  std::unordered_set<Hash128> units_;
+  PrefixTable<Unit> units_;
   uint64_t next_sequence_ = 0;
   bool blind_ = true;
   uint64_t gaps_ = 0;

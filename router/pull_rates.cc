@@ -9,8 +9,12 @@ namespace {
 constexpr double kFixedMs = 4;
 constexpr double kSameHostMsPerMb = 1;    // 1 GB/s
 constexpr double kOtherHostMsPerMb = 10;  // 100 MB/s
-// What a trial may hope for, as a part of that.
-constexpr double kHope = 0.25;
+// What a trial may hope for: a link between GPUs, or between hosts that have fast ones. It has
+// its limits, and what it loses by them is one prompt's in kTrialEvery.
+constexpr double kHopedFixedMs = 1;
+constexpr double kHopedMsPerMb = 0.02;  // 50 GB/s
+// Of what others took, for a pair of which nothing is known.
+constexpr double kDoubt = 1.5;
 constexpr uint64_t kKnownSamples = 2;
 
 constexpr Duration kLeastBackoff = std::chrono::milliseconds(500);
@@ -23,6 +27,11 @@ constexpr double kMostMs = 60e3;
 }  // namespace
 
 PullRates::Pair::Pair() : fit({kFixedMs, kSameHostMsPerMb}, {1, 10}) {}
+PullRates::Kind::Kind() : fit({kFixedMs, kSameHostMsPerMb}, {1, 10}) {}
+
+bool PullRates::SameHost(const WorkerView& holder, const WorkerView& decode) {
+  return !holder.host_id.empty() && holder.host_id == decode.host_id;
+}
 
 std::optional<double> PullRates::PredictMs(const WorkerView& holder, const WorkerView& decode,
                                            double bytes, Instant now) const {
@@ -31,11 +40,12 @@ std::optional<double> PullRates::PredictMs(const WorkerView& holder, const Worke
   if (it != pairs_.end() && now < it->second.not_before) return std::nullopt;
   if (it != pairs_.end() && it->second.fit.samples() >= kKnownSamples)
     return it->second.fit.Predict({1, mb});
-  const bool same_host = !holder.host_id.empty() && holder.host_id == decode.host_id;
   // Holders answer in the middle of their steps: what they compute is not waited for.
-  const double worst_ms = kFixedMs + mb * (same_host ? kSameHostMsPerMb : kOtherHostMsPerMb);
-  const bool trial = it == pairs_.end() || now >= it->second.next_trial;
-  return trial ? kHope * worst_ms : worst_ms;
+  const bool same_host = SameHost(holder, decode);
+  const Kind& kind = kinds_[same_host ? 1 : 0];
+  if (kind.fit.samples() >= kKnownSamples) return kDoubt * kind.fit.Predict({1, mb});
+  if (now >= kind.next_trial) return kHopedFixedMs + mb * kHopedMsPerMb;
+  return kFixedMs + mb * (same_host ? kSameHostMsPerMb : kOtherHostMsPerMb);
 }
 
 PullRates::Pair& PullRates::Of(std::string_view holder, std::string_view decode, Instant now) {
@@ -50,8 +60,10 @@ PullRates::Pair& PullRates::Of(std::string_view holder, std::string_view decode,
   return pair;
 }
 
-void PullRates::Started(std::string_view holder, std::string_view decode, Instant now) {
-  Of(holder, decode, now).next_trial = now + kTrialEvery;
+void PullRates::Started(const WorkerView& holder, const WorkerView& decode, Instant now) {
+  const bool same_host = SameHost(holder, decode);
+  Of(holder.worker_id, decode.worker_id, now).same_host = same_host;
+  kinds_[same_host ? 1 : 0].next_trial = now + kTrialEvery;
 }
 
 void PullRates::Learn(std::string_view holder, std::string_view decode, const v1::PrefixPull& pull,
@@ -65,6 +77,7 @@ void PullRates::Learn(std::string_view holder, std::string_view decode, const v1
     const double ms = static_cast<double>(pull.duration_ns() - promoted) * 1e-6;
     if (mb > kMostMb || ms < 0 || ms > kMostMs) return;
     pair.fit.Observe({1, mb}, ms);
+    kinds_[pair.same_host ? 1 : 0].fit.Observe({1, mb}, ms);
     pair.backoff = Duration{};
     return;
   }

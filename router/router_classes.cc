@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "common/log.h"
+#include "router/prediction.h"
 #include "router/router_impl.h"
 
 namespace aisp {
@@ -60,7 +61,7 @@ Status Router::Impl::CheckRoom(const Request& request, const Choice& choice) con
       placement.prefill < 0 ? decode : choice.views[static_cast<size_t>(placement.prefill)];
   const auto block_tokens = static_cast<size_t>(std::max(1, decode.block_tokens));
   const double left = decode.free_blocks - static_cast<double>(request.length() / block_tokens + 1);
-  const double wait_ms = computes.busy_ms + computes.backlog_ms;
+  const double wait_ms = BusyMs(computes);
   const bool kept = placement.meets && placement.spares_others;
   const bool waits = options.slo_ttft > Duration{} && wait_ms > kBacklog * ToMs(options.slo_ttft);
   // One that nothing runs on takes whatever fits.

@@ -17,8 +17,10 @@
 //  calling one.
 #pragma once
 
+#include <array>
 #include <deque>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -306,6 +308,7 @@ struct Router::Impl {
   // router_placement.cc
   RequestSummary Summarize(const Request& request, bool yields);
   void SetRates(RequestSummary* summary) const;
+  Hash128 RootOf(const RouterRequest& spec);
   Result<Choice> Choose(Request& request);
   // Places the request and tells its worker. UNAVAILABLE when no worker can take it now,
   // RESOURCE_EXHAUSTED when their links are full, OUT_OF_RANGE when it is larger than a link takes.
@@ -352,6 +355,7 @@ struct Router::Impl {
   void Remove(Request& request);
   void CountSuccess(const Request& request, v1::FinishReason reason);
   void LearnFromPull(const Request& request, const v1::PrefixPull& pull);
+  void LearnFromFetch(const Request& request, const v1::PrefixPull& pull, double measured_ms);
   void LearnFromFirstToken(const Request& request, const v1::Timing& timing);
   void LearnFromEnd(const Request& request, Duration tpot);
   Request* Find(RequestId id);
@@ -366,7 +370,8 @@ struct Router::Impl {
   uint64_t next_placement = 0;
   PoolModel pool;
   // Of what was placed: requests, steps of decode workers with prompts, and their milliseconds.
-  EventRate arrivals, prompt_steps, prompt_ms;
+  EventRate arrivals;
+  SteadyRate prompt_steps, prompt_ms;
   AnswerLengths answer_lengths;
 
   PullRates pull_rates;
@@ -378,10 +383,21 @@ struct Router::Impl {
   std::vector<int32_t> units_in_host;  // likewise
   std::vector<int32_t> units_on_disk;
   std::vector<int32_t> strides_promised;  // likewise
+  std::vector<Hash128> strides_asked;     // and what it was asked
+  // Roots of the scopes that asked last: one costs as much as the hashes of a hundred units.
+  struct Root {
+    std::string digest, adapter, scope;
+    Hash128 root;
+  };
+  std::array<Root, 64> roots;
   std::map<LinkId, Link> links;
   std::map<std::string, WorkerState>
       workers;                       // in the order of their names, so that a run can be replayed
   std::vector<WorkerState*> roster;  // the same, for the loop of every placement
+  struct Places {
+    std::optional<uint16_t> held, promised, in_host, on_disk;
+  };
+  std::vector<Places> places;        // of the roster, in the directories
   ptrdiff_t decode_workers = 0;      // of them
   Choice spare;                      // whose memory the next placement uses
   std::unordered_map<uint64_t, Request> requests;

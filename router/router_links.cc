@@ -368,7 +368,12 @@ void Router::Impl::Forget(const std::string& worker_id, const Counter& cause, co
 
 void Router::Impl::MakeRoster() {
   roster.clear();
-  for (auto& [id, worker] : workers) roster.push_back(&worker);
+  places.clear();
+  for (auto& [id, worker] : workers) {
+    roster.push_back(&worker);
+    places.push_back({worker.prefix.slot(), worker.promises.slot(), worker.host_prefix.slot(),
+                      worker.disk_prefix.slot()});
+  }
   decode_workers = std::count_if(roster.begin(), roster.end(),
                                  [](const WorkerState* worker) { return worker->decode(); });
 }

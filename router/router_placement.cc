@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "common/log.h"
 #include "common/prefix_hash.h"
@@ -60,12 +61,14 @@ void Router::Impl::SetViews(const Request& request, bool yields, Choice* choice)
   choice->views.resize(roster.size());
   const auto most_cached = static_cast<int32_t>((request.length() - 1) / kHashUnitTokens);
   directory.Match(request.unit_hashes, &units_held);
-  promised.Match(PrefixPromises::Strides(request.unit_hashes), &strides_promised);
+  PrefixPromises::Strides(request.unit_hashes, &strides_asked);
+  promised.Match(strides_asked, &strides_promised);
   host_directory.Match(request.unit_hashes, &units_in_host);
   disk_directory.Match(request.unit_hashes, &units_on_disk);
-  const auto tokens_of = [&](const PrefixView& prefix, const std::vector<int32_t>& held) {
-    if (prefix.units() == 0) return 0;
-    const auto place = prefix.slot();
+  const bool tiers = host_directory.units() > 0 || disk_directory.units() > 0 ||
+                     roster.size() > PrefixDirectory::kMaxSlots;
+  const auto tokens_of = [&](const std::optional<uint16_t>& place, const PrefixView& prefix,
+                             const std::vector<int32_t>& held) {
     const int32_t units = place ? held[*place] : prefix.MatchUnits(request.unit_hashes);
     return std::min(units, most_cached) * kHashUnitTokens;
   };
@@ -74,16 +77,14 @@ void Router::Impl::SetViews(const Request& request, bool yields, Choice* choice)
     const WorkerState& worker = *roster[i];
     WorkerView& view = choice->views[i];
     worker.SetView(now, pool, yields, &view);
-    const auto slot = worker.prefix.slot();
-    const int32_t units = slot ? units_held[*slot] : worker.prefix.MatchUnits(request.unit_hashes);
-    view.cached_tokens = std::min(units, most_cached) * kHashUnitTokens;
-    view.host_tokens = tokens_of(worker.host_prefix, units_in_host);
-    view.disk_tokens = tokens_of(worker.disk_prefix, units_on_disk);
-    if (const auto place = worker.promises.slot(); place) {
-      const int32_t units_promised =
-          strides_promised[*place] * static_cast<int32_t>(PrefixPromises::kStride);
-      view.promised_tokens = std::min(units_promised, most_cached) * kHashUnitTokens;
-    }
+    const Places& place = places[i];
+    view.cached_tokens = tokens_of(place.held, worker.prefix, units_held);
+    view.host_tokens = tiers ? tokens_of(place.in_host, worker.host_prefix, units_in_host) : 0;
+    view.disk_tokens = tiers ? tokens_of(place.on_disk, worker.disk_prefix, units_on_disk) : 0;
+    const int32_t strides = place.promised ? strides_promised[*place.promised] : 0;
+    view.promised_tokens =
+        std::min(strides * static_cast<int32_t>(PrefixPromises::kStride), most_cached) *
+        kHashUnitTokens;
     const std::string& adapter = request.spec.adapter;
     if (!adapter.empty() && worker.adapters.count(adapter) == 0) view.available = false;
     if (!view.prefill && !request.failed_on.empty() &&
@@ -143,10 +144,20 @@ RequestSummary Router::Impl::Summarize(const Request& request, bool yields) {
   return summary;
 }
 
+Hash128 Router::Impl::RootOf(const RouterRequest& spec) {
+  std::string digest = PrefixDigest(PoolFingerprint());
+  Root& known = roots[(Hash64(spec.cache_scope) ^ Hash64(spec.adapter)) % roots.size()];
+  if (known.digest != digest || known.adapter != spec.adapter || known.scope != spec.cache_scope) {
+    const Hash128 root = PrefixRoot(digest, "", spec.adapter, spec.cache_scope);
+    known = {std::move(digest), spec.adapter, spec.cache_scope, root};
+  }
+  return known.root;
+}
+
 Result<Router::Impl::Choice> Router::Impl::Choose(Request& request) {
-  request.unit_hashes = UnitHashes(PrefixRoot(PrefixDigest(PoolFingerprint()), "",
-                                              request.spec.adapter, request.spec.cache_scope),
-                                   request.Sequence());
+  const Hash128 root = RootOf(request.spec);
+  request.unit_hashes = request.answer.empty() ? UnitHashes(root, request.spec.tokens.get())
+                                               : UnitHashes(root, request.Sequence());
   const bool yields = YieldsAt(request, clock->Now());
   const RequestSummary summary = Summarize(request, yields);
   Choice choice = std::move(spare);
@@ -164,6 +175,8 @@ Result<Router::Impl::Choice> Router::Impl::Choose(Request& request) {
   }
   if (!placement) return tl::unexpected(placement.error());
   choice.placement = std::move(*placement);
+  Placement& chosen = choice.placement;
+  chosen.tpot_ms += pool.step_ms.Apply(chosen.step_ms, clock->Now()) - chosen.step_ms;
   return choice;
 }
 
@@ -233,7 +246,13 @@ v1::GenerateRequest Router::Impl::MakeGenerate(const Request& request) const {
   out.set_request_id(request.wire_id);
   out.set_trace_id(spec.trace_id);
   out.set_choice(spec.choice);
-  if (!spec.shares_tokens) out.mutable_tokens()->Add(spec.tokens.begin(), spec.tokens.end());
+  if (!spec.shares_tokens && !spec.tokens.empty()) {
+    // At once: Add takes them one by one, which costs as much as hashing them.
+    const auto count = static_cast<int>(spec.tokens.size());
+    out.mutable_tokens()->Reserve(count + static_cast<int>(request.answer.size()));
+    std::memcpy(out.mutable_tokens()->AddNAlreadyReserved(count), spec.tokens.get().data(),
+                spec.tokens.size() * sizeof(TokenId));
+  }
   out.mutable_tokens()->Add(request.answer.begin(), request.answer.end());
   out.set_prompt_tokens(request.prompt_tokens);
   *out.mutable_sampling() = spec.sampling;
@@ -376,7 +395,10 @@ Status Router::Impl::Dispatch(Request& request, const Choice& choice) {
   route.cached_tokens_decode = static_cast<uint32_t>(views[placement.decode].cached_tokens);
   route.pull_worker = request.pulls_from;
   route.pull_tokens = static_cast<uint32_t>(placement.pull.tokens);
-  if (!request.pulls_from.empty()) pull_rates.Started(request.pulls_from, request.pulls_to, now);
+  if (placement.pull.holder >= 0) {
+    const int puller = placement.prefill >= 0 ? placement.prefill : placement.decode;
+    pull_rates.Started(views[placement.pull.holder], views[puller], now);
+  }
   int64_t cached = on_decode.cached_tokens;
   const int32_t known =
       KnownTokens(remote ? WithPrefix(views[placement.prefill], pulled) : on_decode);

@@ -165,9 +165,20 @@ void Router::Impl::LearnFromFirstToken(const Request& request, const v1::Timing&
   const double error_ms = std::abs(measured_ms - placed.ttft_ms);
   metrics.ttft_error_s.Observe(error_ms * 1e-3);
   if (measured_ms > 0) metrics.ttft_error_ratio.Observe(error_ms / measured_ms);
+  if (placed.pull.holder >= 0) return LearnFromFetch(request, timing.pull(), measured_ms);
   TtftCorrection& correction =
       placed.prefill < 0 ? worker->correction.local : worker->correction.remote;
   correction.Learn(placed.ttft_own_ms, placed.ttft_wait_ms, measured_ms, clock->Now());
+}
+
+// What a pull that came cost beyond what was predicted of it, and of the rest.
+void Router::Impl::LearnFromFetch(const Request& request, const v1::PrefixPull& pull,
+                                  double measured_ms) {
+  WorkerState* const puller = WorkerNamed(request.pulls_to);
+  if (puller == nullptr || pull.result() != v1::PrefixPull::FILLED) return;
+  const Placement& placed = request.placed;
+  puller->correction.fetch_ms.Add(measured_ms - (placed.ttft_ms - placed.ttft_fetch_ms),
+                                  clock->Now());
 }
 
 // Of answers that are long enough to have a time per token.
@@ -180,6 +191,7 @@ void Router::Impl::LearnFromEnd(const Request& request, Duration tpot) {
   const double measured_ms = ToMs(tpot);
   metrics.tpot_error_ratio.Observe(std::abs(measured_ms - placed.tpot_ms) / measured_ms);
   pool.tpot_extra_ms.Add(measured_ms - placed.step_ms, clock->Now());
+  pool.step_ms.Learn(placed.step_ms, measured_ms, clock->Now());
 }
 
 void Router::Impl::OnAttemptEnded(Request& request, const v1::TokenEvent& event) {

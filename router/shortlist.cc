@@ -68,7 +68,7 @@ double LocalMs(const RequestSummary& request, const WorkerView& decode,
                               ? PromptWork::Of(own.tokens - 1, request.tokens - own.tokens + 1)
                               : WorkFor(request, decode, 1);
   const double compute_ms = PromptMs(decode, work);
-  const double ttft_ms = decode.busy_ms + decode.backlog_ms + own.promote_ms + compute_ms;
+  const double ttft_ms = std::max(BusyMs(decode), own.promote_ms) + compute_ms;
   const double delay_ms = DelayMs(decode, work, compute_ms);
   const double disturbance_ms =
       options.disturbance_weight * delay_ms * std::min(decode.rows, decode.max_rows);
@@ -87,7 +87,7 @@ double RowMs(const RequestSummary& request, const WorkerView& decode, double byt
 
 double PrefillMs(const RequestSummary& request, const WorkerView& prefill) {
   const double compute_ms = PromptMs(prefill, WorkFor(request, prefill, 0));
-  return prefill.busy_ms + prefill.backlog_ms + compute_ms + ComputeCostMs(request, compute_ms);
+  return BusyMs(prefill) + compute_ms + ComputeCostMs(request, compute_ms);
 }
 
 }  // namespace
@@ -107,7 +107,7 @@ Shortlist MakeShortlist(const RequestSummary& request, std::span<const WorkerVie
     list.pullers = list.locals;
     if (list.pullers.size() > Shortlist::kEach)
       KeepLeast(Shortlist::kEach, request.tie_break, &list.pullers,
-                [&](int d) { return at(d).busy_ms + at(d).backlog_ms; });
+                [&](int d) { return BusyMs(at(d)); });
   }
   if (list.any_prefill && request.preference != PrefillPreference::kLocal) {
     for (const int d : list.locals) {

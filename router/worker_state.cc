@@ -92,6 +92,7 @@ bool WorkerState::Report(const v1::Telemetry& report, Instant now, PoolModel* po
     const StepShape shape = {
         static_cast<double>(s.prefill_tokens()), static_cast<double>(s.prefill_context()),
         static_cast<double>(s.decode_rows()), static_cast<double>(s.decode_context())};
+    if (shape.decode_rows > 0) context_of_row_ = shape.decode_context / shape.decode_rows;
     model.Observe(shape, s.duration_ns());
     pool->steps.Observe(shape, s.duration_ns());
   }
@@ -121,16 +122,28 @@ void WorkerState::Beat(const v1::Heartbeat& heartbeat, Instant now) {
   step_expected = bounded(heartbeat.step_expected_ns());
 }
 
-// Where nothing better is known a step takes as long again as it has taken.
 void WorkerState::TakenAway(RequestId request, Instant now) {
   if (left.size() >= kMostTakenAway) left.pop_front();
   left.emplace_back(request, now);
 }
 
-double WorkerState::BusyMs(Instant now) const {
+// What the worker says is how long the slowest of its rows would take, times the step's: an upper
+// bound, many times too long where a short step was slow once. Past what is expected a step takes
+// as long again as it has taken.
+double WorkerState::BusyMs(Instant now, const WorkerView& view) const {
   if (step_begin == kNever) return 0;
-  const Duration age = now - step_begin;
-  return ToMs(step_expected > age ? step_expected - age : age);
+  StepShape step = view.RunningBeside();
+  const PromptWork& queued = view.queued_prefill;
+  if (queued.tokens > 0) {
+    step.prefill_tokens = static_cast<double>(std::min<int64_t>(
+        queued.tokens,
+        std::max(info.max_batch_tokens(), static_cast<uint32_t>(view.chunk_tokens))));
+    step.prefill_context = step.prefill_tokens / static_cast<double>(queued.tokens) *
+                           static_cast<double>(queued.context);
+  }
+  const double age_ms = ToMs(now - step_begin);
+  const double expected_ms = std::min(ToMs(step_expected), view.cost.StepMs(step));
+  return expected_ms > age_ms ? expected_ms - age_ms : age_ms;
 }
 
 void WorkerState::Charge(Instant now, const PromptWork& prefill, int64_t context_tokens,
@@ -211,7 +224,10 @@ WorkerState::Basis WorkerState::MakeBasis(Instant now, const PoolModel& pool, bo
       static_cast<int64_t>(std::max(1u, info.fingerprint().kv_layout().block_tokens()));
   const int64_t used_blocks = static_cast<int64_t>(telemetry.total_blocks()) -
                               static_cast<int64_t>(telemetry.free_blocks());
-  view.context_tokens = std::max(int64_t{0}, used_blocks) * block_tokens + unreported_context_;
+  const double reported_rows = view.rows - unreported_rows_;
+  view.context_tokens = unreported_context_ +
+                        (context_of_row_ > 0 ? static_cast<int64_t>(context_of_row_ * reported_rows)
+                                             : std::max(int64_t{0}, used_blocks) * block_tokens);
   view.block_tokens = static_cast<int32_t>(block_tokens);
   view.kv_bytes_per_token = KvBytesPerToken(info.fingerprint().kv_layout());
   view.total_blocks = static_cast<int32_t>(telemetry.total_blocks());
@@ -222,6 +238,7 @@ WorkerState::Basis WorkerState::MakeBasis(Instant now, const PoolModel& pool, bo
   view.disk_block_ms = static_cast<double>(telemetry.disk_block_ns()) * 1e-6;
   SetBacklog(now, /*all=*/yields, &basis);
   if (!yields) SetYielding(&view);
+  view.made_of = ++pool.bases;
   return basis;
 }
 
@@ -235,12 +252,13 @@ bool WorkerState::Stale(const Basis& basis, const PoolModel& pool) const {
 void WorkerState::SetView(Instant now, const PoolModel& pool, bool yields, WorkerView* view) const {
   std::optional<Basis>& basis = bases_[yields ? 1 : 0];
   if (!basis || Stale(*basis, pool)) basis = MakeBasis(now, pool, yields);
-  *view = basis->view;
+  if (view->made_of != basis->view.made_of) *view = basis->view;
   view->available = Ready();
-  view->busy_ms = BusyMs(now);
+  view->busy_ms = BusyMs(now, basis->view);
   view->backlog_ms = basis->BacklogAt(now);
   view->local_ttft = {correction.local.offset_ms.At(now), correction.local.wait_factor.At(now)};
   view->remote_ttft = {correction.remote.offset_ms.At(now), correction.remote.wait_factor.At(now)};
+  view->fetch_extra = correction.fetch_ms.At(now);
   view->tpot_extra = pool.tpot_extra_ms.At(now);
   view->queued_prompts = queued_prompts + others_prompts;
   view->known = pool.steps.samples() >= kKnown;

@@ -35,8 +35,11 @@ struct PoolModel {
   // them add. One for all workers, since the next prompts go where the router sends them: a worker
   // that has just had many need not have as many again.
   RunningMean tpot_extra_ms{0};
+  Calibration step_ms;  // of the same steps as predicted
   // Requests that other routers placed, as workers count them.
   EventRate others;
+  // What views were made of, numbered: see WorkerView::made_of.
+  mutable uint64_t bases = 0;
 };
 
 class WorkerState {
@@ -65,7 +68,8 @@ class WorkerState {
   // Work sent to this worker that its telemetry cannot show yet; `yields`: to interactive requests.
   void Charge(Instant now, const PromptWork& prefill, int64_t context_tokens, int32_t rows,
               bool yields = false);
-  // Without `cached_tokens` and `available`, which depend on the request. `pool` is learnt from all
+  // Without `cached_tokens` and `available`, which depend on the request; a view that was made of
+  // the same worker before, by the same pool, is brought up to date. `pool` is learnt from all
   // workers' steps. For a request that `yields` itself, or one to which others do.
   WorkerView View(Instant now, const PoolModel& pool, bool yields = false) const {
     WorkerView view;
@@ -113,7 +117,7 @@ class WorkerState {
  private:
   // What a report says of other routers.
   void CountOthers(const v1::Telemetry& report, Instant now, PoolModel* pool);
-  double BusyMs(Instant now) const;
+  double BusyMs(Instant now, const WorkerView& view) const;
   // What of its view changes with a report or with what is sent to it alone, and the backlog at a
   // moment, from which it shrinks.
   struct Basis {
@@ -141,6 +145,9 @@ class WorkerState {
     int32_t rows;
     bool yields;
   };
+  // KV tokens that a row of its last decodes read; 0: it has told of none. Blocks that are in use
+  // do not say it: of a prefix that many rows share there is one copy, which each of them reads.
+  double context_of_row_ = 0;
   // Requests of other routers before the last report; nothing before the first.
   std::optional<int64_t> others_seen_;
   bool Stale(const Basis& basis, const PoolModel& pool) const;

@@ -19,8 +19,7 @@ namespace {
 constexpr Instant kStart{1'000'000'000};
 constexpr Duration kTelemetryInterval = std::chrono::milliseconds(50);
 constexpr Duration kPlanInterval = std::chrono::seconds(1);
-// A request that has not ended by then has failed.
-constexpr Duration kTimeout = std::chrono::hours(2);
+constexpr Duration kTimeout = std::chrono::hours(2);  // what has not ended by then has failed
 // Prompts are ids below this: enough that two that share nothing differ in their first unit.
 constexpr int32_t kVocabulary = 1 << 30;
 
@@ -54,6 +53,9 @@ class Simulation final : public World, private LinkSender<v1::RouterMessage> {
   void JobArrivesAt(Worker& prefill, Worker& decode, uint64_t wire_id, Instant at) override {
     Schedule(at, {Event::kJob, &prefill, &decode, wire_id});
   }
+  void PulledAt(Worker& puller, Worker& decode, uint64_t wire_id, Instant at) override {
+    Schedule(at, {Event::kPulled, &puller, &decode, wire_id});
+  }
   void JobRefusedAt(Worker& decode, uint64_t wire_id, Instant at) override {
     Schedule(at, {Event::kJobRefused, &decode, nullptr, wire_id});
   }
@@ -71,6 +73,7 @@ class Simulation final : public World, private LinkSender<v1::RouterMessage> {
       kStepEnd,
       kKv,
       kJob,
+      kPulled,
       kJobRefused,
       kToWorker,
       kToRouter,
@@ -181,6 +184,12 @@ v1::Fingerprint FingerprintOf(const WorkerProfile& profile) {
   return f;
 }
 
+// Of a sequence: what its pool holds.
+uint32_t MostTokens(const WorkerProfile& profile) {
+  return static_cast<uint32_t>(std::min<int64_t>(profile.blocks * profile.block_tokens,
+                                                 std::numeric_limits<int32_t>::max()));
+}
+
 RouterOptions WithTimeout(RouterOptions options) {
   options.default_timeout = kTimeout;
   options.telemetry_interval = kTelemetryInterval;
@@ -230,11 +239,8 @@ Router& Simulation::NextRouter() const {
 }
 
 void Simulation::Register(Worker& worker) {
-  const WorkerProfile& profile = worker.profile();
-  const auto most = static_cast<uint32_t>(std::min<int64_t>(profile.blocks * profile.block_tokens,
-                                                            std::numeric_limits<int32_t>::max()));
   v1::WorkerMessage message;
-  *message.mutable_register_() = worker.Registration(most);
+  *message.mutable_register_() = worker.Registration(MostTokens(worker.profile()));
   SendToRouter(worker, std::move(message));
 }
 
@@ -294,10 +300,8 @@ void Simulation::AddWorkers(const ClusterOptions& options) {
     Worker& worker = *workers_.back();
     worker.set_link(NewLink(&worker));
     by_name_[id] = &worker;
-    const auto most = static_cast<uint32_t>(std::min<int64_t>(profile.blocks * profile.block_tokens,
-                                                              std::numeric_limits<int32_t>::max()));
     v1::WorkerMessage message;
-    *message.mutable_register_() = worker.Registration(most);
+    *message.mutable_register_() = worker.Registration(MostTokens(profile));
     for (size_t r = 0; r < routers_.size(); ++r)
       routers_[r]->OnMessage(LinkId(worker.link().value + r), message);
     worker.OnTelemetryTimer();
@@ -354,6 +358,8 @@ void Simulation::Handle(const Event& event) {
       return event.worker->OnKv(event.value);
     case Event::kJob:
       return event.worker->OnJob(*event.other, event.value);
+    case Event::kPulled:
+      return event.worker->OnPulled(*event.other, event.value);
     case Event::kToWorker: {
       const v1::RouterMessage message = std::move(to_workers_[event.value]);
       free_to_workers_.push_back(event.value);
@@ -402,8 +408,8 @@ void Simulation::Arrive(size_t index) {
   clients_[index] = std::move(client);
   Duration hint{};
   const double begin = CpuMicros();
-  Router& router = *routers_[index % routers_.size()];
-  const auto id = router.Submit(std::move(request), clients_[index].get(), &hint);
+  const auto id =
+      routers_[index % routers_.size()]->Submit(std::move(request), clients_[index].get(), &hint);
   outcome_.decisions_us.push_back(static_cast<float>(CpuMicros() - begin));
   if (id) return;
   served.end = Served::End::kRefused;

@@ -1,5 +1,5 @@
 // What every worker does: messages, jobs, what it tells. worker_steps.cc plans and ends steps,
-// worker_roles.cc takes other roles.
+// worker_roles.cc takes other roles, worker_pulls.cc fetches prefixes.
 #include "simulate/worker.h"
 
 #include <fmt/format.h>
@@ -104,6 +104,10 @@ void Worker::OnGenerate(const v1::GenerateRequest& generate) {
     sequence.yields_until = tenant.patience > Duration{} ? world_->Now() + tenant.patience : kNever;
     any_yields_ = true;
   }
+  if (generate.has_pull()) {
+    sequence.pull_from = world_->Named(generate.pull().holder().worker_id());
+    sequence.pull_tokens = static_cast<int32_t>(generate.pull().tokens());
+  }
   sequences_[sequence.wire_id] = std::move(owned);
   if (generate.has_prefill()) {
     sequence.prefill = world_->Named(generate.prefill().worker_id());
@@ -112,6 +116,7 @@ void Worker::OnGenerate(const v1::GenerateRequest& generate) {
                          world_->Now() + FromMs(profile_.message_ms));
     return NoteLoad();
   }
+  if (StartPull(sequence)) return NoteLoad();
   Enqueue(sequence);
   Plan();
   NoteLoad();
@@ -177,14 +182,18 @@ bool Worker::Grant(uint64_t wire_id) {
 }
 
 void Worker::OnJob(Worker& decode, uint64_t wire_id) {
-  const Sequence* asked = decode.Find(wire_id);
+  Sequence* asked = decode.Find(wire_id);
   if (asked == nullptr) return;
   if (!prefill() || becoming_ != v1::ROLE_UNSPECIFIED) return RefuseJob(decode, wire_id);
+  if (!StartPull(*asked)) AddJob(decode, *asked);
+}
+
+void Worker::AddJob(Worker& decode, const Sequence& asked) {
   Job job;
   job.decode = &decode;
-  job.wire_id = wire_id;
-  job.units = asked->units;
-  job.tokens = asked->length();
+  job.wire_id = asked.wire_id;
+  job.units = asked.units;
+  job.tokens = asked.length();
   jobs_.push_back(std::move(job));
   Plan();
   NoteLoad();
@@ -277,6 +286,8 @@ void Worker::Tell(Sequence& sequence) {
   if (last) event.set_finish(v1::FINISH_LENGTH);
   if (sequence.told == 0 && sequence.prefill != nullptr)
     event.mutable_timing()->set_prefill_worker(sequence.prefill->id());
+  if (sequence.told == 0 && sequence.pull.result() != v1::PrefixPull::NONE)
+    *event.mutable_timing()->mutable_pull() = sequence.pull;
   sequence.told = sequence.emitted;
   if (last) Forget(sequence.wire_id);
 }

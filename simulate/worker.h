@@ -36,6 +36,10 @@ struct Sequence {
   int32_t told = 0;                 // of `emitted`: tokens that the router has
   Instant yields_until{INT64_MIN};  // to interactive ones
   bool granted = false;             // its blocks wait for a prefill worker's KV
+  // From whose cache whoever computes the prompt gets its beginning first; null: from nobody's.
+  Worker* pull_from = nullptr;
+  int32_t pull_tokens = 0;   // that it is believed to have
+  v1::PrefixPull pull = {};  // what became of it
 
   int32_t length() const { return prompt + emitted; }
 };
@@ -50,6 +54,8 @@ class World {
   virtual void StepEndsAt(Worker& worker, Instant at) = 0;
   virtual void KvArrivesAt(Worker& decode, uint64_t wire_id, Instant at) = 0;
   virtual void JobArrivesAt(Worker& prefill, Worker& decode, uint64_t wire_id, Instant at) = 0;
+  // Worker::OnPulled.
+  virtual void PulledAt(Worker& puller, Worker& decode, uint64_t wire_id, Instant at) = 0;
   // Worker::OnJobRefused.
   virtual void JobRefusedAt(Worker& decode, uint64_t wire_id, Instant at) = 0;
   // Worker::OnRoleTimer.
@@ -71,6 +77,8 @@ class Worker {
   void OnRouterMessage(const v1::RouterMessage& message);
   void OnJob(Worker& decode, uint64_t wire_id);
   void OnKv(uint64_t wire_id);
+  // What another worker had of that prompt of `decode` is here.
+  void OnPulled(Worker& decode, uint64_t wire_id);
   void OnJobRefused(uint64_t wire_id);
   void OnStepEnd();
   // Every interval; inside a step it is said when the step ends.
@@ -119,6 +127,10 @@ class Worker {
 
   void OnGenerate(const v1::GenerateRequest& generate);
   void OnCancel(uint64_t wire_id);
+  // worker_pulls.cc: begins to fetch, or knows that there is nothing to be had.
+  bool StartPull(Sequence& sequence);
+  size_t HeldTokens(const Sequence& sequence) const;
+  bool KeepPulled(const Sequence& sequence);
   // worker_roles.cc
   void OnSetRole(const v1::SetRole& wanted);
   void TellDraining(bool move, bool over);
@@ -158,6 +170,7 @@ class Worker {
   void Forget(uint64_t wire_id);
   // Of a sequence whose KV comes from elsewhere: its blocks here, if there are any.
   bool Grant(uint64_t wire_id);
+  void AddJob(Worker& decode, const Sequence& asked);
   bool StartJob(Job& job);
   void FinishJob(Job& job);
   // Room came back: prefill workers that wait for it may go on.

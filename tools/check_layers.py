@@ -42,7 +42,7 @@ LAYERS = {
     "planner": ["router"],
     "simulate": ["planner", "loadgen"],
     "frontend": ["router", "api", "answer", "constrain", "tracing", "config"],
-    "bench": ["engine", "kvcache/transport", "kernels/cuda"],
+    "bench": ["engine", "kvcache/transport", "kernels/cuda", "router"],
     "server": ["frontend", "prefill", "decode", "net", "hub", "kernels/cpu", "kernels/cuda", "kernels/collective"],
     "commands": ["server", "bench", "simulate"],
 }

@@ -188,6 +188,30 @@ TEST(Planner, ASteadyLoadIsLeftAlone) {
   EXPECT_EQ(fleet.changes, settled) << "it must not swing: " << fleet.last.reason;
 }
 
+// Of mixes of which two aggregated workers serve a little more than 1P1D do: enough to change
+// where there is too much to do, and not where either is enough.
+TEST(Planner, WhatIsALittleBetterIsTakenWhereThereIsTooMuchToDo) {
+  const Machine card = Card();
+  const Objective limits = Options().limits;
+  for (double tokens = 32; tokens < 1024; tokens += 8) {
+    const Load one = LoadOf(1, 1024, tokens);
+    const double apart = Headroom(one, card, {1, 1}, limits);
+    const double together = Headroom(one, card, {0, 2}, limits);
+    if (together < 1.05 * apart || together > 1.07 * apart) continue;
+    for (const double part : {0.7, 1.2}) {
+      Fleet fleet(1, 1);
+      Planner planner(Options());
+      fleet.Run(&planner, LoadOf(part * together, 1024, tokens), seconds(40));
+      EXPECT_EQ(fleet.split(), part < 1 ? (Split{1, 1}) : (Split{0, 2})) << fleet.last.reason;
+      const int changes = fleet.changes;
+      fleet.Run(&planner, LoadOf(part * together, 1024, tokens), seconds(300));
+      EXPECT_EQ(fleet.changes, changes) << "it must not swing: " << fleet.last.reason;
+    }
+    return;
+  }
+  FAIL() << "there is no such mix";
+}
+
 TEST(Planner, WithoutALoadNothingChangesAndWithParkingOneWorkerIsLeft) {
   Fleet fleet(2, 2);
   Planner planner(Options());

@@ -196,6 +196,16 @@ TEST(CostPolicy, ABusyDecodeWorkerSendsALongPromptToAnIdlePrefillWorker) {
   EXPECT_EQ(placement->reason, "remote-prefill");
 }
 
+TEST(CostPolicy, TheLongStepThatAWorkerIsInComputesWhatIsQueuedThere) {
+  WorkerView workers[] = {Decode("d")};
+  workers[0].backlog_ms = 80;
+  const double queued_ms = Pick("cost", Request(200), workers)->ttft_wait_ms;
+  workers[0].busy_ms = 60;
+  EXPECT_DOUBLE_EQ(Pick("cost", Request(200), workers)->ttft_wait_ms, queued_ms);
+  workers[0].busy_ms = 200;
+  EXPECT_DOUBLE_EQ(Pick("cost", Request(200), workers)->ttft_wait_ms, 200);
+}
+
 TEST(CostPolicy, AShortPromptStaysOnAnIdleDecodeWorker) {
   WorkerView workers[] = {Decode("d"), Prefill("p")};
   auto placement = Pick("cost", Request(20), workers);

@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <deque>
+#include <map>
 
 #include "common/random.h"
 #include "router/prefix_view.h"
@@ -79,6 +80,51 @@ TEST(PrefixDirectory, SaysForAllWorkersWhatEachOneSays) {
   }
   workers.clear();
   EXPECT_EQ(directory.units(), 0u);
+}
+
+TEST(PrefixTable, HoldsWhatAMapHolds) {
+  struct Entry {
+    Hash128 key;
+    uint64_t value = 0;
+  };
+  SplitMix64 random(5);
+  PrefixTable<Entry> table;
+  std::map<Hash128, uint64_t> map;
+  // Keys that differ in one half only, that of all zeros, and ever more of them: it grows, and
+  // shrinks to nothing, several times while entries still move.
+  for (int round = 0; round < 200'000; ++round) {
+    const uint64_t range = 1 + static_cast<uint64_t>(round % 50'000);
+    const Hash128 key = random.Below(2) == 0 ? Hash128{random.Below(range), 0}
+                                             : Hash128{0, random.Below(range) << 32};
+    if (random.Below(3) == 0) {
+      ASSERT_EQ(table.Erase(key), map.erase(key) > 0);
+    } else {
+      const auto [entry, fresh] = table.Insert(key);
+      ASSERT_EQ(fresh, map.count(key) == 0);
+      if (fresh) {
+        ASSERT_EQ(entry->value, 0u);
+      }
+      entry->value = map[key] = random.Next();
+    }
+    const Hash128 asked{random.Below(range), 0};
+    const auto* const found = table.Find(asked);
+    const auto expected = map.find(asked);
+    ASSERT_EQ(found != nullptr, expected != map.end());
+    if (found != nullptr) {
+      ASSERT_EQ(found->value, expected->second);
+    }
+    ASSERT_EQ(table.size(), map.size());
+    if (round % 20'000 == 19'999) {
+      size_t seen = 0;
+      table.ForEach([&](const Entry&) { ++seen; });
+      ASSERT_EQ(seen, map.size());
+    }
+    if (round % 60'000 == 59'999) {
+      for (const auto& [gone, value] : map) ASSERT_TRUE(table.Erase(gone));
+      map.clear();
+      ASSERT_TRUE(table.empty());
+    }
+  }
 }
 
 TEST(PrefixDirectory, WorkersBeyondItsSlotsAreLeftOut) {

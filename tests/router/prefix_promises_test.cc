@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
+#include "common/random.h"
 #include "router/answer_lengths.h"
 #include "router/correction.h"
 
@@ -17,7 +20,9 @@ std::vector<Hash128> Chain(uint64_t chain, uint64_t n) {
 int32_t Strides(const PrefixDirectory& directory, const PrefixPromises& worker,
                 std::span<const Hash128> prompt) {
   std::vector<int32_t> held;
-  directory.Match(PrefixPromises::Strides(prompt), &held);
+  std::vector<Hash128> strides;
+  PrefixPromises::Strides(prompt, &strides);
+  directory.Match(strides, &held);
   return held[*worker.slot()];
 }
 
@@ -84,6 +89,56 @@ TEST(EventRate, FollowsWhatComesAndFades) {
   for (int i = 0; i < 2000; ++i) rate.Add(now = now + std::chrono::milliseconds(10));
   EXPECT_NEAR(rate.PerSecond(now), 100, 2);
   EXPECT_LT(rate.PerSecond(now + std::chrono::seconds(20)), 1);
+}
+
+TEST(SteadyRate, TakesChanceForChanceAndABurstForABurst) {
+  SplitMix64 random(3);
+  SteadyRate steady;
+  EventRate lately;
+  Instant now{};
+  const auto play = [&](double per_s, double seconds) {
+    const Instant end = now + FromMs(seconds * 1e3);
+    while (now < end) {
+      now = now - FromMs(1e3 * std::log(1 - random.Uniform()) / per_s);
+      steady.Add(now, 90);
+      lately.Add(now, 90);
+    }
+  };
+  play(12, 20);
+  double off = 0, lately_off = 0;
+  for (int i = 0; i < 500; ++i) {
+    play(12, 0.2);
+    off += std::abs(steady.PerSecond(now) - 12 * 90);
+    lately_off += std::abs(lately.PerSecond(now) - 12 * 90);
+  }
+  EXPECT_LT(off, 0.6 * lately_off);
+  play(60, 0.7);
+  EXPECT_GT(steady.PerSecond(now), 0.6 * 60 * 90) << "five times as many come";
+}
+
+TEST(Calibration, TellsOnWhatOfDeviationsComesTrue) {
+  const auto learn = [](double part) {
+    SplitMix64 random(4);
+    Calibration calibration;
+    Instant now{};
+    for (int i = 0; i < 400; ++i) {
+      now = now + std::chrono::milliseconds(20);
+      const double off = 2 * random.Uniform() - 1;
+      calibration.Learn(6 + off, 7 + part * off, now);
+    }
+    return std::pair(calibration.Apply(7, now),
+                     calibration.Apply(7, now + std::chrono::seconds(60)));
+  };
+  EXPECT_NEAR(learn(0.3).first, 6.3, 0.1) << "its mean error is another correction's";
+  EXPECT_NEAR(learn(1).first, 7, 0.05);
+  EXPECT_NEAR(learn(0.3).second, 7, 0.01) << "of what was a minute ago nothing is known";
+}
+
+TEST(Calibration, WhereAllPredictionsWereAlikeNothingIsKnownOfDeviations) {
+  Calibration calibration;
+  Instant now{};
+  for (int i = 0; i < 400; ++i) calibration.Learn(6, 7, now = now + std::chrono::milliseconds(20));
+  EXPECT_NEAR(calibration.Apply(9, now), 9, 1e-6);
 }
 
 }  // namespace

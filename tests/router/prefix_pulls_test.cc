@@ -78,6 +78,60 @@ TEST_F(Pulls, AnIdleWorkerThatHoldsItIsAsGoodWithoutAPull) {
   EXPECT_EQ(placement->pull.holder, -1);
 }
 
+TEST_F(Pulls, APullThatGainsNextToNothingIsNotWorthItsHoldersTime) {
+  Learn(0.0001);
+  WorkerView workers[] = {Worker("d0", 4000), Worker("d1")};
+  // Their answers take so long that a few milliseconds of prompt are lost in them.
+  RequestSummary request = Request(4010);
+  request.expected_new_tokens = 1000;
+  workers[0].backlog_ms = 1.5;
+  for (request.tie_break = 0; request.tie_break < 16; ++request.tie_break) {
+    const auto placement = Pick(request, workers);
+    EXPECT_EQ(placement->decode, 0);
+    EXPECT_EQ(placement->pull.holder, -1);
+  }
+  workers[0].backlog_ms = 300;
+  request.tie_break = 0;
+  EXPECT_EQ(Pick(request, workers)->decode, 1);
+  EXPECT_EQ(Pick(request, workers)->pull.holder, 0);
+}
+
+TEST_F(Pulls, WhatIsQueuedIsComputedWhileItComes) {
+  Learn(0.1);
+  WorkerView workers[] = {Worker("d0", 4000), Worker("d1")};
+  workers[0].available = false;
+  const double idle_ms = Pick(Request(4010), workers)->ttft_ms;
+  workers[1].backlog_ms = 10;  // the pull takes five times as long
+  EXPECT_NEAR(Pick(Request(4010), workers)->ttft_ms, idle_ms, 0.1);
+}
+
+TEST_F(Pulls, WhatCameWaitsForTheStepThatItsPullerIsIn) {
+  Learn(0.1);
+  WorkerView workers[] = {Worker("d0", 4000), Worker("d1")};
+  workers[0].available = false;
+  const double idle_ms = Pick(Request(4010), workers)->ttft_ms;
+  workers[1].rows = 8;
+  RequestSummary request = Request(4010);
+  const double beside_decodes_ms = Pick(request, workers)->ttft_ms;
+  EXPECT_GT(beside_decodes_ms, idle_ms);
+  // Nine tenths of the time in steps of 100 ms.
+  request.prompt_steps_per_s = 9;
+  request.prompt_ms_per_s = 900;
+  EXPECT_NEAR(Pick(request, workers)->ttft_ms - beside_decodes_ms, 45, 3);
+}
+
+TEST_F(Pulls, WhatPullsTookLongerIsPutOnPullsAlone) {
+  Learn(0.1);
+  WorkerView workers[] = {Worker("d0", 4000), Worker("d1")};
+  workers[0].available = false;
+  const double pulled_ms = Pick(Request(4010), workers)->ttft_ms;
+  workers[1].fetch_extra.value = 30;
+  EXPECT_DOUBLE_EQ(Pick(Request(4010), workers)->ttft_ms, pulled_ms + 30);
+  workers[0].available = true;
+  workers[0].fetch_extra.value = 30;
+  EXPECT_EQ(Pick(Request(4010), workers)->pull.holder, -1);
+}
+
 TEST_F(Pulls, ASlowLaneIsNoLane) {
   Learn(1000);
   WorkerView workers[] = {Worker("d0", 4000), Worker("d1")};
@@ -171,11 +225,28 @@ TEST(PullRates, APairThatIsNotKnownIsTriedNowAndThenAndElseTakenForSlow) {
   const WorkerView holder = Worker("d0"), decode = Worker("d1");
   Instant now{1'000'000'000};
   const double hoped = *rates.PredictMs(holder, decode, 1e8, now);
-  rates.Started("d0", "d1", now);
+  rates.Started(holder, decode, now);
   const double feared = *rates.PredictMs(holder, decode, 1e8, now);
   EXPECT_GT(feared, 3 * hoped);
   now = now + PullRates::kTrialEvery;
   EXPECT_EQ(*rates.PredictMs(holder, decode, 1e8, now), hoped);
+}
+
+TEST(PullRates, APairThatNeverPulledIsTakenForWhatOthersOfItsKindTook) {
+  PullRates rates;
+  const WorkerView d0 = Worker("d0"), d1 = Worker("d1"), d2 = Worker("d2");
+  WorkerView far = Worker("far");
+  far.host_id = "another";
+  const Instant now{1'000'000'000};
+  // A gigabyte between GPUs: less than computing it takes, so that it is tried at all.
+  EXPECT_LT(*rates.PredictMs(d0, d1, 1e9, now), 100);
+  rates.Started(d0, d1, now);
+  EXPECT_GT(*rates.PredictMs(d2, d1, 1e9, now), 500) << "one trial at a time";
+  for (int i = 1; i <= 20; ++i) rates.Learn("d0", "d1", Took(2 + 10 * i, 1000 * i), now);
+  EXPECT_NEAR(*rates.PredictMs(d0, d1, 1e9, now), 12, 2);
+  EXPECT_NEAR(*rates.PredictMs(d2, d1, 1e9, now), 18, 3);
+  rates.Started(far, d1, now);
+  EXPECT_GT(*rates.PredictMs(far, d1, 1e9, now), 500) << "of hosts apart that says nothing";
 }
 
 TEST(PullRates, WhatAPairTookIsWhatItTakes) {
@@ -184,7 +255,8 @@ TEST(PullRates, WhatAPairTookIsWhatItTakes) {
   const Instant now{1'000'000'000};
   for (int i = 1; i <= 30; ++i) rates.Learn("d0", "d1", Took(2 + 0.5 * (i % 7), i % 7), now);
   EXPECT_NEAR(*rates.PredictMs(holder, decode, 10e6, now), 7, 0.5);
-  // The other way round is another lane.
+  // The other way round is another lane, which is being tried.
+  rates.Started(decode, holder, now);
   EXPECT_GT(*rates.PredictMs(decode, holder, 1e9, now), 100);
 }
 
@@ -206,8 +278,10 @@ TEST(PullRates, APairThatWasLateIsLeftAloneTwiceAsLongEachTime) {
 
 TEST(PullRates, PairsAreBounded) {
   PullRates rates;
-  for (size_t i = 0; i < PullRates::kMaxPairs + 10; ++i)
-    rates.Started("h" + std::to_string(i), "d", Instant{static_cast<int64_t>(i)});
+  for (size_t i = 0; i < PullRates::kMaxPairs + 10; ++i) {
+    const std::string holder = "h" + std::to_string(i);
+    rates.Started(Worker(holder), Worker("d"), Instant{static_cast<int64_t>(i)});
+  }
   EXPECT_EQ(rates.pairs(), PullRates::kMaxPairs);
 }
 

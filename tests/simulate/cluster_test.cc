@@ -65,6 +65,44 @@ TEST(Cluster, ALocalPromptTakesItsStepsAndItsMessages) {
   EXPECT_EQ(o.computed_prompt_tokens, 100);
 }
 
+TEST(Cluster, APullTakesItsMessagesAndItsBytesAndTheRestIsComputed) {
+  ClusterOptions options = With(0, 2, "round-robin");
+  options.router.pulls = PrefixPulls::kAlways;
+  // 640 tokens, two prompts of them; the second goes to the other worker.
+  const Outcome o = Play(options, {Item(1, 641, 2), Item(1, 641, 2)}, {0, 1});
+  // Frontend, message; to the holder and back with 640 tokens and the hand-off; one token; message.
+  EXPECT_NEAR(o.requests[1].ttft_ms, 2 + 1 + (1 + 640 + 1 + 3) + 5.1 + 1, 1e-2);
+  EXPECT_EQ(o.computed_prompt_tokens, 641 + 1);
+  EXPECT_EQ(o.reasons.at("local-pull"), 1);
+}
+
+TEST(Cluster, PullsOfPrefixesThatPlacementFollowsAnywayCostNothing) {
+  // Conversations of six turns, eight at a time, over two workers: those that gain are few.
+  const auto play = [](PrefixPulls pulls) {
+    std::vector<WorkItem> items;
+    std::vector<double> at_s;
+    SplitMix64 random(9);
+    for (uint64_t turn = 0; turn < 6; ++turn) {
+      for (uint64_t c = 0; c < 40; ++c) {
+        WorkItem item;
+        for (uint64_t t = 0; t <= turn; ++t) item.parts.push_back({100 * c + t + 1, 160});
+        item.input_tokens = static_cast<int64_t>(160 * (turn + 1));
+        item.output_tokens = 24;
+        items.push_back(item);
+        at_s.push_back(static_cast<double>(40 * turn + c) * 0.05 + 0.02 * random.Uniform());
+      }
+    }
+    ClusterOptions options = With(0, 2);
+    options.fleets.front().profile.transfer_bytes_per_s = 2e9;
+    options.router.pulls = pulls;
+    const Outcome o = Play(options, items, at_s);
+    double sum = 0;
+    for (const Served& r : o.requests) sum += r.ttft_ms;
+    return sum / static_cast<double>(o.requests.size());
+  };
+  EXPECT_LE(play(PrefixPulls::kAuto), 1.02 * play(PrefixPulls::kOff));
+}
+
 TEST(Cluster, LongPromptsAreCutIntoChunks) {
   const Outcome o = Play(With(0, 1), {Item(1, 1100, 2)}, {0});
   EXPECT_NEAR(o.requests[0].ttft_ms, 2 + 1 + 3 * 5 + 110 + 1, 1e-3);
