@@ -92,7 +92,10 @@ bool WorkerState::Report(const v1::Telemetry& report, Instant now, PoolModel* po
     const StepShape shape = {
         static_cast<double>(s.prefill_tokens()), static_cast<double>(s.prefill_context()),
         static_cast<double>(s.decode_rows()), static_cast<double>(s.decode_context())};
-    if (shape.decode_rows > 0) context_of_row_ = shape.decode_context / shape.decode_rows;
+    if (shape.decode_rows > 0) {
+      context_of_row_ = std::min(shape.decode_context / shape.decode_rows,
+                                 static_cast<double>(kMostTokensOfAStep));
+    }
     model.Observe(shape, s.duration_ns());
     pool->steps.Observe(shape, s.duration_ns());
   }

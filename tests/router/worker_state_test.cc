@@ -93,6 +93,20 @@ TEST_F(AWorkerState, ReadsAPrefixThatItsRowsShareOnceForEachOfThem) {
   EXPECT_EQ(worker_->View(now_, pool_).context_tokens, 40'000);
 }
 
+TEST_F(AWorkerState, ReadsNoMoreThanASequenceCanHold) {
+  v1::Telemetry t;
+  t.set_incarnation(7);
+  t.set_sequence(++sequence_);
+  t.set_running(UINT32_MAX);
+  t.set_waiting(UINT32_MAX);
+  v1::StepSample& step = *t.add_steps();
+  step.set_decode_rows(1);
+  step.set_decode_context(uint64_t{1} << 50);
+  step.set_duration_ns(1'000'000);
+  worker_->Report(t, now_, &pool_);
+  EXPECT_LE(worker_->View(now_, pool_).context_tokens, int64_t{1} << 46);
+}
+
 TEST_F(AWorkerState, PastWhatIsExpectedTakesAsLongAgain) {
   Report(/*queued=*/0, 0);
   Beat(milliseconds(400), milliseconds(2000));
