@@ -54,8 +54,8 @@ struct DecodeRequest {
   SharedTokens prompt;        // of the tokens: what it has in common with other requests, else all
   std::vector<TokenId> rest;  // what follows it
   bool shares_prompt = false;
-  uint64_t prompt_id = 0;      // of the attempt under way, where the prompt is shared
-  std::string address;         // of the attempt under way
+  uint64_t prompt_id = 0;  // of the attempt under way, where the prompt is shared
+  std::string address;     // of the attempt under way
   // The processes that were asked so far; and those that were lost since, before the first token.
   std::vector<v1::PrefillTarget> asked;
   std::vector<v1::PrefillTarget> lost;

@@ -397,9 +397,9 @@ struct Router::Impl {
   struct Places {
     std::optional<uint16_t> held, promised, in_host, on_disk;
   };
-  std::vector<Places> places;        // of the roster, in the directories
-  ptrdiff_t decode_workers = 0;      // of them
-  Choice spare;                      // whose memory the next placement uses
+  std::vector<Places> places;    // of the roster, in the directories
+  ptrdiff_t decode_workers = 0;  // of them
+  Choice spare;                  // whose memory the next placement uses
   std::unordered_map<uint64_t, Request> requests;
   std::unordered_map<uint64_t, RequestId> by_wire;
   // Who keeps an answer, by its name, the last to say so at the end; and which request of this
