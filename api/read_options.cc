@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "api/json_value.h"
+#include "common/strings.h"
 
 namespace aisp {
 namespace {
@@ -51,10 +52,16 @@ void ReadSpeculation(Fields* fields, v1::SamplingParams* sampling) {
   const bool word = value->IsString();
   if (word && value->AsString() == "auto") return;
   if (word && value->AsString() == "off") return sampling->set_max_draft_tokens(0);
-  if (!value->IsMap() || value->AsMap().size() != 1 ||
-      value->AsMap().Find("num_speculative_tokens") == nullptr) {
+  if (!value->IsMap() || value->AsMap().size() == 0) {
     return fields->Wrong("speculation", *value,
                          "\"auto\", \"off\" or {\"num_speculative_tokens\": n}");
+  }
+  for (const auto& [key, ignored] : value->AsMap()) {
+    if (key == "num_speculative_tokens") continue;
+    return fields->Refuse("speculation",
+                          "speculation has no member \"" + Excerpt(key, 40) +
+                              "\"; it takes \"num_speculative_tokens\" alone, since how tokens are "
+                              "proposed is the server's setting (--speculative-config)");
   }
   uint32_t tokens = 0;
   Fields each(&value->AsMap(), "speculation.");

@@ -191,6 +191,8 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"\"seed\":0.5", "seed", "an integer"},
         Refused{"\"speculation\":\"on\"", "speculation", "\"off\" or"},
         Refused{"\"speculation\":{}", "speculation", "but is an object"},
+        Refused{"\"speculation\":{\"method\":\"ngram\"}", "speculation",
+                "has no member \"method\""},
         Refused{"\"speculation\":{\"num_speculative_tokens\":65}",
                 "speculation.num_speculative_tokens", "from 0 to 64, but is 65"},
         Refused{"\"seed\":[1]", "seed", "but is a list of 1"},
