@@ -43,7 +43,7 @@ float ReadElement(const TensorView& t, int64_t i) {
   const auto* p =
       static_cast<const std::byte*>(t.data) + static_cast<size_t>(i) * DTypeBytes(t.dtype);
   uint32_t word = 0;
-  std::memcpy(&word, p, DTypeBytes(t.dtype));
+  std::memcpy(&word, p, std::min(sizeof(word), DTypeBytes(t.dtype)));
   switch (t.dtype) {
     case DType::kBF16:
       return std::bit_cast<float>(word << 16);
