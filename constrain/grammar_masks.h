@@ -92,9 +92,9 @@ class GrammarMasks {
     RestId rest = kNoRest;
     friend bool operator==(const Met&, const Met&) = default;
     friend uint64_t HashOf(const Met& met) {
-      const uint64_t place =
+      const uint64_t both =
           static_cast<uint64_t>(met.place) << 32 | static_cast<uint32_t>(met.rest);
-      return MixHash(place, reinterpret_cast<uintptr_t>(met.origin));
+      return MixHash(both, reinterpret_cast<uintptr_t>(met.origin));
     }
   };
   // A mask, or a rule's part, under way: what was met, what is still to be followed up, what was
