@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "speculation/speculator.h"
 #include "tests/kernels/cuda/gpu.h"
+#include "tests/kernels/cuda/run_engine.h"
 #include "tests/model/golden.h"
 #include "tests/support/hash_guide.h"
 
@@ -230,38 +231,22 @@ struct Counts {
 
 std::vector<Answer> RunAll(Executor& executor, std::vector<SequenceRequest> requests,
                            std::shared_ptr<Speculator> speculator, Counts* counts) {
-  const SteadyClock clock;
   EngineOptions options;
   options.speculator = std::move(speculator);
   options.limits.max_draft_rows = executor.max_draws() - executor.max_slots();
   options.limits.max_prefill_chunk = 64;
   options.limits.max_sequences = 6;
-  Engine engine(options, &executor, &clock, nullptr);
-  std::map<SequenceId, size_t> ids;
   std::vector<Answer> answers(requests.size());
-  for (size_t i = 0; i < requests.size(); ++i) {
-    const auto id = engine.Add(std::move(requests[i]));
-    AISP_CHECK_MSG(id.has_value(), id.error().message);
-    ids[*id] = i;
-  }
-  while (engine.CanLaunch() || engine.InFlight()) {
-    while (engine.CanLaunch()) {
-      const Status launched = engine.Launch();
-      AISP_CHECK_MSG(launched.has_value(), launched.error().message);
-    }
-    const CollectOutput out = engine.Collect();
-    for (const TokenOutput& output : out.tokens) {
-      Answer& t = answers[ids.at(output.sequence)];
-      if (output.token >= 0) t.tokens.push_back(output.token);
-      EXPECT_NE(output.finish, FinishReason::kError) << output.error.message;
-      t.finish = output.finish;
-    }
-    for (const VerifiedDraft& draft : out.drafts) {
+  const auto on_token = [&](size_t i, TokenOutput& output) {
+    if (output.token >= 0) answers[i].tokens.push_back(output.token);
+    answers[i].finish = output.finish;
+  };
+  RunEngine(executor, options, std::move(requests), on_token, [&](const CollectOutput& step) {
+    for (const VerifiedDraft& draft : step.drafts) {
       counts->drafted += static_cast<uint64_t>(draft.drafted);
       counts->accepted += static_cast<uint64_t>(draft.accepted);
     }
-    engine.CheckInvariants();
-  }
+  });
   return answers;
 }
 

@@ -8,6 +8,7 @@
 #include "engine/engine.h"
 #include "speculation/speculator.h"
 #include "tests/kernels/cuda/gpu.h"
+#include "tests/kernels/cuda/run_engine.h"
 #include "tests/model/golden.h"
 #include "tests/support/hash_guide.h"
 
@@ -69,34 +70,18 @@ class RecordedProposer final : public Proposer {
 std::vector<Answer> RunAll(Executor& executor, std::vector<SequenceRequest> requests,
                            std::shared_ptr<Speculator> speculator = nullptr,
                            int32_t max_sequences = 8) {
-  const SteadyClock clock;
   EngineOptions options;
   options.speculator = std::move(speculator);
   options.limits.max_draft_rows = executor.max_draws() - executor.max_slots();
   options.limits.max_prefill_chunk = 64;
   options.limits.max_sequences = max_sequences;
-  Engine engine(options, &executor, &clock, nullptr);
-  std::map<SequenceId, size_t> ids;
   std::vector<Answer> answers(requests.size());
-  for (size_t i = 0; i < requests.size(); ++i) {
-    const auto id = engine.Add(std::move(requests[i]));
-    AISP_CHECK_MSG(id.has_value(), id.error().message);
-    ids[*id] = i;
-  }
-  while (engine.CanLaunch() || engine.InFlight()) {
-    while (engine.CanLaunch()) {
-      const Status launched = engine.Launch();
-      AISP_CHECK_MSG(launched.has_value(), launched.error().message);
-    }
-    for (TokenOutput& output : engine.Collect().tokens) {
-      Answer& t = answers[ids.at(output.sequence)];
-      if (output.token >= 0) t.tokens.push_back(output.token);
-      if (output.logprob) t.logprobs.push_back(std::move(*output.logprob));
-      EXPECT_NE(output.finish, FinishReason::kError) << output.error.message;
-      t.finish = output.finish;
-    }
-    engine.CheckInvariants();
-  }
+  RunEngine(executor, options, std::move(requests), [&](size_t i, TokenOutput& output) {
+    Answer& t = answers[i];
+    if (output.token >= 0) t.tokens.push_back(output.token);
+    if (output.logprob) t.logprobs.push_back(std::move(*output.logprob));
+    t.finish = output.finish;
+  });
   return answers;
 }
 

@@ -10,6 +10,7 @@
 #include "engine/async_executor.h"
 #include "engine/engine.h"
 #include "tests/kernels/cuda/gpu.h"
+#include "tests/kernels/cuda/run_engine.h"
 #include "tests/model/golden.h"
 
 namespace aisp {
@@ -45,33 +46,17 @@ std::vector<SequenceRequest> Requests(uint64_t seed, int32_t vocabulary) {
 }
 
 std::vector<Outcome> RunAll(Executor& executor, std::vector<SequenceRequest> requests) {
-  const SteadyClock clock;
   EngineOptions options;
   options.limits.max_prefill_chunk = 40;
   options.limits.max_sequences = 6;
-  Engine engine(options, &executor, &clock, nullptr);
-  std::map<SequenceId, size_t> ids;
   std::vector<Outcome> outcomes(requests.size());
-  for (size_t i = 0; i < requests.size(); ++i) {
-    const auto id = engine.Add(std::move(requests[i]));
-    AISP_CHECK_MSG(id.has_value(), id.error().message);
-    ids[*id] = i;
-  }
-  while (engine.CanLaunch() || engine.InFlight()) {
-    while (engine.CanLaunch()) {
-      const Status launched = engine.Launch();
-      AISP_CHECK_MSG(launched.has_value(), launched.error().message);
-    }
-    for (TokenOutput& output : engine.Collect().tokens) {
-      Outcome& o = outcomes[ids.at(output.sequence)];
-      EXPECT_NE(output.finish, FinishReason::kError) << output.error.message;
-      if (output.token >= 0) o.tokens.push_back(output.token);
-      if (!output.embedding.empty()) o.embedding = output.embedding;
-      o.prompt_logprobs.insert(o.prompt_logprobs.end(), output.prompt_logprobs.begin(),
-                               output.prompt_logprobs.end());
-    }
-    engine.CheckInvariants();
-  }
+  RunEngine(executor, options, std::move(requests), [&](size_t i, TokenOutput& output) {
+    Outcome& o = outcomes[i];
+    if (output.token >= 0) o.tokens.push_back(output.token);
+    if (!output.embedding.empty()) o.embedding = output.embedding;
+    o.prompt_logprobs.insert(o.prompt_logprobs.end(), output.prompt_logprobs.begin(),
+                             output.prompt_logprobs.end());
+  });
   return outcomes;
 }
 
