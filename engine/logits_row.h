@@ -1,6 +1,6 @@
-// Sums and searches over one row of logits, [vocabulary] f32, in vectors: what the host
-// does for each token whose log-probability is wanted, 128k values at a time. NaN is not allowed
-// but where it says so; minus infinity is (tokens that a mask leaves out).
+// Sums and searches over one row of logits, [vocabulary] f32, in vectors: what the host does for
+// each token whose log-probability is wanted, 128k values at a time. NaN is allowed in AllFinite
+// alone; minus infinity anywhere (tokens that a mask leaves out). Pure functions; any thread.
 #pragma once
 
 #include <cstdint>
