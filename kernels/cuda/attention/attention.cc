@@ -9,6 +9,7 @@
 #include "kernels/cuda/attention/fused.cuh"
 #include "kernels/cuda/attention/kernel_args.cuh"
 #include "kernels/cuda/cuda_error.h"
+#include "kernels/cuda/table/instances.h"
 
 namespace aisp::cuda {
 namespace {
@@ -120,10 +121,13 @@ class HopperAttention final : public Attention {
           Check(PreparePrefill(config.head_dim, fp8()), "prepare the prefill kernel"));
       prefill_cluster_ = PrefillCluster(config.head_dim, fp8(), group_, ctas_);
     }
-    fused_ = HasFused(config.head_dim, group_) && config.q == DType::kBF16;
+    const bool several = config.max_decode_tokens > 1;
+    item_tokens_ = several ? FusedItemTokens(group_) : 1;
+    fused_ = config.q == DType::kBF16 && HasFused(fused_shape()) &&
+             FusedTakes(group_, std::max(1, config.max_decode_tokens));
     if (fused_) {
-      AISP_RETURN_IF_ERROR(Check(PrepareFused(config.head_dim, fp8(), group_),
-                                 "prepare decode attention in one launch"));
+      AISP_RETURN_IF_ERROR(
+          Check(PrepareFused(fused_shape()), "prepare decode attention in one launch"));
     }
     box_tokens_ = std::min(config.block_tokens & -config.block_tokens,
                            (config.head_dim == 256 ? 64 : 128) / prefill_cluster_);
@@ -218,7 +222,7 @@ class HopperAttention final : public Attention {
     const FusedArgs args = PlaceArgs(batch, positions, rows, workspace);
     const int32_t ctas = FusedCtas(batch);
     if (IsOneSequence(args, ctas)) return false;
-    AISP_RETURN_IF_ERROR(Check(LaunchFusedPlan(config_.head_dim, fp8(), ctas, args, stream),
+    AISP_RETURN_IF_ERROR(Check(LaunchFusedPlan(fused_shape(), ctas, args, stream),
                                "plan decode attention in one launch"));
     return true;
   }
@@ -226,7 +230,9 @@ class HopperAttention final : public Attention {
   Status RunDecode(const AttentionBatch& batch, const RopeAppendCall& rope,
                    const AttentionCall& call, void* workspace, cudaStream_t stream) const override {
     if (!fused_ || rope.qkv_type != DType::kBF16) {
-      return Unimplemented("decode attention in one launch takes bf16 rows of head_dim 64 or 128");
+      return Unimplemented(
+          "decode attention in one launch takes bf16 rows of head_dim 64 or 128, and of a "
+          "sequence as many as two items have room for");
     }
     AISP_CHECK(batch.num_sequences <= config_.max_sequences);
     if (batch.num_sequences == 0) return {};
@@ -246,16 +252,14 @@ class HopperAttention final : public Attention {
     args.qkv_row_stride = rope.qkv_row_stride;
     args.out_row_stride = call.out_row_stride;
     args.num_heads = config_.num_heads;
-    args.group = group_;
     args.norm_epsilon = rope.norm_epsilon;
     args.scale_log2 = config_.scale * kLog2E;
     args.k_scale = call.k_scale;
     args.v_scale = call.v_scale;
     args.out_is_f32 = config_.out == DType::kF32;
     args.poll = call.poll;
-    return Check(
-        LaunchFused(config_.head_dim, fp8(), FusedCtas(batch), !call.after_plan, args, stream),
-        "launch decode attention in one launch");
+    return Check(LaunchFused(fused_shape(), FusedCtas(batch), !call.after_plan, args, stream),
+                 "launch decode attention in one launch");
   }
 
  private:
@@ -270,6 +274,9 @@ class HopperAttention final : public Attention {
     args.num_sequences = batch.num_sequences;
     args.rows = rows;
     args.num_kv_heads = config_.num_kv_heads;
+    args.group = group_;
+    args.item_tokens = item_tokens_;
+    args.item_rows = fused_shape().item_rows;
     args.block_tokens = config_.block_tokens;
     args.runs_inverse = RunsInverse(static_cast<uint32_t>(config_.block_tokens / 16));
     args.window = config_.window;
@@ -281,9 +288,12 @@ class HopperAttention final : public Attention {
   int32_t FusedCtas(const AttentionBatch& batch) const {
     const bool quick = batch.num_sequences <= 8 && !batch.long_contexts;
     const int32_t wanted = config_.decode_ctas > 0 ? config_.decode_ctas : quick ? 1 : 3;
-    return ctas_ * std::min(wanted, FusedCtasPerProcessor(group_));
+    return ctas_ * std::min(wanted, FusedCtasPerProcessor(fused_shape().item_rows));
   }
 
+  FusedShape fused_shape() const {
+    return {config_.head_dim, fp8(), group_ * item_tokens_, item_tokens_ > 1};
+  }
   bool fp8() const { return config_.kv == DType::kF8E4M3; }
   int32_t DecodeTokens(StepKind kind) const {
     return kind == StepKind::kPrefill ? 0 : config_.max_decode_tokens;
@@ -297,8 +307,9 @@ class HopperAttention final : public Attention {
     partials_at_ = at;
     at += Align(DecodePartialBytes(config_.head_dim, decode_, decode_.max_ranges(ctas_)));
     fused_partials_at_ = at;
-    const int32_t fused_ctas = ctas_ * FusedCtasPerProcessor(group_);
-    if (fused_) at += Align(FusedPartialBytes(config_.head_dim, group_, fused_ctas));
+    const int32_t item_rows = fused_shape().item_rows;
+    const int32_t fused_ctas = ctas_ * FusedCtasPerProcessor(item_rows);
+    if (fused_) at += Align(FusedPartialBytes(config_.head_dim, item_rows, fused_ctas));
     fused_plan_at_ = at;
     if (fused_) at += Align(FusedPlanBytes(fused_ctas));
     workspace_bytes_ = at;
@@ -372,6 +383,7 @@ class HopperAttention final : public Attention {
   EncodeFunction encode_ = nullptr;
   int32_t ctas_ = 0;
   int32_t group_ = 0;
+  int32_t item_tokens_ = 1;
   int32_t box_tokens_ = 16;
   DecodeTuning decode_;
   int32_t prefill_shared_ = 0;

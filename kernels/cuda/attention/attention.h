@@ -8,8 +8,9 @@
 // so that PlanStep and Run can be captured in a CUDA graph and replayed with other contents.
 // Padding: sequences with num_rows == 0.
 //
-// A step in which every sequence has one row at most may instead be one launch per layer, after
-// PlanDecode() for all of them: RunDecode() rotates, appends and attends.
+// A step in which every sequence has one row at most, or few (FusedTakes in table/instances.h), may
+// instead be one launch per layer, after PlanDecode() for all of them: RunDecode() rotates, appends
+// and attends.
 //
 // Ownership: Attention owns nothing on the device; the caller lends `workspace_bytes()` of memory,
 // zeroed once (ZeroWorkspace) before the first PlanStep, and gives it to one stream at a time. No
@@ -151,10 +152,10 @@ class Attention {
   // (a copy before the step's first kernel may). It does not read call.q, rope.q_out, rope.kv and
   // rope's scales: q comes from rope.qkv, which it leaves as it is.
 
-  // One launch for a step in which every sequence has at most one row: normalises and rotates q and
-  // k, appends k and v to the pool and attends over all keys. Wants PlanDecode of the same batch on
-  // the same stream, whose result the first layer's call.after_plan is; the grid depends on
-  // batch.num_sequences alone. UNIMPLEMENTED: head_dim 256, or rows that are not bf16.
+  // One launch for a step whose sequences have at most max_decode_tokens rows each, their last
+  // positions: normalises and rotates q and k, appends k and v, attends. The first layer's
+  // call.after_plan is what PlanDecode said; the grid depends on batch.num_sequences alone.
+  // UNIMPLEMENTED: head_dim 256, rows that are not bf16, more rows than FusedTakes.
   virtual Status RunDecode(const AttentionBatch& batch, const RopeAppendCall& rope,
                            const AttentionCall& call, void* workspace,
                            cudaStream_t stream) const = 0;

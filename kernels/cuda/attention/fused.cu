@@ -30,7 +30,7 @@ namespace fused {
 namespace {
 
 // An item that goes on in another CTA is published in parts; the CTA that has its end adds them up.
-template <int kDim>
+template <int kDim, bool kSeveral>
 struct PartsInOrder {
   static constexpr int kLanesPerRow = kDim / 4;
 
@@ -38,24 +38,25 @@ struct PartsInOrder {
   int32_t share;
 
   template <bool kFp8>
-  __device__ __forceinline__ void Store(const Segment& at, int group_row, int chunk, Piece piece) {
+  __device__ __forceinline__ void Store(const Segment& at, int item_row, int chunk, Piece piece) {
     if (at.hi < at.count) {
-      const int64_t part_row = static_cast<int64_t>(blockIdx.x) * a.group + group_row;
+      const int64_t part_row = static_cast<int64_t>(blockIdx.x) * a.item_rows + item_row;
       StorePart(reinterpret_cast<float4*>(a.partials + part_row * kDim) + chunk, piece.o);
       if (chunk == 0) StorePart(Norms() + part_row, make_float2(piece.m, piece.l));
       return;
     }
-    if (at.lo > 0) AddParts(at, group_row, chunk, piece);
-    StoreRow<kDim, kFp8>(a, at, group_row, chunk, piece, nullptr);
+    if (at.lo > 0) AddParts(at, item_row, chunk, piece);
+    StoreRow<kDim, kFp8, kSeveral>(a, at, item_row, chunk, piece, nullptr);
   }
 
   __device__ __forceinline__ float2* Norms() const {
-    return reinterpret_cast<float2*>(a.partials + static_cast<int64_t>(gridDim.x) * a.group * kDim);
+    return reinterpret_cast<float2*>(a.partials +
+                                     static_cast<int64_t>(gridDim.x) * a.item_rows * kDim);
   }
 
   // The parts of the item that CTAs before this one have published, in their order; empties their
   // slots. Each lane of a row looks after one part's norm.
-  __device__ __forceinline__ void AddParts(const Segment& at, int group_row, int chunk,
+  __device__ __forceinline__ void AddParts(const Segment& at, int item_row, int chunk,
                                            Piece& piece) const {
     constexpr int kAtOnce = 4;  // an item rarely has more
     const float nothing = __uint_as_float(~0u);
@@ -65,10 +66,10 @@ struct PartsInOrder {
     Piece sum;
 #pragma unroll 1
     for (int32_t base = at.flat_begin / share; base < end; base += kAtOnce) {
-      const int64_t part_row = static_cast<int64_t>(base) * a.group + group_row;
-      float2* const norm_at = Norms() + part_row + chunk * a.group;
+      const int64_t part_row = static_cast<int64_t>(base) * a.item_rows + item_row;
+      float2* const norm_at = Norms() + part_row + chunk * a.item_rows;
       float4* const values = reinterpret_cast<float4*>(a.partials + part_row * kDim) + chunk;
-      const int32_t stride = a.group * (kDim / 4);
+      const int32_t stride = a.item_rows * (kDim / 4);
       const bool has_norm = chunk < kAtOnce && base + chunk < end;
       float2 norm = make_float2(-INFINITY, 0.0f);
       float4 o[kAtOnce] = {};
@@ -109,13 +110,13 @@ struct PartsInOrder {
   }
 };
 
-template <int kDim, bool kFp8, int kRowTiles>
+template <int kDim, bool kFp8, int kRowTiles, bool kSeveral>
 __global__ void __launch_bounds__(kThreads, kRowTiles == 1 ? 3 : 2)
     FusedKernel(const __grid_constant__ FusedArgs a) {
-  using S = Shape<kDim, kFp8, kRowTiles>;
+  using S = Shape<kDim, kFp8, kRowTiles, kSeveral>;
   extern __shared__ __align__(1024) uint8_t ring[];
   __shared__ MergeScratch merge;
-  __shared__ __align__(16) uint8_t iterators[kWarps][sizeof(SegmentIterator<S::kKeysPerTile>)];
+  __shared__ __align__(16) uint8_t iterators[kWarps][sizeof(typename S::Segments)];
   ptx::LetSuccessorStart();
   const CtaPlan& plan = static_cast<const CtaPlan*>(a.plan)[blockIdx.x];
   const PlannedCta cta = LoadPlanned(&plan.cta);
@@ -125,28 +126,33 @@ __global__ void __launch_bounds__(kThreads, kRowTiles == 1 ? 3 : 2)
     ptx::WaitForPredecessor();
     return;
   }
-  const auto segments = LoadSegments<S::kKeysPerTile>(cta.segments);
-  auto* copied = reinterpret_cast<SegmentIterator<S::kKeysPerTile>*>(iterators[threadIdx.x / 32]);
-  *copied = LoadSegments<S::kKeysPerTile>(warp.segments);  // all lanes the same
+  const auto segments = LoadSegments<typename S::Segments>(cta.segments);
+  auto* copied = reinterpret_cast<typename S::Segments*>(iterators[threadIdx.x / 32]);
+  *copied = LoadSegments<typename S::Segments>(warp.segments);  // all lanes the same
   __syncwarp();
   KvCopies<S> copies(a, *copied, {warp.top, warp.left, warp.next_left, lane});
-  PartsInOrder<kDim> parts{a, cta.share};
-  Worker<kDim, kFp8, kRowTiles, false, PartsInOrder<kDim>> worker{a, ring, merge, parts};
+  using Parts = PartsInOrder<kDim, kSeveral>;
+  Parts parts{a, cta.share};
+  Worker<kDim, kFp8, kRowTiles, false, kSeveral, Parts> worker{a, ring, merge, parts};
   worker.Work(segments, copies);
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
 using Kernel = void (*)(FusedArgs);
 
-Kernel Find(int32_t head_dim, bool fp8, int32_t group) {
-  if (group < 1 || group > 16) return nullptr;
-  const bool wide = group > 8;
-  if (head_dim == 128 && !fp8)
-    return wide ? FusedKernel<128, false, 2> : FusedKernel<128, false, 1>;
-  if (head_dim == 128 && fp8) return wide ? FusedKernel<128, true, 2> : FusedKernel<128, true, 1>;
+template <int kDim, bool kFp8>
+Kernel Of(const FusedShape& shape) {
+  const bool wide = shape.item_rows > 8;
+  if (shape.several)
+    return wide ? FusedKernel<kDim, kFp8, 2, true> : FusedKernel<kDim, kFp8, 1, true>;
+  return wide ? FusedKernel<kDim, kFp8, 2, false> : FusedKernel<kDim, kFp8, 1, false>;
+}
+
+Kernel Find(const FusedShape& shape) {
+  if (shape.item_rows < 1 || shape.item_rows > kFusedItemRows) return nullptr;
+  if (shape.head_dim == 128) return shape.fp8 ? Of<128, true>(shape) : Of<128, false>(shape);
 #ifndef AISP_FUSED_ONLY_128
-  if (head_dim == 64 && !fp8) return wide ? FusedKernel<64, false, 2> : FusedKernel<64, false, 1>;
-  if (head_dim == 64 && fp8) return wide ? FusedKernel<64, true, 2> : FusedKernel<64, true, 1>;
+  if (shape.head_dim == 64) return shape.fp8 ? Of<64, true>(shape) : Of<64, false>(shape);
 #endif
   return nullptr;
 }
@@ -154,19 +160,17 @@ Kernel Find(int32_t head_dim, bool fp8, int32_t group) {
 }  // namespace
 }  // namespace fused
 
-bool HasFused(int32_t head_dim, int32_t group) {
-  return fused::Find(head_dim, false, group) != nullptr;
+bool HasFused(const FusedShape& shape) { return fused::Find(shape) != nullptr; }
+
+int64_t FusedPartialBytes(int32_t head_dim, int32_t item_rows, int32_t ctas) {
+  return static_cast<int64_t>(ctas) * item_rows * (head_dim * 4 + 8 * kFusedSlicesPerRow);
 }
 
-int64_t FusedPartialBytes(int32_t head_dim, int32_t group, int32_t ctas) {
-  return static_cast<int64_t>(ctas) * group * (head_dim * 4 + 8 * kFusedSlicesPerRow);
-}
+int32_t FusedCtasPerProcessor(int32_t item_rows) { return item_rows > 8 ? 2 : 3; }
 
-int32_t FusedCtasPerProcessor(int32_t group) { return group > 8 ? 2 : 3; }
-
-cudaError_t PrepareFused(int32_t head_dim, bool fp8, int32_t group) {
-  const auto many = reinterpret_cast<const void*>(fused::Find(head_dim, fp8, group));
-  for (const void* const kernel : {many, OneSequenceKernelOf(head_dim, fp8, group)}) {
+cudaError_t PrepareFused(const FusedShape& shape) {
+  const auto many = reinterpret_cast<const void*>(fused::Find(shape));
+  for (const void* const kernel : {many, OneSequenceKernelOf(shape)}) {
     if (kernel == nullptr) return cudaErrorInvalidValue;
     cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                             fused::kRingBytes);
@@ -181,14 +185,13 @@ cudaError_t PrepareFused(int32_t head_dim, bool fp8, int32_t group) {
   return cudaSuccess;
 }
 
-cudaError_t LaunchFused(int32_t head_dim, bool fp8, int32_t ctas, bool overlap,
-                        const FusedArgs& args, cudaStream_t stream) {
+cudaError_t LaunchFused(const FusedShape& shape, int32_t ctas, bool overlap, const FusedArgs& args,
+                        cudaStream_t stream) {
   const bool one = IsOneSequence(args, ctas);
   const void* const kernel =
-      one ? OneSequenceKernelOf(head_dim, fp8, args.group)
-          : reinterpret_cast<const void*>(fused::Find(head_dim, fp8, args.group));
+      one ? OneSequenceKernelOf(shape) : reinterpret_cast<const void*>(fused::Find(shape));
   if (kernel == nullptr || (args.token_slots.sets != nullptr && !one)) return cudaErrorInvalidValue;
-  if (one) ctas -= ctas % args.num_kv_heads;
+  if (one) ctas -= ctas % MostItems(args);
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;

@@ -7,9 +7,8 @@
 // keys r and r + 8 of a tile for the query rows 2c and 2c + 1.
 #pragma once
 
+#include "kernels/cuda/attention/fused_append.cuh"
 #include "kernels/cuda/attention/fused_parts.cuh"
-#include "kernels/cuda/attention/fused_share.cuh"
-#include "kernels/cuda/attention/rope_head.cuh"
 
 namespace aisp::cuda::fused {
 
@@ -57,31 +56,26 @@ struct QueryRows {
   }
 };
 
-// The key and the value that this step adds to an item, as the pool keeps them: two pairs of
-// elements a thread.
-struct NewKey {
-  uint32_t k[2], v[2];
-};
-
 // kOne: a CTA has one item; its query rows are fetched by one warp for all (QueryRows), and with
 // `await` q, k and v are polled: they may not be published yet (token_slots.h).
-template <int kDim, bool kFp8, int kRowTiles, bool kOne>
-struct Core {
-  using S = Shape<kDim, kFp8, kRowTiles>;
+// kSeveral: an item's query rows are those of several rows of the sequence, head by head.
+template <int kDim, bool kFp8, int kRowTiles, bool kOne, bool kSeveral>
+struct Core : NewRows<Shape<kDim, kFp8, kRowTiles, kSeveral>, kDim, kFp8, kOne> {
+  using S = Shape<kDim, kFp8, kRowTiles, kSeveral>;
+  using Base = NewRows<S, kDim, kFp8, kOne>;
+  using Base::a, Base::lane, Base::Wide;
   static constexpr int kKeyTiles = S::kKeysPerTile / 16;
   static constexpr int kHalfSteps = kDim / 32;  // 16-wide steps of half a head
   static constexpr float kSlack = 8.0f;         // log2 by which a score may exceed `m`
+  static constexpr int kPositions = kSeveral ? kRowTiles : 1;  // a thread's query rows have
 
-  const FusedArgs& a;
-  int lane;
   float score_scale;
-  const __nv_bfloat16* qkv;
-  bool await;
   const QueryRows<kDim, kRowTiles>* rows;  // kOne
   uint32_t q[kRowTiles][2 * kHalfSteps][2];
   float o[kRowTiles][kDim / 16][4];
   float m[kRowTiles][2];  // what weights are relative to: within kSlack of the greatest score
   float l[kRowTiles][2];  // a thread's share of the sum of weights
+  int32_t ends[kSeveral ? kRowTiles : 1][2];  // kSeveral: keys that each query row sees end here
 
   // Elements of a query row that a thread holds of 16-wide step `step`: two pairs.
   __device__ __forceinline__ int ElementAt(int step, int pair) const {
@@ -92,36 +86,56 @@ struct Core {
   // new key. No kernel of the step writes them, so they are loaded before the kernel before this
   // one is done, as is all that only has to be near then.
   struct Angles {
-    float2 c[kHalfSteps][2], s[kHalfSteps][2];
+    float2 c[kPositions][kHalfSteps][2], s[kPositions][kHalfSteps][2];
     float2 key_c, key_s;
   };
   __device__ __forceinline__ Angles LoadAngles(const Segment& at) const {
     const float* from = a.cos_sin + static_cast<int64_t>(at.span.context_len - 1) * kDim;
     Angles angles;
 #pragma unroll
-    for (int i = 0; i < kHalfSteps; ++i) {
+    for (int n = 0; n < kPositions; ++n) {
+      const float* of_row = from;
+      if constexpr (kSeveral) {
+        const ItemRows item = RowsOf<true>(a, at);
+        const int row = min(8 * n + lane / 4, item.count * a.group - 1) / a.group;
+        of_row = a.cos_sin + static_cast<int64_t>(OldKeys(at.span) + item.first + row) * kDim;
+      }
 #pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        angles.c[i][k] = Load2<float>(from, ElementAt(i, k));
-        angles.s[i][k] = Load2<float>(from, kDim / 2 + ElementAt(i, k));
+      for (int i = 0; i < kHalfSteps; ++i) {
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+          angles.c[n][i][k] = Load2<float>(of_row, ElementAt(i, k));
+          angles.s[n][i][k] = Load2<float>(of_row, kDim / 2 + ElementAt(i, k));
+        }
       }
     }
-    const int at_key = Head<kDim>::At(0) % (kDim / 2);
-    angles.key_c = Load2<float>(from, at_key);
-    angles.key_s = Load2<float>(from, kDim / 2 + at_key);
+    if constexpr (!kSeveral) {
+      const int at_key = Head<kDim>::At(0) % (kDim / 2);
+      angles.key_c = Load2<float>(from, at_key);
+      angles.key_s = Load2<float>(from, kDim / 2 + at_key);
+    }
     return angles;
+  }
+
+  // Where a query row of the item lies in qkv.
+  __device__ __forceinline__ int64_t QueryAt(const Segment& at, const ItemRows& item,
+                                             int item_row) const {
+    const int row = kSeveral ? item_row / a.group : 0;
+    const int head = item.head * a.group + item_row - row * a.group;
+    return (at.span.row_begin + item.first + row) * a.qkv_row_stride +
+           static_cast<int64_t>(head) * kDim;
   }
 
   // Normalises and rotates the item's query rows. A row that is not there is a copy of the last
   // one; its result is not used.
   __device__ __forceinline__ void LoadQ(const Segment& at, const Angles& angles) {
-    const __nv_bfloat16* row = static_cast<const __nv_bfloat16*>(a.qkv) +
-                               at.span.row_begin * a.qkv_row_stride +
-                               static_cast<int64_t>(at.head) * a.group * kDim;
+    const auto* all = static_cast<const __nv_bfloat16*>(a.qkv);
+    const ItemRows item = RowsOf<kSeveral>(a, at);
+    if constexpr (kSeveral) SetEnds(at, item);
 #pragma unroll
     for (int n = 0; n < kRowTiles; ++n) {
-      const int group_row = min(8 * n + lane / 4, a.group - 1);
-      const __nv_bfloat16* from = kOne ? rows->At(group_row) : row + group_row * kDim;
+      const int item_row = min(8 * n + lane / 4, item.count * a.group - 1);
+      const __nv_bfloat16* from = kOne ? rows->At(item_row) : all + QueryAt(at, item, item_row);
 #pragma unroll
       for (int i = 0; i < 2 * kHalfSteps; ++i) {
         q[n][i][0] = *reinterpret_cast<const uint32_t*>(from + ElementAt(i, 0));
@@ -144,7 +158,8 @@ struct Core {
       for (int i = 0; i < kHalfSteps; ++i) {
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
-          const float2 c = angles.c[i][k], s = angles.s[i][k], x = low[i][k], y = high[i][k];
+          const float2 c = angles.c[kSeveral ? n : 0][i][k], s = angles.s[kSeveral ? n : 0][i][k];
+          const float2 x = low[i][k], y = high[i][k];
           q[n][i][k] = ptx::Pack2<kFp8>(x.x * c.x - y.x * s.x, x.y * c.y - y.y * s.y);
           q[n][i + kHalfSteps][k] = ptx::Pack2<kFp8>(y.x * c.x + x.x * s.x, y.y * c.y + x.y * s.y);
         }
@@ -177,10 +192,6 @@ struct Core {
       }
     }
   }
-  static __device__ __forceinline__ float2 Wide(uint32_t two) {
-    return make_float2(__uint_as_float(two << 16), __uint_as_float(two & 0xffff0000u));
-  }
-
   __device__ __forceinline__ void Clear() {
 #pragma unroll
     for (int n = 0; n < kRowTiles; ++n) {
@@ -248,6 +259,34 @@ struct Core {
     }
   }
 
+  // Of the query rows 2c and 2c + 1 of each tile.
+  __device__ __forceinline__ void SetEnds(const Segment& at, const ItemRows& item) {
+#pragma unroll
+    for (int n = 0; n < kRowTiles; ++n) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const int item_row = min(8 * n + 2 * (lane % 4) + j, item.count * a.group - 1);
+        ends[n][j] = OldKeys(at.span) + item.first + item_row / a.group + 1;
+      }
+    }
+  }
+  // kSeveral: keys that a query row does not see get no weight in it.
+  __device__ __forceinline__ void MaskRows(int32_t key0,
+                                           float (&s)[kKeyTiles][kRowTiles][4]) const {
+#pragma unroll
+    for (int t = 0; t < kKeyTiles; ++t) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const int32_t key = key0 + 16 * t + 8 * (k / 2) + lane / 4;
+#pragma unroll
+        for (int n = 0; n < kRowTiles; ++n) {
+          const int32_t end = ends[n][k % 2];
+          if (key >= end || (a.window > 0 && key < end - a.window)) s[t][n][k] = -INFINITY;
+        }
+      }
+    }
+  }
+
   // Keys outside [low, end) get no weight. `key0`: the tile's first.
   __device__ __forceinline__ void Mask(int32_t key0, int32_t low, int32_t end,
                                        float (&s)[kKeyTiles][kRowTiles][4]) const {
@@ -278,6 +317,8 @@ struct Core {
           top[n][j] = fmaxf(top[n][j], fmaxf(s[t][n][j], s[t][n][2 + j]));
         top[n][j] *= score_scale;
         above |= top[n][j] > m[n][j] + kSlack;
+        // A row may see none of the first tile's keys; its reference has to be finite all the same.
+        if constexpr (kSeveral) above |= m[n][j] == -INFINITY;
       }
     }
     if (__any_sync(~0u, above)) Raise(top);
@@ -345,96 +386,6 @@ struct Core {
         }
       }
     }
-  }
-
-  // ---- the key that this step adds ----
-
-  template <typename T>
-  static __device__ __forceinline__ uint32_t Pack(float2 v, float scale) {
-    v = make_float2(v.x * scale, v.y * scale);
-    if constexpr (kFp8) return __nv_cvt_float2_to_fp8x2(v, __NV_SATFINITE, __NV_E4M3);
-    return ptx::Pack2<false>(v.x, v.y);
-  }
-  static __device__ __forceinline__ void StorePair(uint8_t* to, uint32_t pair) {
-    if constexpr (kFp8) {
-      *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(pair);
-    } else {
-      *reinterpret_cast<uint32_t*>(to) = pair;
-    }
-  }
-
-  // The new row's key and value.
-  __device__ __forceinline__ void LoadNew(const Segment& at, Head<kDim>& k, Head<kDim>& v) const {
-    const int64_t row = at.span.row_begin * a.qkv_row_stride;
-    const int64_t key = row + static_cast<int64_t>(a.num_heads + at.head) * kDim;
-    const int64_t value = key + static_cast<int64_t>(a.num_kv_heads) * kDim;
-    if constexpr (kOne) {
-      static_assert(Head<kDim>::kPairs == 1);
-      const __nv_bfloat16* const from = qkv + Head<kDim>::At(0);
-      const int64_t half[4] = {key, key + kDim / 2, value, value + kDim / 2};
-      uint32_t pairs[4] = {};
-      PollLimit<PollSite::kAttentionRows> limit;
-      bool missing;
-      do {
-        missing = false;
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          if (Head<kDim>::Mine()) pairs[i] = LoadRelaxed32(from + half[i]);
-          missing |= pairs[i] == kTokenEmpty;
-        }
-        limit.Count(a.poll);
-      } while (await && __any_sync(~0u, missing));
-      k.low[0] = Wide(pairs[0]);
-      k.high[0] = Wide(pairs[1]);
-      v.low[0] = Wide(pairs[2]);
-      v.high[0] = Wide(pairs[3]);
-    } else {
-      k.template Load<__nv_bfloat16>(a.qkv, key);
-      v.template Load<__nv_bfloat16>(a.qkv, value);
-    }
-  }
-
-  // Normalises, rotates and quantises the row's key and value and appends them to the pool.
-  __device__ __forceinline__ NewKey Append(const Segment& at, const Angles& angles, float k_scale,
-                                           float v_scale) const {
-    Head<kDim> k, v;
-    LoadNew(at, k, v);
-    if (a.k_norm != nullptr) k.Normalise(a.k_norm, a.norm_epsilon);
-    k.Rotate(0, angles.key_c, angles.key_s);
-    const float k_factor = kFp8 ? 1.0f / k_scale : 1.0f;
-    const float v_factor = kFp8 ? 1.0f / v_scale : 1.0f;
-    NewKey fresh;
-    fresh.k[0] = Pack<void>(k.low[0], k_factor);
-    fresh.k[1] = Pack<void>(k.high[0], k_factor);
-    fresh.v[0] = Pack<void>(v.low[0], v_factor);
-    fresh.v[1] = Pack<void>(v.high[0], v_factor);
-    const int32_t slot = a.kv_slots[at.span.row_begin];
-    const int64_t part = static_cast<int64_t>(a.block_tokens) * S::kRowBytes;
-    uint8_t* to =
-        a.pool +
-        (static_cast<int64_t>(slot / a.block_tokens) * a.num_kv_heads + at.head) * 2 * part +
-        slot % a.block_tokens * S::kRowBytes + 2 * lane * S::kElement;
-    if (Head<kDim>::Mine()) {
-      constexpr int kHigh = kDim / 2 * S::kElement;
-      StorePair(to, fresh.k[0]);
-      StorePair(to + kHigh, fresh.k[1]);
-      StorePair(to + part, fresh.v[0]);
-      StorePair(to + part + kHigh, fresh.v[1]);
-    }
-    return fresh;
-  }
-
-  // Puts the new row into a unit, where zeros were copied.
-  __device__ __forceinline__ void Patch(uint8_t* unit, uint32_t row,
-                                        const uint32_t (&pairs)[2]) const {
-    if (Head<kDim>::Mine()) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const uint32_t byte = (2 * lane + h * kDim / 2) * S::kElement;
-        StorePair(unit + S::ChunkOffset(row, byte / 16) + byte % 16, pairs[h]);
-      }
-    }
-    __syncwarp();
   }
 };
 

@@ -1,9 +1,9 @@
 // Decode attention in one launch, of one sequence: what it takes is latency, so that the parts of
 // an item are added up by all CTAs that have some.
 //
-// Every KV head has the same number of CTAs, each a range of its keys. A CTA publishes its part of
+// Every item has the same number of CTAs, each a range of its keys. A CTA publishes its part of
 // the rows in `partials`, as the kernel for many sequences does (fused.cu), and then adds up a
-// slice, some elements of one row, from all CTAs of the head. No CTA waits before it has published,
+// slice, some elements of one row, from all CTAs of the item. No CTA waits before it has published,
 // and all are resident: there are no more than multiprocessors (times three).
 //
 // Between layers of one token (linear/one_token.cuh) q, k and v are polled and the row is published
@@ -23,30 +23,30 @@ namespace {
 // slot resets it.
 constexpr int kMaxSlices = kFusedSlicesPerRow;
 
-template <int kDim>
+template <int kDim, bool kSeveral>
 struct PartsInSlices {
   static constexpr int kChunks = kDim / 4;  // of a row, four elements each
 
   const FusedArgs& a;
   uint32_t* published;
-  int32_t parts;   // CTAs of a head that have keys
-  int32_t stride;  // CTAs of a head
+  int32_t parts;   // CTAs of an item that have keys
+  int32_t stride;  // CTAs of an item
   int32_t slices;  // of a row: a power of two
 
   __device__ __forceinline__ float4* Values(int32_t cta, int row) const {
     return reinterpret_cast<float4*>(a.partials +
-                                     (static_cast<int64_t>(cta) * a.group + row) * kDim);
+                                     (static_cast<int64_t>(cta) * a.item_rows + row) * kDim);
   }
   __device__ __forceinline__ float2* Norms(int32_t cta, int row) const {
-    float* const all = a.partials + static_cast<int64_t>(gridDim.x) * a.group * kDim;
+    float* const all = a.partials + static_cast<int64_t>(gridDim.x) * a.item_rows * kDim;
     return reinterpret_cast<float2*>(all) +
-           (static_cast<int64_t>(cta) * a.group + row) * kMaxSlices;
+           (static_cast<int64_t>(cta) * a.item_rows + row) * kMaxSlices;
   }
 
   template <bool kFp8>
   __device__ __forceinline__ void Store(const Segment& at, int row, int chunk, const Piece& piece) {
     if (parts == 1) {
-      StoreRow<kDim, kFp8>(a, at, row, chunk, piece, published);
+      StoreRow<kDim, kFp8, kSeveral>(a, at, row, chunk, piece, published);
       return;
     }
     const auto cta = static_cast<int32_t>(blockIdx.x);
@@ -59,7 +59,8 @@ struct PartsInSlices {
   __device__ __forceinline__ void AddUp(const Segment& at, void* scratch) const {
     if (parts == 1) return;
     const int32_t first = static_cast<int32_t>(blockIdx.x) / stride * stride;
-    for (int32_t slice = static_cast<int32_t>(blockIdx.x) - first; slice < a.group * slices;
+    const int32_t rows = RowsOf<kSeveral>(a, at).count * a.group;
+    for (int32_t slice = static_cast<int32_t>(blockIdx.x) - first; slice < rows * slices;
          slice += parts) {
       AddSlice<kFp8>(at, first, slice / slices, slice % slices, scratch);
     }
@@ -101,7 +102,7 @@ struct PartsInSlices {
         sum.l += more.l * factor;
         sum.Add(more.o, factor);
       }
-      StoreRow<kDim, kFp8>(a, at, row, chunk, sum, published);
+      StoreRow<kDim, kFp8, kSeveral>(a, at, row, chunk, sum, published);
     }
     __syncthreads();
   }
@@ -150,11 +151,12 @@ __device__ __forceinline__ void PublishZeros(int32_t elements, uint32_t* publish
   }
 }
 
-// Of the CTA's head, a run of tiles.
-template <int kKeysPerTile>
-__device__ __forceinline__ Segment ShareOf(const FusedArgs& a, int32_t stride, int32_t* parts) {
+// Of the CTA's item, a run of tiles.
+template <int kKeysPerTile, bool kSeveral>
+__device__ __forceinline__ Segment ShareOf(const FusedArgs& a, int32_t& stride, int32_t* parts) {
   Segment at;
   const int2 tiles = TilesOf<kKeysPerTile>(a, 0, at.span);
+  if constexpr (kSeveral) stride /= ItemsOf<true>(a, at.span);
   const int32_t share = max(kWarps, (tiles.y + stride - 1) / stride);
   *parts = (tiles.y + share - 1) / share;
   at.seq = 0;
@@ -168,22 +170,22 @@ __device__ __forceinline__ Segment ShareOf(const FusedArgs& a, int32_t stride, i
 }
 
 // As many rows of a row's slices as there are CTAs, at most.
-__device__ __forceinline__ int32_t SlicesOf(int32_t parts, int32_t group) {
+__device__ __forceinline__ int32_t SlicesOf(int32_t parts, int32_t rows) {
   int32_t slices = 1;
-  while (slices < kMaxSlices && 2 * slices * group <= parts) slices *= 2;
+  while (slices < kMaxSlices && 2 * slices * rows <= parts) slices *= 2;
   return slices;
 }
 
 // The registers leave room for the next kernel's CTA on each of a multiprocessor's four parts.
-template <int kDim, bool kFp8, int kRowTiles>
+template <int kDim, bool kFp8, int kRowTiles, bool kSeveral>
 __global__ void __maxnreg__(kRowTiles == 1 ? 152 : 232)
     OneSequenceKernel(const __grid_constant__ FusedArgs a) {
-  using S = Shape<kDim, kFp8, kRowTiles>;
-  using Parts = PartsInSlices<kDim>;
+  using S = Shape<kDim, kFp8, kRowTiles, kSeveral>;
+  using Parts = PartsInSlices<kDim, kSeveral>;
   extern __shared__ __align__(1024) uint8_t ring[];
   __shared__ MergeScratch merge;
   __shared__ __align__(16) QueryRows<kDim, kRowTiles> rows;
-  __shared__ __align__(16) uint8_t iterators[kWarps][sizeof(SegmentIterator<S::kKeysPerTile>)];
+  __shared__ __align__(16) uint8_t iterators[kWarps][sizeof(typename S::Segments)];
   ptx::LetSuccessorStart();
   const auto* qkv = static_cast<const __nv_bfloat16*>(a.qkv);
   uint32_t* published = nullptr;
@@ -195,18 +197,19 @@ __global__ void __maxnreg__(kRowTiles == 1 ? 152 : 232)
         a.token_slots.sets + (launches + 1) % 2 * kTokenSetSlots + kTokenOutputAt);
   }
   const bool handed = published != nullptr;
-  const int32_t stride = static_cast<int32_t>(gridDim.x) / a.num_kv_heads;
+  int32_t stride = static_cast<int32_t>(gridDim.x) / a.num_kv_heads;
   int32_t parts;
-  const Segment at = ShareOf<S::kKeysPerTile>(a, stride, &parts);
+  const Segment at = ShareOf<S::kKeysPerTile, kSeveral>(a, stride, &parts);
   if (at.lo < at.hi) {
-    const SegmentIterator<S::kKeysPerTile> segments(at);
-    auto* copied = reinterpret_cast<SegmentIterator<S::kKeysPerTile>*>(iterators[threadIdx.x / 32]);
+    const typename S::Segments segments(at);
+    auto* copied = reinterpret_cast<typename S::Segments*>(iterators[threadIdx.x / 32]);
     *copied = segments;  // all lanes the same
     __syncwarp();
     KvCopies<S> copies(a, *copied);
-    Parts in_slices{a, published, parts, stride, SlicesOf(parts, a.group)};
-    Worker<kDim, kFp8, kRowTiles, true, Parts> worker{a,   ring,   merge, in_slices,
-                                                      qkv, handed, &rows};
+    Parts in_slices{a, published, parts, stride,
+                    SlicesOf(parts, RowsOf<kSeveral>(a, at).count * a.group)};
+    Worker<kDim, kFp8, kRowTiles, !kSeveral, kSeveral, Parts> worker{a,   ring,   merge, in_slices,
+                                                                     qkv, handed, &rows};
     worker.Work(segments, copies);
     asm volatile("cp.async.wait_all;" ::: "memory");
     __syncthreads();
@@ -219,18 +222,19 @@ __global__ void __maxnreg__(kRowTiles == 1 ? 152 : 232)
 
 using Kernel = void (*)(FusedArgs);
 
-Kernel Find(int32_t head_dim, bool fp8, int32_t group) {
-  if (group < 1 || group > 16) return nullptr;
-  const bool wide = group > 8;
-  if (head_dim == 128 && !fp8)
-    return wide ? OneSequenceKernel<128, false, 2> : OneSequenceKernel<128, false, 1>;
-  if (head_dim == 128 && fp8)
-    return wide ? OneSequenceKernel<128, true, 2> : OneSequenceKernel<128, true, 1>;
+template <int kDim, bool kFp8>
+Kernel Of(const FusedShape& shape) {
+  const bool wide = shape.item_rows > 8;
+  if (shape.several)
+    return wide ? OneSequenceKernel<kDim, kFp8, 2, true> : OneSequenceKernel<kDim, kFp8, 1, true>;
+  return wide ? OneSequenceKernel<kDim, kFp8, 2, false> : OneSequenceKernel<kDim, kFp8, 1, false>;
+}
+
+Kernel Find(const FusedShape& shape) {
+  if (shape.item_rows < 1 || shape.item_rows > kFusedItemRows) return nullptr;
+  if (shape.head_dim == 128) return shape.fp8 ? Of<128, true>(shape) : Of<128, false>(shape);
 #ifndef AISP_FUSED_ONLY_128
-  if (head_dim == 64 && !fp8)
-    return wide ? OneSequenceKernel<64, false, 2> : OneSequenceKernel<64, false, 1>;
-  if (head_dim == 64 && fp8)
-    return wide ? OneSequenceKernel<64, true, 2> : OneSequenceKernel<64, true, 1>;
+  if (shape.head_dim == 64) return shape.fp8 ? Of<64, true>(shape) : Of<64, false>(shape);
 #endif
   return nullptr;
 }
@@ -238,8 +242,8 @@ Kernel Find(int32_t head_dim, bool fp8, int32_t group) {
 }  // namespace
 }  // namespace fused
 
-const void* OneSequenceKernelOf(int32_t head_dim, bool fp8, int32_t group) {
-  return reinterpret_cast<const void*>(fused::Find(head_dim, fp8, group));
+const void* OneSequenceKernelOf(const FusedShape& shape) {
+  return reinterpret_cast<const void*>(fused::Find(shape));
 }
 
 }  // namespace aisp::cuda

@@ -7,12 +7,12 @@ namespace fused {
 namespace {
 
 // With the grid of the launches that it is for.
-template <int kDim, bool kFp8>
+template <int kDim, bool kFp8, bool kSeveral>
 __global__ void __launch_bounds__(kThreads) FusedPlanKernel(const __grid_constant__ FusedArgs a) {
-  using S = Shape<kDim, kFp8, 1>;
+  using S = Shape<kDim, kFp8, 1, kSeveral>;
   __shared__ FlatScratch scratch;
-  __shared__ __align__(16) uint8_t iterators[kWarps][sizeof(SegmentIterator<S::kKeysPerTile>)];
-  const FlatTiles flat = FlattenTiles<S::kKeysPerTile>(a, scratch);
+  __shared__ __align__(16) uint8_t iterators[kWarps][sizeof(typename S::Segments)];
+  const FlatTiles flat = FlattenTiles<S::kKeysPerTile, kSeveral>(a, scratch);
   CtaPlan& plan = static_cast<CtaPlan*>(a.plan)[blockIdx.x];
   const int thread = static_cast<int>(threadIdx.x);
   const int32_t begin = static_cast<int32_t>(blockIdx.x) * flat.share;
@@ -22,8 +22,8 @@ __global__ void __launch_bounds__(kThreads) FusedPlanKernel(const __grid_constan
     plan.cta.total = flat.total;
   }
   if (begin >= end) return;
-  const SegmentIterator<S::kKeysPerTile> segments(a, flat, scratch, begin, end);
-  auto* copied = reinterpret_cast<SegmentIterator<S::kKeysPerTile>*>(iterators[thread / 32]);
+  const typename S::Segments segments(a, flat, scratch, begin, end);
+  auto* copied = reinterpret_cast<typename S::Segments*>(iterators[thread / 32]);
   *copied = segments;  // all lanes the same
   __syncwarp();
   KvCopies<S> copies(a, *copied);
@@ -42,9 +42,12 @@ __global__ void __launch_bounds__(kThreads) FusedPlanKernel(const __grid_constan
 
 using Kernel = void (*)(FusedArgs);
 
+template <bool kSeveral>
 Kernel Find(int32_t head_dim, bool fp8) {
-  if (head_dim == 128) return fp8 ? FusedPlanKernel<128, true> : FusedPlanKernel<128, false>;
-  if (head_dim == 64) return fp8 ? FusedPlanKernel<64, true> : FusedPlanKernel<64, false>;
+  if (head_dim == 128)
+    return fp8 ? FusedPlanKernel<128, true, kSeveral> : FusedPlanKernel<128, false, kSeveral>;
+  if (head_dim == 64)
+    return fp8 ? FusedPlanKernel<64, true, kSeveral> : FusedPlanKernel<64, false, kSeveral>;
   return nullptr;
 }
 
@@ -55,9 +58,10 @@ int64_t FusedPlanBytes(int32_t ctas) {
   return static_cast<int64_t>(ctas) * static_cast<int64_t>(sizeof(fused::CtaPlan));
 }
 
-cudaError_t LaunchFusedPlan(int32_t head_dim, bool fp8, int32_t ctas, const FusedArgs& args,
+cudaError_t LaunchFusedPlan(const FusedShape& shape, int32_t ctas, const FusedArgs& args,
                             cudaStream_t stream) {
-  const fused::Kernel kernel = fused::Find(head_dim, fp8);
+  const fused::Kernel kernel = shape.several ? fused::Find<true>(shape.head_dim, shape.fp8)
+                                             : fused::Find<false>(shape.head_dim, shape.fp8);
   if (kernel == nullptr) return cudaErrorInvalidValue;
   kernel<<<static_cast<uint32_t>(ctas), fused::kThreads, 0, stream>>>(args);
   return cudaGetLastError();

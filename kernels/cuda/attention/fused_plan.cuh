@@ -33,15 +33,14 @@ struct alignas(16) CtaPlan {
 };
 static_assert(sizeof(PlannedCta) == 64 && sizeof(PlannedWarp) == 64);
 
-template <int kKeysPerTile>
-__device__ __forceinline__ void StoreSegments(const SegmentIterator<kKeysPerTile>& segments,
-                                              uint4 (&to)[3]) {
+template <class Segments>
+__device__ __forceinline__ void StoreSegments(const Segments& segments, uint4 (&to)[3]) {
   static_assert(sizeof(segments) == sizeof(to));
   memcpy(to, &segments, sizeof(to));
 }
-template <int kKeysPerTile>
-__device__ __forceinline__ SegmentIterator<kKeysPerTile> LoadSegments(const uint4 (&from)[3]) {
-  SegmentIterator<kKeysPerTile> segments{Segment{}};
+template <class Segments>
+__device__ __forceinline__ Segments LoadSegments(const uint4 (&from)[3]) {
+  Segments segments{Segment{}};
   memcpy(&segments, from, sizeof(from));
   return segments;
 }

@@ -20,13 +20,19 @@ inline constexpr int kRingBytes = kWarps * kUnits * kUnitBytes;
 // first tile.
 inline constexpr int kItemCost = 2;
 
-template <int kDim, bool kFp8, int kRowTiles>
+template <int kKeysPerTile, bool kSeveral>
+class SegmentIterator;
+
+// kSeveralRows: a sequence may have several rows in the step.
+template <int kDim, bool kFp8, int kRowTiles, bool kSeveralRows = false>
 struct Shape {
+  static constexpr bool kSeveral = kSeveralRows;
   static constexpr int kElement = kFp8 ? 1 : 2;
   static constexpr int kRowBytes = kDim * kElement;  // 256, 128 or 64
   static constexpr int kKeysPerTile = kUnitBytes / kRowBytes;
   static constexpr int kGroups = kKeysPerTile / 16;  // runs of slots that surely lie in one block
   static constexpr int kBatch = 32 / kGroups;        // tiles whose slots a warp looks up at once
+  using Segments = SegmentIterator<kKeysPerTile, kSeveral>;
 
   // What a row's chunk number is combined with, so that eight rows' equal chunks lie in different
   // banks.
@@ -42,12 +48,38 @@ struct Shape {
 struct Segment {
   RowSpan span;
   int32_t seq;
-  int32_t head;
+  int32_t head;        // of the KV heads, each as often as there are items of it (RowsOf)
   int32_t first;       // tile of the sequence that the item begins with
   int32_t count;       // tiles of the item
   int32_t flat_begin;  // where its first tile is among the flattened ones
   int32_t lo, hi;      // of its tiles, this CTA's; hi <= 0: its share ends before the item's first
 };
+
+// The keys that the step adds begin here.
+__device__ __forceinline__ int32_t OldKeys(const RowSpan& span) {
+  return span.context_len - span.num_rows;
+}
+// The first key that any row of the sequence sees.
+__device__ __forceinline__ int32_t LowestKey(const FusedArgs& a, const RowSpan& span) {
+  return a.window > 0 ? max(0, OldKeys(span) + 1 - a.window) : 0;
+}
+// Items for each KV head of a sequence.
+template <bool kSeveral>
+__device__ __forceinline__ int32_t ItemsOf(const FusedArgs& a, const RowSpan& span) {
+  return kSeveral && span.num_rows > a.item_tokens ? 2 : 1;
+}
+
+// An item's KV head, and which rows of the sequence it has.
+struct ItemRows {
+  int32_t head, first, count;
+};
+template <bool kSeveral>
+__device__ __forceinline__ ItemRows RowsOf(const FusedArgs& a, const Segment& at) {
+  if constexpr (!kSeveral) return {at.head, 0, 1};
+  const int32_t items = ItemsOf<kSeveral>(a, at.span);
+  const int32_t first = (at.head & (items - 1)) * a.item_tokens;
+  return {at.head >> (items - 1), first, min(a.item_tokens, at.span.num_rows - first)};
+}
 
 // The tiles of all items one after the other, and how CTAs share them.
 struct FlatTiles {
@@ -80,14 +112,13 @@ __device__ __forceinline__ int2 TilesOf(const FusedArgs& a, int32_t seq, RowSpan
   if (span.num_rows <= 0) return make_int2(0, 0);
   if (span.row_begin != seq) position = __ldg(a.positions + span.row_begin);
   if (position < 0) return make_int2(0, 0);
-  const int32_t low = a.window > 0 ? max(0, span.context_len - a.window) : 0;
-  const int32_t first = low / kKeysPerTile;
+  const int32_t first = LowestKey(a, span) / kKeysPerTile;
   return make_int2(first, (span.context_len + kKeysPerTile - 1) / kKeysPerTile - first);
 }
 
 // By the whole CTA.
 // Long: cut in two, even with its parts inlined, it gets other registers.
-template <int kKeysPerTile>
+template <int kKeysPerTile, bool kSeveral>
 __device__ __forceinline__ FlatTiles FlattenTiles(const FusedArgs& a, FlatScratch& s) {
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
@@ -98,11 +129,13 @@ __device__ __forceinline__ FlatTiles FlattenTiles(const FusedArgs& a, FlatScratc
   flat.padded = false;
   int32_t mine = 0;
   int32_t length = 0;
+  int32_t items = 1;
 #pragma unroll 1
   for (int i = 0; i < flat.per; ++i) {
     RowSpan span;
     mine = TilesOf<kKeysPerTile>(a, thread * flat.per + i, span).y;
-    length += flat.Length(mine);
+    items = ItemsOf<kSeveral>(a, span);
+    length += items * flat.Length(mine);
   }
   const int32_t sum = __reduce_add_sync(~0u, length);
   if (lane == 0) s.sums[warp] = sum;
@@ -112,14 +145,15 @@ __device__ __forceinline__ FlatTiles FlattenTiles(const FusedArgs& a, FlatScratc
   if (flat.per == 1) {
     // About as much for everybody, if then no CTA has parts of two items; their cost is the same
     // for all then, and left out.
-    const int32_t items = __syncthreads_count(mine > 0);
+    int32_t count = __syncthreads_count(mine > 0);
+    if constexpr (kSeveral) count += __syncthreads_count(mine > 0 && items > 1);
     const int32_t least =
-        max(kWarps, ((all - items * kItemCost) * a.num_kv_heads + ctas - 1) / ctas);
+        max(kWarps, ((all - count * kItemCost) * a.num_kv_heads + ctas - 1) / ctas);
     int32_t fits = -1;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const int32_t share = least + k + (k == 3 ? 1 : 0);
-      const int32_t parts = __reduce_add_sync(~0u, (mine + share - 1) / share);
+      const int32_t parts = __reduce_add_sync(~0u, items * ((mine + share - 1) / share));
       if (lane == 0) s.parts[warp][k] = parts;
     }
     __syncthreads();
@@ -131,7 +165,7 @@ __device__ __forceinline__ FlatTiles FlattenTiles(const FusedArgs& a, FlatScratc
     if (fits > 0) {
       flat.padded = true;
       flat.share = fits;
-      length = flat.Length(mine);
+      length = items * flat.Length(mine);
     }
   }
   length *= a.num_kv_heads;
@@ -155,7 +189,7 @@ __device__ __forceinline__ FlatTiles FlattenTiles(const FusedArgs& a, FlatScratc
   return flat;
 }
 
-template <int kKeysPerTile>
+template <int kKeysPerTile, bool kSeveral>
 class SegmentIterator {
  public:
   Segment at;
@@ -178,10 +212,11 @@ class SegmentIterator {
     at.seq = chunk * flat.per;
     if (flat.per > 1) {
       RowSpan span;
-      const int32_t mine =
-          lane < flat.per
-              ? a.num_kv_heads * flat.Length(TilesOf<kKeysPerTile>(a, at.seq + lane, span).y)
-              : 0;
+      int32_t mine = 0;
+      if (lane < flat.per) {
+        mine = a.num_kv_heads * flat.Length(TilesOf<kKeysPerTile>(a, at.seq + lane, span).y);
+        mine *= ItemsOf<kSeveral>(a, span);
+      }
       int32_t before = mine;
 #pragma unroll
       for (int step = 1; step < 32; step *= 2) {
@@ -208,11 +243,11 @@ class SegmentIterator {
   __device__ __forceinline__ bool Next(const FusedArgs& a) {
     if (at.flat_begin - kItemCost <= begin_) return false;  // as with padding always
     if (--at.head < 0) {
-      at.head = a.num_kv_heads - 1;
       int2 tiles;
       do {
         tiles = TilesOf<kKeysPerTile>(a, --at.seq, at.span);
       } while (tiles.y == 0);
+      at.head = a.num_kv_heads * ItemsOf<kSeveral>(a, at.span) - 1;
       at.first = tiles.x;
       at.count = tiles.y;
     }
@@ -245,8 +280,7 @@ template <class S>
 class KvCopies {
  public:
   // `segments`: the warp's, in shared memory.
-  __device__ __forceinline__ KvCopies(const FusedArgs& a,
-                                      SegmentIterator<S::kKeysPerTile>& segments)
+  __device__ __forceinline__ KvCopies(const FusedArgs& a, typename S::Segments& segments)
       : a_(a), segments_(segments), top_(segments.Top()) {
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy_));
     const uint32_t lane = threadIdx.x % 32;
@@ -255,8 +289,7 @@ class KvCopies {
   }
 
   // As the one was whose State() this is; `segments` as that one's.
-  __device__ __forceinline__ KvCopies(const FusedArgs& a,
-                                      SegmentIterator<S::kKeysPerTile>& segments,
+  __device__ __forceinline__ KvCopies(const FusedArgs& a, typename S::Segments& segments,
                                       const Ahead& ahead)
       : KvCopies(a, segments) {
     top_ = ahead.top;
@@ -339,7 +372,7 @@ class KvCopies {
   // before is copied.
   __device__ __forceinline__ void LookUp() {
     next_left_ = 0;
-    SegmentIterator<S::kKeysPerTile> segments = segments_;
+    typename S::Segments segments = segments_;
     if (top_ < segments.at.lo) {
       do {
         if (!segments.Next(a_)) {
@@ -357,13 +390,14 @@ class KvCopies {
     const int32_t lane = static_cast<int32_t>(threadIdx.x) % 32;
     const int32_t tile = at.first + max(top_ - kWarps * (lane / S::kGroups), at.lo);
     const int32_t run = tile * S::kGroups + lane % S::kGroups;
-    const int32_t low = a_.window > 0 ? max(0, at.span.context_len - a_.window) : 0;
-    const int32_t old = at.span.context_len - 1;  // keys of earlier steps
+    const int32_t low = LowestKey(a_, at.span);
+    const int32_t old = OldKeys(at.span);
+    const int32_t head = RowsOf<S::kSeveral>(a_, at).head;
     const int32_t there = min(run, old / 16);
     const auto block = static_cast<int32_t>(
         (static_cast<uint64_t>(static_cast<uint32_t>(there)) * a_.runs_inverse) >> 31);
     next_block_ = __ldg(a_.block_tables + at.span.table_begin + block);
-    next_offset_ = static_cast<uint32_t>(((2 * at.head - block) * a_.block_tokens + there * 16) *
+    next_offset_ = static_cast<uint32_t>(((2 * head - block) * a_.block_tokens + there * 16) *
                                          (S::kRowBytes / 16));
     const int32_t begin = min(max(low - run * 16, 0), 16);
     const int32_t end = min(max(old - run * 16, 0), 16);
@@ -372,7 +406,7 @@ class KvCopies {
   }
 
   const FusedArgs& a_;
-  SegmentIterator<S::kKeysPerTile>& segments_;
+  typename S::Segments& segments_;
   int32_t top_;
   uint64_t policy_ = 0;
   uint32_t lane_target_ = 0;

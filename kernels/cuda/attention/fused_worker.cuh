@@ -38,12 +38,15 @@ struct Piece {
 
 // Four elements of an item's row, all keys added up: to `out`, and where it is not null
 // to `published`.
-template <int kDim, bool kFp8>
-__device__ __forceinline__ void StoreRow(const FusedArgs& a, const Segment& at, int group_row,
+template <int kDim, bool kFp8, bool kSeveral>
+__device__ __forceinline__ void StoreRow(const FusedArgs& a, const Segment& at, int item_row,
                                          int chunk, const Piece& piece, uint32_t* published) {
   const float inverse = __fdividef(kFp8 ? VScale(a) : 1.0f, piece.l);
-  const int64_t to = at.span.row_begin * a.out_row_stride +
-                     static_cast<int64_t>(at.head * a.group + group_row) * kDim + 4 * chunk;
+  const ItemRows item = RowsOf<kSeveral>(a, at);
+  const int row = kSeveral ? item_row / a.group : 0;
+  const int head = item.head * a.group + item_row - row * a.group;
+  const int64_t to = (at.span.row_begin + item.first + row) * a.out_row_stride +
+                     static_cast<int64_t>(head) * kDim + 4 * chunk;
   const float4 v = make_float4(piece.o.x * inverse, piece.o.y * inverse, piece.o.z * inverse,
                                piece.o.w * inverse);
   if (a.out_is_f32) {
@@ -56,11 +59,11 @@ __device__ __forceinline__ void StoreRow(const FusedArgs& a, const Segment& at, 
 }
 
 // What the warps of a CTA do together. Kernel: what becomes of an item's rows, or of parts of them:
-//   void Store<kFp8>(const Segment&, int group_row, int chunk, const Piece&): four elements, kDim /
+//   void Store<kFp8>(const Segment&, int item_row, int chunk, const Piece&): four elements, kDim /
 //   4 threads for a row.
-template <int kDim, bool kFp8, int kRowTiles, bool kOne, class Kernel>
+template <int kDim, bool kFp8, int kRowTiles, bool kOne, bool kSeveral, class Kernel>
 struct Worker {
-  using C = Core<kDim, kFp8, kRowTiles, kOne>;
+  using C = Core<kDim, kFp8, kRowTiles, kOne, kSeveral>;
   using S = typename C::S;
   static constexpr int kLanesPerRow = kDim / 4;  // in a merge: a thread has four elements
   static constexpr int kRowsAtOnce = kThreads / kLanesPerRow;
@@ -80,8 +83,7 @@ struct Worker {
   }
 
   // Long: cut in two, even with its parts inlined, it gets other registers and another schedule.
-  __device__ __forceinline__ void Work(SegmentIterator<S::kKeysPerTile> segments,
-                                       KvCopies<S>& copies) {
+  __device__ __forceinline__ void Work(typename S::Segments segments, KvCopies<S>& copies) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int warp = static_cast<int>(threadIdx.x) / 32;
     uint8_t* mine = ring + warp * kUnits * kUnitBytes;
@@ -89,7 +91,7 @@ struct Worker {
     uint32_t slot = 0;
     const auto next_slot = [&] { slot = slot == kUnits - 1 ? 0 : slot + 1; };
     int owed = kUnits;  // free slots that nothing is on its way to
-    C core{a, lane, a.scale_log2, qkv, await, rows};
+    C core{{a, lane, qkv, await}, a.scale_log2, rows};
     do {
 #pragma unroll 1
       for (; owed > 0; --owed) {
@@ -102,7 +104,7 @@ struct Worker {
       const auto angles = core.LoadAngles(at);
       if (!(kOne && await)) ptx::WaitForPredecessor();  // the first time
       const NewKey fresh = Prepare(core, at, angles, owns_last);
-      const int32_t low = a.window > 0 ? max(0, at.span.context_len - a.window) : 0;
+      const int32_t low = LowestKey(a, at.span);
       uint32_t p[C::kKeyTiles][kRowTiles][2];
       bool values = false;
 #pragma unroll 1
@@ -111,7 +113,10 @@ struct Worker {
         uint32_t x[8][4];
         asm volatile("cp.async.wait_group %0;" ::"n"(kUnits - 1) : "memory");
         __syncwarp();
-        if (owns_last && j == top) {
+        if constexpr (kSeveral) {
+          if (key0 + S::kKeysPerTile > OldKeys(at.span))
+            AppendRows(core, at, key0, values, mine + slot * kUnitBytes);
+        } else if (owns_last && j == top) {
           const uint32_t pairs[2] = {values ? fresh.v[0] : fresh.k[0],
                                      values ? fresh.v[1] : fresh.k[1]};
           core.Patch(mine + slot * kUnitBytes,
@@ -135,8 +140,13 @@ struct Worker {
         } else {
           float s[C::kKeyTiles][kRowTiles][4];
           core.Scores(x, s);
-          if (key0 < low || key0 + S::kKeysPerTile > at.span.context_len)
+          if constexpr (kSeveral) {
+            if (key0 + S::kKeysPerTile > OldKeys(at.span) ||
+                (a.window > 0 && key0 < at.span.context_len - a.window))
+              core.MaskRows(key0, s);
+          } else if (key0 < low || key0 + S::kKeysPerTile > at.span.context_len) {
             core.Mask(key0, low, at.span.context_len, s);
+          }
           core.Softmax(s, p);
         }
         values = !values;
@@ -152,8 +162,10 @@ struct Worker {
     const float v_scale = VScale(a);
     core.score_scale = a.scale_log2 * (kFp8 ? k_scale : 1.0f);
     NewKey fresh{};
-    if constexpr (kOne) {
-      if (owns_last) fresh = core.Append(at, angles, k_scale, v_scale);
+    if constexpr (kSeveral) {
+      core.LoadQ(at, angles);
+    } else if constexpr (kOne) {
+      if (owns_last) fresh = core.Append(at, angles.key_c, angles.key_s, k_scale, v_scale);
       // By a warp that has not the new key to wait for.
       if (static_cast<int32_t>(threadIdx.x) / 32 == at.count % kWarps) {
         rows->Fetch(qkv + at.span.row_begin * a.qkv_row_stride +
@@ -164,10 +176,20 @@ struct Worker {
       core.LoadQ(at, angles);
     } else {
       core.LoadQ(at, angles);
-      if (owns_last) fresh = core.Append(at, angles, k_scale, v_scale);
+      if (owns_last) fresh = core.Append(at, angles.key_c, angles.key_s, k_scale, v_scale);
     }
     core.Clear();
     return fresh;
+  }
+
+  __device__ __forceinline__ void AppendRows(const C& core, const Segment& at, int32_t key0,
+                                             bool values, uint8_t* unit) const {
+    if (values) {
+      core.template AppendRows<true>(at, key0, VScale(a), unit);
+    } else {
+      core.template AppendRows<false>(
+          at, key0, a.device_scales != nullptr ? a.device_scales[0] : a.k_scale, unit);
+    }
   }
 
   // Adds up the warps' results of a segment: the item's rows, or a part of them. By the whole CTA.
@@ -188,6 +210,7 @@ struct Worker {
         }
       }
     }
+    const int rows_there = RowsOf<kSeveral>(a, at).count * a.group;
     if (lane == 0)
       merge.at[warp] = static_cast<uint32_t>(reinterpret_cast<uint8_t*>(result) - ring);
 #pragma unroll
@@ -212,19 +235,19 @@ struct Worker {
 #pragma unroll 1
       for (int pass = 0; pass < 8 / kRowsAtOnce; ++pass) {
         const int row = pass * kRowsAtOnce + static_cast<int>(threadIdx.x) / kLanesPerRow;
-        if (8 * n + row < a.group && at.hi > 0) FinishRow(at, row, 8 * n + row);
+        if (8 * n + row < rows_there && at.hi > 0) FinishRow(at, row, 8 * n + row);
       }
       __syncthreads();
     }
   }
 
-  __device__ __forceinline__ void FinishRow(const Segment& at, int row, int group_row) {
+  __device__ __forceinline__ void FinishRow(const Segment& at, int row, int item_row) {
     const int chunk = static_cast<int>(threadIdx.x) % kLanesPerRow;
     Piece piece;
     float2 norms[kWarps];
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) {
-      norms[w] = merge.norms[w][group_row];
+      norms[w] = merge.norms[w][item_row];
       piece.m = fmaxf(piece.m, norms[w].x);
     }
 #pragma unroll
@@ -236,7 +259,7 @@ struct Worker {
                                                  sizeof(float) * ResultAt(row, 4 * chunk)),
                 factor);
     }
-    kernel.template Store<kFp8>(at, group_row, chunk, piece);
+    kernel.template Store<kFp8>(at, item_row, chunk, piece);
   }
 };
 

@@ -102,7 +102,9 @@ std::string GridOf(const Programme& programme, const Bucket& bucket, const Devic
     case KernelId::kFusedDecode: {
       const auto& p = programme.node(launch.nodes[1]).As<AttentionParams>();
       const int32_t group = p.num_heads / std::max(1, p.kv.num_kv_heads);
-      const int64_t each = bucket.sequences <= 8 ? 1 : group > 8 ? 2 : 3;
+      const bool verifies = bucket.mode == StepMode::kVerify;
+      const int32_t rows = verifies ? group * FusedItemTokens(group) : group;
+      const int64_t each = bucket.sequences <= 8 ? 1 : rows > 8 ? 2 : 3;
       int64_t grid = ctas * each;
       if (IsOneSequenceDecode(bucket, p, device)) grid -= grid % p.kv.num_kv_heads;
       return std::to_string(grid);

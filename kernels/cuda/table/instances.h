@@ -5,6 +5,7 @@
 // Pure data; any thread.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -43,6 +44,17 @@ struct GemmInstance {
   int step_k = 0;
 };
 std::span<const GemmInstance> GemmInstances();
+
+// Decode attention in one launch (attention/fused.cuh): query rows of an item, those of all heads
+// of a KV head in one or several rows of a sequence. A sequence has up to two items for a KV head.
+inline constexpr int32_t kFusedItemRows = 16;
+// Rows of a sequence in an item of a step where sequences have several.
+constexpr int32_t FusedItemTokens(int32_t group) { return std::max(1, kFusedItemRows / group); }
+// Whether it takes steps with up to so many rows of a sequence.
+constexpr bool FusedTakes(int32_t group, int32_t rows) {
+  const int32_t tokens = FusedItemTokens(group);
+  return group <= kFusedItemRows && (rows == 1 || (tokens > 1 && rows <= 2 * tokens));
+}
 
 inline constexpr int kWeightRowsOfToken = 16;  // finished together
 inline constexpr int kGemmPairRows = 256;      // weight rows of a cluster's tile

@@ -151,13 +151,20 @@ Match MatchChain(const Query& q) {
   return {run.nodes[fitting - 1], FindChain(run.links[0].weight.format, rows), false, rows};
 }
 
+// Beyond, that two items of a sequence each read its keys costs more than the launches saved:
+// Llama-3.1-8B with 8 rows a sequence at 1k on an H100, ms a step with decode.cu and with two
+// items: 5.96 and 5.64 at 1 sequence, 7.13 and 6.73 at 8, 9.08 and 9.63 at 32.
+constexpr int32_t kMostTwoItemRows = 64;
+
 Match MatchFused(const Query& q) {
-  if (q.bucket.mode != StepMode::kDecode || !q.has(1) || q.node(1).kind != NodeKind::kAttend)
-    return {};
-  return {HasFusedDecode(q.node().As<RopeAppendParams>(), q.node(1).As<AttentionParams>(),
-                         *q.facts.device)
-              ? 2
-              : 0};
+  const bool verifies = q.bucket.mode == StepMode::kVerify;
+  if (!verifies && q.bucket.mode != StepMode::kDecode) return {};
+  if (!q.has(1) || q.node(1).kind != NodeKind::kAttend) return {};
+  const auto& p = q.node(1).As<AttentionParams>();
+  const int32_t rows = verifies ? q.bucket.rows_per_sequence : 1;
+  if (!HasFusedDecode(q.node().As<RopeAppendParams>(), p, rows, *q.facts.device)) return {};
+  const bool two_items = rows > FusedItemTokens(p.num_heads / p.kv.num_kv_heads);
+  return {two_items && q.bucket.rows > kMostTwoItemRows ? 0 : 2};
 }
 
 Match MatchRope(const Query& q) {
@@ -253,10 +260,10 @@ std::string_view AttentionRefusal(const AttentionParams& p, const DeviceFacts& d
   return rows(p.q.dtype) && rows(p.out.dtype) ? "" : "rows that are neither bf16 nor f32";
 }
 
-bool HasFusedDecode(const RopeAppendParams& rope, const AttentionParams& p,
+bool HasFusedDecode(const RopeAppendParams& rope, const AttentionParams& p, int32_t rows,
                     const DeviceFacts& device) {
   return AttentionRefusal(p, device).empty() && (p.kv.head_dim == 64 || p.kv.head_dim == 128) &&
-         rope.qkv.dtype == DType::kBF16;
+         rope.qkv.dtype == DType::kBF16 && FusedTakes(p.num_heads / p.kv.num_kv_heads, rows);
 }
 
 bool IsOneSequenceDecode(const Bucket& bucket, const AttentionParams& p,

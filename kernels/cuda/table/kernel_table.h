@@ -144,8 +144,8 @@ LaunchInfo DescribeLaunch(const Programme& programme, const Bucket& bucket,
 
 // Whether attention/ has kernels for the layer; else why not.
 std::string_view AttentionRefusal(const AttentionParams& params, const DeviceFacts& device);
-// Rotation, append and attention of one row a sequence in one launch.
-bool HasFusedDecode(const RopeAppendParams& rope, const AttentionParams& params,
+// Rotation, append and attention of up to `rows` rows a sequence in one launch.
+bool HasFusedDecode(const RopeAppendParams& rope, const AttentionParams& params, int32_t rows,
                     const DeviceFacts& device);
 // The launch of one sequence alone, whose rows may be handed over in slots.
 bool IsOneSequenceDecode(const Bucket& bucket, const AttentionParams& params,

@@ -79,11 +79,24 @@ std::vector<double> RotatedHead(const DecodeShape& c, const DecodeStep& h, int64
   return y;
 }
 
+std::vector<float> RotationTable(const DecodeShape& c, int32_t positions) {
+  std::vector<float> table;
+  for (int32_t p = 0; p < positions; ++p) {
+    for (int32_t half = 0; half < 2; ++half) {
+      for (int32_t d = 0; d < c.dim / 2; ++d) {
+        const double angle = p * std::pow(10000.0, -2.0 * d / c.dim);
+        table.push_back(static_cast<float>(half == 0 ? std::cos(angle) : std::sin(angle)));
+      }
+    }
+  }
+  return table;
+}
+
 // What the step must have written to the pool, and that it wrote nothing else.
 void CheckPool(const DecodeShape& c, const DecodeStep& h, const std::vector<uint8_t>& after) {
   std::vector<uint8_t> rest = after;
   const int64_t element = static_cast<int64_t>(DTypeBytes(c.kv));
-  for (size_t s = 0; s < h.spans.size(); ++s) {
+  for (size_t s = 0; s < h.positions.size(); ++s) {
     if (h.positions[s] < 0) continue;
     for (int32_t head = 0; head < c.kv_heads; ++head) {
       for (int part = 0; part < 2; ++part) {
@@ -98,7 +111,7 @@ void CheckPool(const DecodeShape& c, const DecodeStep& h, const std::vector<uint
           const double is = Load(after, at + d, c.kv, scale);
           const double room = c.kv == DType::kBF16 ? 5e-3 : 7e-2;
           ASSERT_NEAR(is, should, room * std::fabs(should) + (c.kv == DType::kBF16 ? 1e-5 : 2e-3))
-              << (part == 0 ? "k" : "v") << " of sequence " << s << " head " << head;
+              << (part == 0 ? "k" : "v") << " of row " << s << " head " << head;
         }
         std::memcpy(&rest[Index(at * element)], &h.pool[Index(at * element)],
                     Index(c.dim * element));
@@ -113,13 +126,14 @@ struct Errors {
   double all = 0, worst = 0;
 };
 
-// Attention of one head of sequence `s`, which is no padding, over the keys in `pool`.
-std::vector<double> AttendedHead(const DecodeShape& c, const DecodeStep& h, size_t s, int32_t head,
+// Attention of one head of row `r`, which is no padding, over the keys in `pool`.
+std::vector<double> AttendedHead(const DecodeShape& c, const DecodeStep& h, size_t r, int32_t head,
                                  const std::vector<uint8_t>& pool) {
   const size_t dim = Index(c.dim);
-  const int64_t row = static_cast<int64_t>(s) * (c.heads + 2 * c.kv_heads) * c.dim;
-  const std::vector<double> q = RotatedHead(c, h, row + head * c.dim, h.q_norm, h.positions[s]);
-  const int32_t context = h.spans[s].context_len;
+  const int64_t row = static_cast<int64_t>(r) * (c.heads + 2 * c.kv_heads) * c.dim;
+  const std::vector<double> q = RotatedHead(c, h, row + head * c.dim, h.q_norm, h.positions[r]);
+  const auto s = Index(h.row_sequences[r]);
+  const int32_t context = h.row_contexts[r];
   const int32_t low = c.window > 0 ? std::max(0, context - c.window) : 0;
   const int32_t kv_head = head / (c.heads / c.kv_heads);
   const auto slot = [&](int32_t key) {
@@ -150,7 +164,7 @@ std::vector<double> AttendedHead(const DecodeShape& c, const DecodeStep& h, size
 Errors CheckOutput(const DecodeShape& c, const DecodeStep& h, const std::vector<uint8_t>& pool,
                    const std::vector<uint8_t>& out) {
   const size_t dim = Index(c.dim);
-  std::vector<double> error(h.spans.size() * Index(c.heads)), norm(error.size());
+  std::vector<double> error(h.positions.size() * Index(c.heads)), norm(error.size());
   std::atomic<size_t> next{0};
   std::vector<std::thread> threads;
   const auto work = [&] {
@@ -193,7 +207,7 @@ Errors CheckOutput(const DecodeShape& c, const DecodeStep& h, const std::vector<
 }  // namespace
 
 DecodeStep MakeDecodeStep(const DecodeShape& c, const std::vector<int32_t>& contexts, uint64_t seed,
-                          int64_t blocks) {
+                          int64_t blocks, const std::vector<int32_t>& rows) {
   DecodeStep h;
   std::mt19937_64 random(seed);
   std::normal_distribution<float> normal;
@@ -203,50 +217,50 @@ DecodeStep MakeDecodeStep(const DecodeShape& c, const std::vector<int32_t>& cont
   std::shuffle(ids.begin(), ids.end(), random);
   h.blocks = blocks;
   h.pool.assign(Index(blocks * c.kv_heads * 2 * c.block_tokens * c.dim) * DTypeBytes(c.kv), 0xff);
-  const int32_t longest = *std::max_element(contexts.begin(), contexts.end());
-  for (int32_t p = 0; p < std::max(longest, 1); ++p) {
-    for (int32_t half = 0; half < 2; ++half) {
-      for (int32_t d = 0; d < c.dim / 2; ++d) {
-        const double angle = p * std::pow(10000.0, -2.0 * d / c.dim);
-        h.cos_sin.push_back(static_cast<float>(half == 0 ? std::cos(angle) : std::sin(angle)));
-      }
-    }
-  }
+  h.cos_sin = RotationTable(c, std::max(1, *std::max_element(contexts.begin(), contexts.end())));
   for (int32_t d = 0; d < c.dim; ++d) {
     h.q_norm.push_back(1.0f + 0.3f * normal(random));
     h.k_norm.push_back(1.0f + 0.3f * normal(random));
   }
   for (size_t s = 0; s < contexts.size(); ++s) {
     const int32_t context = contexts[s];
+    const int32_t count = std::min(rows.empty() ? 1 : rows[s], std::max(context, 1));
     RowSpan span;
-    span.row_begin = static_cast<int32_t>(s);
-    span.num_rows = context == kNoRows ? 0 : 1;
+    span.row_begin = static_cast<int32_t>(h.positions.size());
+    span.num_rows = context == kNoRows ? 0 : count;
     span.context_len = std::max(context, 0);
     span.table_begin = static_cast<int32_t>(h.tables.size());
-    h.positions.push_back(context - 1);
-    h.slots.push_back(0);
-    if (context < 1) h.positions.back() = -1;
+    for (int32_t row = 0; row < c.most_rows; ++row) {
+      const int32_t sees = context < 1 || row >= count ? 0 : context - count + 1 + row;
+      h.row_sequences.push_back(static_cast<int32_t>(s));
+      h.row_contexts.push_back(sees);
+      h.positions.push_back(sees - 1);
+      h.slots.push_back(0);
+    }
     for (int32_t t = 0; t < context; ++t) {
       if (t % c.block_tokens == 0) {
         h.tables.push_back(ids.back());
         ids.pop_back();
       }
-      h.slots.back() = h.tables.back() * c.block_tokens + t % c.block_tokens;
-      if (t == context - 1) break;
+      const int32_t slot = h.tables.back() * c.block_tokens + t % c.block_tokens;
+      if (t >= context - count) {
+        h.slots[Index(span.row_begin + t - context + count)] = slot;
+        continue;
+      }
       for (int32_t head = 0; head < c.kv_heads; ++head) {
         for (int part = 0; part < 2; ++part) {
-          const int64_t at = PoolAt(c, h.slots.back(), head, part);
+          const int64_t at = PoolAt(c, slot, head, part);
           (part == 0 ? keys : values).Row(&h.pool[Index(at) * DTypeBytes(c.kv)], c.dim, random);
         }
       }
     }
     h.spans.push_back(span);
-    const int64_t row = static_cast<int64_t>(c.heads + 2 * c.kv_heads) * c.dim;
-    const int64_t begin = static_cast<int64_t>(s) * row;
-    h.qkv.resize(Index(2 * (begin + row)), 0xff);
+    const int64_t width = static_cast<int64_t>(c.heads + 2 * c.kv_heads) * c.dim;
+    const int64_t begin = span.row_begin * width;
+    h.qkv.resize(Index(2 * (begin + c.most_rows * width)), 0xff);
     if (context < 1) continue;
-    for (int64_t i = 0; i < row; ++i) {
-      const float deviation = i < static_cast<int64_t>(c.heads) * c.dim ? 2.0f : 1.0f;
+    for (int64_t i = 0; i < count * width; ++i) {
+      const float deviation = i % width < static_cast<int64_t>(c.heads) * c.dim ? 2.0f : 1.0f;
       Store(h.qkv, begin + i, deviation * normal(random), DType::kBF16, 1.0f);
     }
   }
@@ -264,14 +278,15 @@ DecodeRunner::DecodeRunner(const DecodeShape& c, int32_t sequences, int32_t max_
                            int64_t blocks, int launches)
     : c_(c),
       sequences_(Index(sequences)),
+      rows_(sequences_ * Index(c.most_rows)),
       launches_(launches),
-      out_bytes_(sequences_ * Index(c.heads * c.dim) * DTypeBytes(c.out)),
+      out_bytes_(rows_ * Index(c.heads * c.dim) * DTypeBytes(c.out)),
       pool_bytes_(Index(blocks * c.kv_heads * 2 * c.block_tokens * c.dim) * DTypeBytes(c.kv)),
       spans_(sequences_ * sizeof(RowSpan)),
       tables_(Index(blocks) * 4),
-      positions_(sequences_ * 4),
-      slots_(sequences_ * 4),
-      qkv_(sequences_ * Index((c.heads + 2 * c.kv_heads) * c.dim) * 2),
+      positions_(rows_ * 4),
+      slots_(rows_ * 4),
+      qkv_(rows_ * Index((c.heads + 2 * c.kv_heads) * c.dim) * 2),
       pool_(pool_bytes_),
       q_norm_(Index(c.dim) * 4),
       k_norm_(Index(c.dim) * 4),
@@ -287,7 +302,8 @@ DecodeRunner::DecodeRunner(const DecodeShape& c, int32_t sequences, int32_t max_
   config.scale = 1.0f / std::sqrt(static_cast<float>(c.dim));
   config.window = c.window;
   config.max_sequences = sequences;
-  config.max_rows = sequences;
+  config.max_rows = static_cast<int32_t>(rows_);
+  config.max_decode_tokens = c.most_rows;
   config.decode_ctas = c.ctas;
   auto made = Attention::Create(config);
   if (!made) {
@@ -365,7 +381,7 @@ void DecodeRunner::Capture() {
   rope.q_norm = c_.norm ? q_norm_.as<float>() : nullptr;
   rope.k_norm = c_.norm ? k_norm_.as<float>() : nullptr;
   rope.norm_epsilon = kEpsilon;
-  rope.rows = batch.num_sequences;
+  rope.rows = static_cast<int32_t>(rows_);
   rope.num_heads = c_.heads;
   rope.positions = positions_.as<int32_t>();
   rope.kv_slots = slots_.as<int32_t>();

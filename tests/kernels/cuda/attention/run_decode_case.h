@@ -29,20 +29,25 @@ struct DecodeShape {
   int32_t window = 0;
   bool norm = false;
   int32_t ctas = 0;
+  int32_t most_rows = 1;  // of a sequence
 };
 
-// One step: sequences of `contexts` keys, the new one included.
+// A step's sequences and their rows, one after the other.
 struct DecodeStep {
   std::vector<RowSpan> spans;
   std::vector<int32_t> tables, positions, slots;
   std::vector<uint8_t> qkv, pool;  // bf16 rows; the pool before the step
   std::vector<float> q_norm, k_norm, cos_sin;
   int64_t blocks = 0;
+  // Of each row: its sequence, and how many keys it sees; 0: a row of padding.
+  std::vector<int32_t> row_sequences, row_contexts;
 };
 
-// Sequences of `contexts` keys, the new one included, in a pool of `blocks`.
+// Sequences of `contexts` keys, the new ones included, in a pool of `blocks`. They have as many
+// rows as `rows` says (which a context bounds), and places for shape.most_rows each; without it one
+// row.
 DecodeStep MakeDecodeStep(const DecodeShape& c, const std::vector<int32_t>& contexts, uint64_t seed,
-                          int64_t blocks);
+                          int64_t blocks, const std::vector<int32_t>& rows = {});
 // As many as the contexts need, and some that are never used.
 int64_t BlocksOf(const DecodeShape& c, const std::vector<int32_t>& contexts);
 
@@ -67,7 +72,7 @@ class DecodeRunner {
   void Capture();
 
   const DecodeShape c_;
-  const size_t sequences_;
+  const size_t sequences_, rows_;
   const int launches_;
   const size_t out_bytes_, pool_bytes_;
   const DeviceBytes spans_, tables_, positions_, slots_, qkv_, pool_, q_norm_, k_norm_, cos_sin_,

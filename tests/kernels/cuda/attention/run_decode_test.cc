@@ -5,23 +5,25 @@
 #include <cstdio>
 #include <random>
 
+#include "kernels/cuda/table/instances.h"
 #include "tests/kernels/cuda/attention/run_decode_case.h"
 
 namespace aisp::cuda {
 namespace {
 
-void ExpectRight(const DecodeShape& c, const std::vector<int32_t>& contexts, uint64_t seed = 1) {
+void ExpectRight(const DecodeShape& c, const std::vector<int32_t>& contexts, uint64_t seed = 1,
+                 const std::vector<int32_t>& rows = {}) {
   if (!HaveGpu()) GTEST_SKIP() << "no GPU";
-  std::printf("%d/%d heads of %d, blocks of %d, %s, window %d, %zu sequences, first %d", c.heads,
-              c.kv_heads, c.dim, c.block_tokens, c.kv == DType::kBF16 ? "bf16" : "fp8", c.window,
-              contexts.size(), contexts[0]);
-  SCOPED_TRACE(::testing::Message()
-               << "heads " << c.heads << "/" << c.kv_heads << " dim " << c.dim << " block "
-               << c.block_tokens << " window " << c.window << " first context " << contexts[0]);
+  std::printf("%d/%d heads of %d, blocks of %d, %s, window %d, %zu sequences, first %d, rows %d",
+              c.heads, c.kv_heads, c.dim, c.block_tokens, c.kv == DType::kBF16 ? "bf16" : "fp8",
+              c.window, contexts.size(), contexts[0], c.most_rows);
+  SCOPED_TRACE(::testing::Message() << "heads " << c.heads << "/" << c.kv_heads << " dim " << c.dim
+                                    << " block " << c.block_tokens << " window " << c.window
+                                    << " first context " << contexts[0] << " rows " << c.most_rows);
   const int64_t blocks = BlocksOf(c, contexts);
   DecodeRunner runner(c, static_cast<int32_t>(contexts.size()),
                       std::max(1, *std::max_element(contexts.begin(), contexts.end())), blocks, 3);
-  runner.Step(MakeDecodeStep(c, contexts, seed, blocks));
+  runner.Step(MakeDecodeStep(c, contexts, seed, blocks, rows));
 }
 
 TEST(CudaRunDecode, OneSequenceOfEveryOddLength) {
@@ -117,6 +119,108 @@ TEST(CudaRunDecode, LongSequenceBesideShortOnes) {
   ExpectRight(c, {5, 40000, 17, 200, 1, 64, 90, 3});
 }
 
+// ---- several rows of a sequence: proposed tokens to be verified ----
+
+TEST(CudaRunDecode, RowsOfOneSequenceOfEveryOddLength) {
+  for (DType kv : {DType::kBF16, DType::kF8E4M3}) {
+    for (int32_t most : {4, 8}) {
+      for (int32_t context :
+           {1, 3, 4, 5, 8, 15, 16, 17, 18, 19, 20, 31, 33, 35, 39, 64, 67, 130, 1000, 1027, 4100}) {
+        DecodeShape c;
+        c.kv = kv;
+        c.most_rows = most;
+        for (int32_t rows : {1, 2, most / 2 + 1, most})
+          ExpectRight(c, {context}, static_cast<uint64_t>(context), {rows});
+      }
+    }
+  }
+}
+
+TEST(CudaRunDecode, RowsOfEveryGroupRatioHeadDimAndBlockSize) {
+  for (int32_t group : {1, 2, 3, 4, 5, 7, 8}) {
+    for (int32_t most : {4, 8, 16}) {
+      if (!FusedTakes(group, most)) continue;
+      for (DType kv : {DType::kBF16, DType::kF8E4M3}) {
+        for (int32_t dim : {64, 128}) {
+          DecodeShape c;
+          c.kv_heads = 3;
+          c.heads = 3 * group;
+          c.dim = dim;
+          c.kv = kv;
+          c.norm = group % 2 == 0;
+          c.block_tokens = 16 * (1 + (group + most) % 8);
+          c.out = group == 3 ? DType::kF32 : DType::kBF16;
+          c.most_rows = most;
+          ExpectRight(c, {77, 700, 16, 2}, static_cast<uint64_t>(group), {most, 1, most - 1, most});
+          ExpectRight(c, {333}, static_cast<uint64_t>(group), {most});
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaRunDecode, RowsSeeTheirOwnWindows) {
+  for (int32_t window : {1, 5, 16, 33, 128, 500}) {
+    for (DType kv : {DType::kBF16, DType::kF8E4M3}) {
+      DecodeShape c;
+      c.window = window;
+      c.kv = kv;
+      c.most_rows = 8;
+      ExpectRight(c, {40, 777, 4, 501, 16, 17}, 3, {8, 8, 3, 5, 1, 8});
+      ExpectRight(c, {514}, 3, {8});
+    }
+  }
+}
+
+TEST(CudaRunDecode, RowsOfRaggedMixesOfSequences) {
+  std::mt19937 random(8);
+  for (int32_t count : {2, 8, 9, 33, 128, 130, 300}) {
+    for (int32_t ctas : {1, 2}) {
+      for (DType kv : {DType::kBF16, DType::kF8E4M3}) {
+        DecodeShape c;
+        c.heads = count > 100 ? 8 : 16;
+        c.kv_heads = count > 100 ? 2 : 4;
+        c.kv = kv;
+        c.block_tokens = ctas == 2 ? 64 : 16;
+        c.ctas = ctas;
+        c.most_rows = count % 2 == 0 ? 8 : 4;
+        std::vector<int32_t> contexts, rows;
+        for (int32_t i = 0; i < count; ++i) {
+          const uint32_t longest = i % (count > 100 ? 64 : 8) == 0 ? 3000 : count > 100 ? 60 : 200;
+          contexts.push_back(i % 11 == 5 ? kNoRows : 1 + static_cast<int32_t>(random() % longest));
+          rows.push_back(1 + static_cast<int32_t>(random() % static_cast<uint32_t>(c.most_rows)));
+        }
+        ExpectRight(c, contexts, static_cast<uint64_t>(count), rows);
+      }
+    }
+  }
+}
+
+TEST(CudaRunDecode, RowsGiveTheSameBitsInEveryReplay) {
+  if (!HaveGpu()) GTEST_SKIP() << "no GPU";
+  std::mt19937 random(22);
+  for (int32_t sequences : {1, 8, 40}) {
+    DecodeShape c;
+    c.kv_heads = 8;
+    c.heads = 32;
+    c.most_rows = 8;
+    const int64_t blocks = sequences * 64 + 3;
+    DecodeRunner runner(c, sequences, 1024, blocks, 5);
+    for (int round = 0; round < 6; ++round) {
+      std::vector<int32_t> contexts, rows;
+      for (int32_t s = 0; s < sequences; ++s) {
+        const uint32_t longest = round % 2 == 0 ? 1000 : 60;
+        const bool none = random() % 7 == 0 && s > 0;
+        contexts.push_back(none ? kNoRows : 1 + static_cast<int32_t>(random() % longest));
+        rows.push_back(1 + static_cast<int32_t>(random() % 8));
+      }
+      const DecodeStep step = MakeDecodeStep(c, contexts, random(), blocks, rows);
+      runner.Step(step);
+      for (int again = 0; again < 3; ++again) runner.Step(step, /*check=*/false);
+    }
+  }
+}
+
 // One graph, many contents: nothing is left behind by a step of another shape of work.
 TEST(CudaRunDecode, GraphReplaysWithOtherContents) {
   if (!HaveGpu()) GTEST_SKIP() << "no GPU";
@@ -181,6 +285,12 @@ TEST(CudaRunDecode, SaysWhereThereIsNoKernel) {
   auto narrow = Attention::Create(config);
   ASSERT_TRUE(narrow);
   EXPECT_EQ((*narrow)->RunDecode(batch, rope, {}, nullptr, nullptr).error().code,
+            Code::kUnimplemented);
+  config.max_decode_tokens = 9;  // rows of a sequence, of four heads each: two items have eight
+  rope.qkv_type = DType::kBF16;
+  auto many = Attention::Create(config);
+  ASSERT_TRUE(many);
+  EXPECT_EQ((*many)->RunDecode(batch, rope, {}, nullptr, nullptr).error().code,
             Code::kUnimplemented);
   config.decode_ctas = 4;
   EXPECT_EQ(Attention::Create(config).error().code, Code::kInvalidArgument);

@@ -61,7 +61,6 @@ TEST_P(KernelTableTest, VerifyingRowsHaveTheLinearLayersOfAsManyDecodingOnes) {
     for (const PlannedLaunch& launch : model_->Resolved(bucket)) {
       const NodeKind kind = model_->programme().node(launch.nodes[0]).kind;
       if (kind == NodeKind::kLinear) names.push_back(launch.row->name);
-      EXPECT_NE(launch.row->id, KernelId::kFusedDecode);
     }
     return names;
   };
@@ -75,6 +74,38 @@ TEST_P(KernelTableTest, VerifyingRowsHaveTheLinearLayersOfAsManyDecodingOnes) {
   }
   EXPECT_EQ(CanonicalBucket(VerifyBucket(2, 3)), CanonicalBucket(VerifyBucket(3, 2)));
   EXPECT_NE(CanonicalBucket(VerifyBucket(1, 6)), CanonicalBucket(VerifyBucket(2, 3)));
+}
+
+// Of few heads and rows: an item of decode attention has room for sixteen query rows, and a
+// sequence has two for each KV head.
+TEST_P(KernelTableTest, AttentionOfVerifyingRowsIsThatOfDecodingWhereItHasRoom) {
+  const Programme& programme = model_->programme();
+  for (const int32_t rows : {2, 4, 5, 8, 9, 16}) {
+    for (const PlannedLaunch& launch : model_->Resolved(VerifyBucket(3, rows))) {
+      const Node& node = programme.node(launch.covered().back());
+      if (node.kind != NodeKind::kAttend) continue;
+      const auto& p = node.As<AttentionParams>();
+      const auto& rope = programme.node(programme.Producer(launch.covered().back()));
+      if (rope.kind != NodeKind::kRopeAppend || !AttentionRefusal(p, model_->facts).empty())
+        continue;
+      const bool fused =
+          HasFusedDecode(rope.As<RopeAppendParams>(), p, VerifyRows(rows), model_->facts);
+      EXPECT_EQ(launch.row->id == KernelId::kFusedDecode, fused) << rows << " rows";
+      const int32_t group = p.num_heads / p.kv.num_kv_heads;
+      if (group == 4 && p.kv.head_dim == 128) {
+        EXPECT_EQ(fused, rows <= 8) << rows << " rows";
+      }
+    }
+  }
+  // In large steps only where each sequence has one.
+  for (const PlannedLaunch& launch : model_->Resolved(VerifyBucket(32, 8))) {
+    const Node& node = programme.node(launch.covered().back());
+    if (node.kind != NodeKind::kAttend) continue;
+    const auto& p = node.As<AttentionParams>();
+    if (p.num_heads / p.kv.num_kv_heads > 2) {
+      EXPECT_NE(launch.row->id, KernelId::kFusedDecode);
+    }
+  }
 }
 
 // A layer that adapters may change is launched alone, and hands its rows over in memory; in steps
