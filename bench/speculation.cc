@@ -91,12 +91,13 @@ double CpuSeconds() {
 
 struct Measured {
   int64_t tokens = 0, steps = 0, accepted = 0, drafted = 0, verified = 0;
-  double seconds = 0, cpu_seconds = 0, proposing = 0;
+  double seconds = 0, cpu_seconds = 0, proposing = 0, on_device = 0;
   std::vector<std::vector<TokenId>> answers;
 
   double per_s() const { return static_cast<double>(tokens) / seconds; }
   double per_cpu_s() const { return static_cast<double>(tokens) / std::max(1e-9, cpu_seconds); }
   double step_ms() const { return seconds * 1e3 / static_cast<double>(steps); }
+  double device_ms() const { return on_device * 1e3 / static_cast<double>(steps); }
   double propose_ms() const { return proposing * 1e3 / static_cast<double>(steps); }
   double tokens_per_step() const {
     return 1 + static_cast<double>(accepted) / static_cast<double>(std::max<int64_t>(1, verified));
@@ -138,6 +139,7 @@ Status MeasureRound(const SpeculationBenchOptions& o, ServingExecutor& executor,
       m->tokens += static_cast<int64_t>(out.tokens.size());
       ++m->steps;
       m->proposing += ToSeconds(out.timing.propose);
+      m->on_device += ToSeconds(out.timing.device);
       for (const VerifiedDraft& draft : out.drafts) {
         m->accepted += draft.accepted;
         m->drafted += draft.drafted;
@@ -200,6 +202,7 @@ SpeculationBenchRow RowOf(const Measured& plain, const Measured& m) {
   row.acceptance = m.acceptance();
   row.step_ms = m.step_ms();
   row.plain_step_ms = plain.step_ms();
+  row.device_ms = m.device_ms();
   row.propose_ms = m.propose_ms();
   return row;
 }
@@ -246,16 +249,18 @@ Result<std::vector<SpeculationBenchRow>> BenchSpeculation(const SpeculationBench
 }
 
 std::string ToTable(const std::vector<SpeculationBenchRow>& rows) {
-  std::string out =
-      fmt::format("{:>6} {:>4} {:>7} {:>12} {:>12} {:>8} {:>8} {:>12} {:>9} {:>9} {:>9} {:>9}\n",
-                  "batch", "k", "length", "plain tok/s", "with tok/s", "speed-up", "by CPU",
-                  "tokens/step", "accepted", "plain ms", "step ms", "draft ms");
+  std::string out = fmt::format(
+      "{:>6} {:>4} {:>7} {:>12} {:>12} {:>8} {:>8} {:>12} {:>9} {:>9} {:>9} {:>9} "
+      "{:>9}\n",
+      "batch", "k", "length", "plain tok/s", "with tok/s", "speed-up", "by CPU", "tokens/step",
+      "accepted", "plain ms", "step ms", "device ms", "draft ms");
   for (const SpeculationBenchRow& r : rows) {
     out += fmt::format(
         "{:>6} {:>4} {:>7} {:>12.1f} {:>12.1f} {:>8.3f} {:>8.3f} {:>12.2f} {:>9.3f} {:>9.3f} "
-        "{:>9.3f} {:>9.3f}\n",
+        "{:>9.3f} {:>9.3f} {:>9.3f}\n",
         r.batch, r.length, r.adaptive ? "chosen" : "all", r.plain_per_s, r.per_s, r.speedup,
-        r.cpu_speedup, r.tokens_per_step, r.acceptance, r.plain_step_ms, r.step_ms, r.propose_ms);
+        r.cpu_speedup, r.tokens_per_step, r.acceptance, r.plain_step_ms, r.step_ms, r.device_ms,
+        r.propose_ms);
   }
   return out;
 }
@@ -268,10 +273,11 @@ std::string ToJson(const std::vector<SpeculationBenchRow>& rows) {
         "\"tokens_per_s\": {:.1f}, \"speedup\": {:.4f}, \"cpu_speedup\": {:.4f}, "
         "\"tokens_per_step\": {:.3f}, "
         "\"acceptance\": {:.4f}, "
-        "\"plain_step_ms\": {:.4f}, \"step_ms\": {:.4f}, \"propose_ms\": {:.4f}}}",
+        "\"plain_step_ms\": {:.4f}, \"step_ms\": {:.4f}, \"device_ms\": {:.4f}, \"propose_ms\": "
+        "{:.4f}}}",
         out.size() > 1 ? ", " : "", r.batch, r.length, r.adaptive, r.plain_per_s, r.per_s,
         r.speedup, r.cpu_speedup, r.tokens_per_step, r.acceptance, r.plain_step_ms, r.step_ms,
-        r.propose_ms);
+        r.device_ms, r.propose_ms);
   }
   return out + "]";
 }

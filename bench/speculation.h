@@ -51,6 +51,7 @@ struct SpeculationBenchRow {
   double acceptance = 0;       // of the tokens that were verified, those that stood
   double step_ms = 0;          // mean
   double plain_step_ms = 0;
+  double device_ms = 0;   // of step_ms, on the device
   double propose_ms = 0;  // of step_ms, in the proposer
 };
 
