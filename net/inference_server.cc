@@ -379,6 +379,9 @@ int Millis(Duration d) { return static_cast<int>(ToMs(d)); }
 
 void SetBounds(const InferenceServerOptions& o, grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(static_cast<int>(o.max_message_bytes));
+  // gRPC looks at a message's size when it is unpacked: 16 MiB may become 16 GiB before.
+  builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
   grpc::ResourceQuota quota("clients");
   quota.Resize(o.max_total_bytes + kQuotaBase);
   builder->SetResourceQuota(quota);

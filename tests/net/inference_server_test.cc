@@ -397,6 +397,20 @@ TEST_F(InferenceServerTest, ConnectionsOfOneAddressAreBoundedAndComeBack) {
   EXPECT_TRUE(status.ok()) << status.error_message();
 }
 
+TEST_F(InferenceServerTest, PackedMessagesAreRefusedBeforeTheyAreUnpacked) {
+  options_.max_message_bytes = 1 << 20;
+  Serve();
+  v1::TokenizeRequest bomb;
+  bomb.set_prompt(std::string(8 << 20, 'x'));
+  grpc::ClientContext context;
+  context.set_compression_algorithm(GRPC_COMPRESS_GZIP);
+  v1::TokenizeResponse tokens;
+  const grpc::Status status = stub_->Tokenize(&context, bomb, &tokens);
+  // RESOURCE_EXHAUSTED would say that it was unpacked to see how large it is.
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED) << status.error_message();
+  EXPECT_THAT(status.error_message(), HasSubstr("gzip"));
+}
+
 TEST_F(InferenceServerTest, AHeadWithoutAnEndIsCut) {
   options_.max_message_bytes = 2 << 20;
   Serve();
