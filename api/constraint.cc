@@ -3,6 +3,7 @@
 #include "api/json_text.h"
 #include "api/json_value.h"
 #include "api/read_options.h"
+#include "common/strings.h"
 
 namespace aisp {
 namespace {
@@ -88,7 +89,7 @@ class Reader {
 
   void StructuredOutputs(const Value::Map& map) {
     for (const auto& [key, value] : map) {
-      const std::string name = "structured_outputs." + key;
+      const std::string name = "structured_outputs." + Excerpt(key);
       if (value.IsNone() || (value.IsBool() && !value.AsBool())) continue;
       if (key == "json") {
         Schema(name, value);

@@ -139,9 +139,11 @@ void RefuseChatNames(Fields* fields, const std::vector<FieldName>& names) {
 }
 
 void KeepUnread(const Fields& fields, std::vector<std::string>* names) {
-  const std::vector<std::string> unread = fields.Unread();
+  // Sorted: a body may hold a million names, and hashes of names can be made to collide.
+  std::vector<std::string> unread = fields.Unread();
+  std::sort(unread.begin(), unread.end());
   std::erase_if(*names, [&unread](const std::string& name) {
-    return std::find(unread.begin(), unread.end(), name) == unread.end();
+    return !std::binary_search(unread.begin(), unread.end(), name);
   });
 }
 

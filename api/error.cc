@@ -23,6 +23,22 @@ std::string Body(std::string_view message, std::string_view type, std::string_vi
 
 }  // namespace
 
+std::string CutMiddle(std::string text, size_t max_bytes) {
+  if (text.size() <= max_bytes) return text;
+  constexpr std::string_view kDots = "...";
+  const auto inside = [&text](size_t at) {
+    return at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80;
+  };
+  // A character has three more bytes at most; what has longer runs of them is no text.
+  constexpr size_t kLongest = 3;
+  size_t head = (max_bytes - kDots.size()) / 2;
+  size_t tail = text.size() - (max_bytes - kDots.size() - head);
+  for (size_t i = 0; i < kLongest && head > 0 && inside(head); ++i) --head;
+  for (size_t i = 0; i < kLongest && inside(tail); ++i) ++tail;
+  text.replace(head, tail - head, kDots);
+  return text;
+}
+
 int HttpStatus(Code code) {
   switch (code) {
     case Code::kOk:

@@ -13,6 +13,10 @@
 
 namespace aisp {
 
+// `text`, or its beginning and its end with "..." between them in at most `max_bytes` (8 or more)
+// where it is longer. No UTF-8 character is cut in two.
+std::string CutMiddle(std::string text, size_t max_bytes);
+
 // An Error that also names the field of the request which is to blame.
 struct ApiError {
   Code code = Code::kUnknown;
@@ -20,11 +24,18 @@ struct ApiError {
   std::string param;  // "temperature", "messages[2].role"; "" when no field is to blame
   std::string name;   // for programs: "model_not_found"; "" takes ErrorCodeName(code)
 
+  // What clients chose may stand in an error: longer texts are cut in their middle.
+  static constexpr size_t kMostMessageBytes = 4096;
+  static constexpr size_t kMostParamBytes = 256;
+
   ApiError() = default;
   ApiError(Code c, std::string m, std::string p = {}, std::string n = {})
-      : code(c), message(std::move(m)), param(std::move(p)), name(std::move(n)) {}
+      : code(c),
+        message(CutMiddle(std::move(m), kMostMessageBytes)),
+        param(CutMiddle(std::move(p), kMostParamBytes)),
+        name(std::move(n)) {}
   // NOLINTNEXTLINE(google-explicit-constructor): what the layers below report is passed on as it is
-  ApiError(Error error) : code(error.code), message(std::move(error.message)) {}
+  ApiError(Error error) : ApiError(error.code, std::move(error.message)) {}
 };
 
 template <typename T>

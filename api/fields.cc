@@ -3,9 +3,13 @@
 #include <algorithm>
 
 #include "api/json_value.h"
+#include "common/strings.h"
 
 namespace aisp {
 namespace {
+
+// A name in an error is the client's where it is a key of its own.
+constexpr size_t kNameBytes = 120;
 
 std::string Name(double d) {
   const std::string text = PythonFloat(d);
@@ -37,11 +41,12 @@ std::vector<std::string> Fields::Unread() const {
 
 void Fields::Refuse(std::string_view name, std::string message) {
   if (error_) return;
-  error_ = ApiError(Code::kInvalidArgument, std::move(message), prefix_ + std::string(name));
+  error_ =
+      ApiError(Code::kInvalidArgument, std::move(message), prefix_ + Excerpt(name, kNameBytes));
 }
 
 void Fields::Wrong(std::string_view name, const Value& value, std::string_view what) {
-  Refuse(name, prefix_ + std::string(name) + " must be " + std::string(what) + ", but is " +
+  Refuse(name, prefix_ + Excerpt(name, kNameBytes) + " must be " + std::string(what) + ", but is " +
                    Describe(value));
 }
 

@@ -11,6 +11,7 @@
 #include "decode/decode_role_impl.h"
 #include "decode/first_token.h"
 #include "decode/ttft.h"
+#include "proto/wire_time.h"
 #include "worker/sampling_codec.h"
 
 namespace aisp {
@@ -97,7 +98,7 @@ void DecodeRole::Impl::Begin(LinkId link, const v1::GenerateRequest& wire, Insta
   DecodeRequest request;
   request.trace_id = wire.trace_id();
   request.received = received;
-  const Duration timeout = std::chrono::milliseconds(wire.timeout_ms());
+  const Duration timeout = MillisFromWire(wire.timeout_ms());
   request.deadline = received + (timeout.count() > 0 ? timeout : options.default_timeout);
   request.targets = TargetsOf(wire, sequence.tokens);
   if (wire.has_prefill() && request.targets.empty())

@@ -4,6 +4,7 @@
 
 #include "common/log.h"
 #include "decode/decode_role_impl.h"
+#include "proto/wire_time.h"
 
 namespace aisp {
 
@@ -21,7 +22,7 @@ void DecodeRole::Impl::AwaitGuide(LinkId link, const v1::GenerateRequest& wire) 
       });
   if (!guide) return Refuse(link, wire, guide.error(), /*handed_back=*/false);
   if (*guide) return Begin(link, wire, now, std::move(*guide));
-  const Duration timeout = std::chrono::milliseconds(wire.timeout_ms());
+  const Duration timeout = MillisFromWire(wire.timeout_ms());
   const Instant deadline = now + (timeout.count() > 0 ? timeout : options.default_timeout);
   unguided.emplace(id, Unguided{wire, now, deadline, turn});
 }

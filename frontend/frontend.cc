@@ -100,8 +100,8 @@ const Frontend::Verb* Frontend::Find(const Route& route, std::string_view method
   return nullptr;
 }
 
-bool AnswerAdmin(HttpExchange& exchange, const std::function<Status()>& ready,
-                 const Metrics& metrics) {
+bool AnswerAdmin(HttpExchange& exchange, const std::function<Status()>& ready, MetricsPage* metrics,
+                 const Clock& clock) {
   const std::string& path = exchange.request().path;
   if (path != "/health" && path != "/ready" && path != "/metrics") return false;
   const std::string& method = exchange.request().method;
@@ -111,7 +111,7 @@ bool AnswerAdmin(HttpExchange& exchange, const std::function<Status()>& ready,
     exchange.Respond(200, Json(), R"({"status":"alive"})");
   } else if (path == "/metrics") {
     exchange.Respond(200, {{"content-type", "text/plain; version=0.0.4; charset=utf-8"}},
-                     metrics.Render());
+                     metrics->Text(clock));
   } else if (const Status status = ready(); status) {
     exchange.Respond(200, Json(), R"({"status":"ready"})");
   } else {
@@ -178,7 +178,7 @@ void Frontend::Handle(const std::shared_ptr<HttpExchange>& exchange) {
   // The log and the metrics name our paths only: those of strangers are without end.
   caller.path = route == nullptr ? "other" : std::string(route->path);
   if (AnswerAdmin(
-          *exchange, [this] { return context_->router->Ready(); }, *metrics_)) {
+          *exchange, [this] { return context_->router->Ready(); }, &metrics_, *context_->clock)) {
     caller.path = request.path;
     return context_->log->Finished(caller, {}, /*quiet=*/true);
   }

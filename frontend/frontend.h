@@ -10,13 +10,14 @@
 
 #include "common/metrics.h"
 #include "frontend/http_answer.h"
+#include "frontend/metrics_page.h"
 
 namespace aisp {
 
 // Answers GET /health, /ready and /metrics; the whole surface of a worker, and a part of the
 // router's. False when the path is not one of them.
-bool AnswerAdmin(HttpExchange& exchange, const std::function<Status()>& ready,
-                 const Metrics& metrics);
+bool AnswerAdmin(HttpExchange& exchange, const std::function<Status()>& ready, MetricsPage* metrics,
+                 const Clock& clock);
 
 // 404 for an unknown path, 405 for a known one with a wrong method. Returns the status.
 int AnswerUnknown(HttpExchange& exchange, const std::vector<std::string>& allowed_methods);
@@ -69,7 +70,7 @@ class Frontend {
   void Log(const Caller& caller, int status, std::string_view error = {});
 
   FrontendContext* const context_;
-  Metrics* const metrics_;
+  MetricsPage metrics_;
 };
 
 }  // namespace aisp

@@ -26,6 +26,13 @@ std::string Printable(std::string text) {
   return text;
 }
 
+// gRPC sends the text as metadata, with three bytes for each that is not printable, and clients
+// take 8 KiB of metadata by default: beyond that they would see another error than this one.
+Error StatusOf(const ApiError& error) {
+  constexpr size_t kMostBytes = 2048;
+  return {error.code, CutMiddle(error.message, kMostBytes)};
+}
+
 RpcMetadata TrailersOf(const ApiError& error, Duration retry_after) {
   RpcMetadata trailers;
   if (!error.param.empty()) trailers.emplace_back("error-param", Printable(error.param));
@@ -114,7 +121,7 @@ class GrpcAnswer final : public AnswerSink {
   }
 
   void OnFailed(const ApiError& error, Duration retry_after) override {
-    call_->Finish({error.code, error.message}, TrailersOf(error, retry_after));
+    call_->Finish(StatusOf(error), TrailersOf(error, retry_after));
   }
 
  private:
@@ -185,7 +192,7 @@ class VectorAnswer final : public AnswerSink {
     call_->Finish({Code::kOk, ""}, {});
   }
   void OnFailed(const ApiError& error, Duration retry_after) override {
-    call_->Finish({error.code, error.message}, TrailersOf(error, retry_after));
+    call_->Finish(StatusOf(error), TrailersOf(error, retry_after));
   }
 
  private:
@@ -210,7 +217,7 @@ std::optional<Caller> InferenceService::Admit(RpcCall& call) {
 }
 
 void InferenceService::Finish(RpcCall& call, const Caller& caller, const ApiError& error) {
-  call.Finish({error.code, error.message}, TrailersOf(error, {}));
+  call.Finish(StatusOf(error), TrailersOf(error, {}));
   Outcome outcome;
   outcome.code = error.code;
   outcome.error = error.message;

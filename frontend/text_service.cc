@@ -1,6 +1,31 @@
 #include "frontend/text_service.h"
 
+#include <fmt/format.h>
+
 namespace aisp {
+namespace {
+
+// Before the answer is written: it takes several times the text.
+ApiResult<void> CheckAnswerSize(const TextModel& model, const TokenizeRequest& request,
+                                const std::vector<TokenId>& tokens) {
+  size_t bytes = 0;
+  for (const TokenId token : tokens) {
+    bytes += fmt::formatted_size("{},", token);
+    // In quotes, with a comma.
+    constexpr size_t kAround = 3;
+    if (request.return_token_strs) bytes += model.tokenizer->IdToPiece(token).size() + kAround;
+  }
+  if (bytes <= model.max_answer_bytes) return {};
+  return tl::unexpected(
+      ApiError(Code::kOutOfRange,
+               fmt::format("the {} tokens of this text take {} bytes, more than the {} that an "
+                           "answer may have (http.max_answer); send the text in parts{}",
+                           tokens.size(), bytes, model.max_answer_bytes,
+                           request.return_token_strs ? ", or without return_token_strs" : ""),
+               request.chat ? "messages" : "prompt"));
+}
+
+}  // namespace
 
 ApiResult<Tokenized> Tokenize(const TextModel& model, const TokenizeRequest& request) {
   AISP_RETURN_IF_ERROR(model.CheckName(request.model));
@@ -11,6 +36,7 @@ ApiResult<Tokenized> Tokenize(const TextModel& model, const TokenizeRequest& req
     AISP_ASSIGN_OR_RETURN(out.tokens,
                           model.EncodePrompt(Prompt(request.prompt), request.add_special_tokens));
   }
+  AISP_RETURN_IF_ERROR(CheckAnswerSize(model, request, out.tokens));
   if (!request.return_token_strs) return out;
   for (const TokenId token : out.tokens) {
     out.pieces.emplace_back(model.tokenizer->IdToPiece(token));

@@ -29,6 +29,8 @@ bool ConnectionBroke(int error) {
 
 constexpr uint64_t kWaker = 0;
 constexpr uint64_t kListener = 1;
+// How often the bytes of connections are looked at.
+constexpr int kBytesMs = 100;
 constexpr Duration kWarnInterval = std::chrono::seconds(10);
 
 std::string PartyOf(const sockaddr_storage& peer) {
@@ -45,12 +47,13 @@ std::string PartyOf(const sockaddr_storage& peer) {
 
 GrpcAcceptor::GrpcAcceptor(grpc::ServerBuilder* builder, int listen_fd,
                            std::shared_ptr<grpc::ServerCredentials> credentials,
-                           const Limits& limits)
+                           const Limits& limits, std::shared_ptr<ConnectionBytes> bytes)
     : server_(builder->experimental().AddExternalConnectionAcceptor(
           grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
           std::move(credentials))),
       listen_fd_(listen_fd),
-      limits_(limits) {
+      limits_(limits),
+      bytes_(std::move(bytes)) {
   Result<Waker> waker = Waker::Create();
   AISP_CHECK_MSG(waker.has_value(), waker ? "" : waker.error().message);
   waker_ = std::move(*waker);
@@ -86,6 +89,9 @@ void GrpcAcceptor::Stop() {
   stop_ = true;
   waker_->Wake();
   thread_.Join();
+  for (const auto& [number, connection] : connections_) {
+    if (bytes_) bytes_->Remove(connection.key);
+  }
   connections_.clear();
   CloseListener();
 }
@@ -102,7 +108,8 @@ void GrpcAcceptor::Run() {
 
 bool GrpcAcceptor::Serve() {
   std::array<epoll_event, 64> events{};
-  const int ready = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), -1);
+  const int ready = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
+                               connections_.empty() || !bytes_ ? -1 : kBytesMs);
   if (ready < 0 && errno != EINTR) LogError("epoll failed", {{"error", std::strerror(errno)}});
   bool accept = false;
   for (int i = 0; i < ready; ++i) {
@@ -116,6 +123,7 @@ bool GrpcAcceptor::Serve() {
     }
   }
   if (stop_) return false;
+  EndThoseThatSendTooMuch();
   if (retire_) {
     // Other processes may hold the socket too, so closing it does not take it out of the set.
     if (listen_fd_ >= 0) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listen_fd_, nullptr);
@@ -134,10 +142,23 @@ void GrpcAcceptor::Ended(uint64_t number) {
   if (it == connections_.end()) return;
   const auto party = parties_.find(it->second.party);
   if (--party->second == 0) parties_.erase(party);
+  if (bytes_) bytes_->Remove(it->second.key);
   connections_.erase(it);
 }
 
-bool GrpcAcceptor::Admit(int fd, const std::string& party) {
+void GrpcAcceptor::EndThoseThatSendTooMuch() {
+  const Instant now = SteadyClock().Now();
+  if (!bytes_ || now < next_look_) return;
+  next_look_ = now + std::chrono::milliseconds(kBytesMs);
+  const size_t ended = bytes_->Enforce();
+  if (ended > 0) {
+    LogWarning("gRPC connections were closed: a head that does not end",
+               {{"connections", ended}, {"bytes", ConnectionBytes::kSlack}});
+  }
+}
+
+bool GrpcAcceptor::Admit(int fd, const sockaddr_storage& peer) {
+  const std::string party = PartyOf(peer);
   const auto held = parties_.find(party);
   const bool of_party = held != parties_.end() && held->second >= limits_.per_address;
   UniqueDescriptor watch(fcntl(fd, F_DUPFD_CLOEXEC, 0));
@@ -153,7 +174,9 @@ bool GrpcAcceptor::Admit(int fd, const std::string& party) {
     close(fd);
     return false;
   }
-  connections_.emplace(++last_number_, Connection{std::move(watch), party});
+  std::string key = PeerKey(peer);
+  if (bytes_) bytes_->Add(key, watch.get());
+  connections_.emplace(++last_number_, Connection{std::move(watch), party, std::move(key)});
   ++parties_[party];
   return true;
 }
@@ -169,7 +192,7 @@ bool GrpcAcceptor::AcceptOne() {
     LogWarning("a gRPC connection could not be accepted", {{"error", std::strerror(errno)}});
     return false;
   }
-  if (!Admit(fd, PartyOf(peer))) return true;
+  if (!Admit(fd, peer)) return true;
   const int yes = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
   grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;

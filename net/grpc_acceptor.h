@@ -3,7 +3,8 @@
 // listener it can stop accepting while streams go on: what is in the queue then is the successor's.
 // And it bounds connections, which gRPC does not: one beyond a bound is closed at once. To know
 // when one has ended it keeps a second descriptor of each, which reports the end (gRPC shuts a
-// socket down before it closes it) and keeps nothing else alive. Inside net/ only (it brings gRPC).
+// socket down before it closes it) and keeps nothing else alive. By the same descriptor those end
+// that send without getting anywhere (net/connection_bytes.h). Inside net/ only (it brings gRPC).
 //
 // Start, Retire and Stop on one thread; the accepting runs on its own.
 #pragma once
@@ -22,6 +23,7 @@
 
 #include "common/clock.h"
 #include "common/threads.h"
+#include "net/connection_bytes.h"
 
 namespace aisp {
 
@@ -50,9 +52,11 @@ class GrpcAcceptor {
     size_t connections = 4096;
     size_t per_address = 4096;  // of IPv6: per /64
   };
-  // Before BuildAndStart. Takes `listen_fd`, which AdoptListenSocket or ListenOn gave.
+  // Before BuildAndStart. Takes `listen_fd`, which AdoptListenSocket or ListenOn gave. `bytes`,
+  // where there is one, learns of each connection and ends those that have sent too much.
   GrpcAcceptor(grpc::ServerBuilder* builder, int listen_fd,
-               std::shared_ptr<grpc::ServerCredentials> credentials, const Limits& limits);
+               std::shared_ptr<grpc::ServerCredentials> credentials, const Limits& limits,
+               std::shared_ptr<ConnectionBytes> bytes = nullptr);
   ~GrpcAcceptor();
   GrpcAcceptor(const GrpcAcceptor&) = delete;
   GrpcAcceptor& operator=(const GrpcAcceptor&) = delete;
@@ -69,6 +73,7 @@ class GrpcAcceptor {
   struct Connection {
     UniqueDescriptor watch;
     std::string party;
+    std::string key;  // in bytes_
   };
 
   void Run();
@@ -77,8 +82,9 @@ class GrpcAcceptor {
   // False: it is to be tried again after a pause.
   bool AcceptOne();
   // Whether one more may be served; it is closed if not.
-  bool Admit(int fd, const std::string& party);
+  bool Admit(int fd, const sockaddr_storage& peer);
   void Ended(uint64_t number);
+  void EndThoseThatSendTooMuch();
   // One round of events. False: the thread is done.
   bool Serve();
 
@@ -89,12 +95,14 @@ class GrpcAcceptor {
   std::function<void()> all_ended_;  // set before retire_
   std::atomic<bool> retire_{false};
   const Limits limits_;
+  const std::shared_ptr<ConnectionBytes> bytes_;  // may be null
   // The thread's.
   UniqueDescriptor epoll_;
   uint64_t last_number_ = 0;
   std::unordered_map<uint64_t, Connection> connections_;
   std::unordered_map<std::string, size_t> parties_;
   Instant next_warning_;
+  Instant next_look_;
   Thread thread_;
 };
 

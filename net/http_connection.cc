@@ -86,6 +86,8 @@ asio::awaitable<void> HttpConnection::Run() {
     if (!dispatched && !complete_) break;
     co_await AwaitAnswer();
     if (closing_) break;
+    // Who sends the next requests together with this one does not keep the loop from others.
+    if (buffer_.size() > 0) co_await asio::post(socket_.get_executor(), asio::use_awaitable);
   }
   if (!dead_) co_await Linger();
   error_code ignored;

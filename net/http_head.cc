@@ -70,6 +70,10 @@ bool HttpHeadScanner::ScanLine(std::string_view line) {
 }
 
 bool HttpHeadScanner::ScanField(std::string_view line) {
+  if (++fields_ > kMaxFields) {
+    status_ = 431;
+    return Refuse("the request's head has more than " + std::to_string(kMaxFields) + " fields");
+  }
   if (line.front() == ' ' || line.front() == '\t') {
     return Refuse("a field of the head is folded over two lines, which HTTP/1.1 has given up");
   }

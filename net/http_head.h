@@ -19,6 +19,11 @@ class HttpHeadScanner {
   // is refused.
   size_t Scan(std::string_view bytes);
   const std::string& error() const { return error_; }
+  // The HTTP status of the refusal.
+  int status() const { return status_; }
+
+  // More are refused: each takes many times its bytes once it is parsed.
+  static constexpr size_t kMaxFields = 256;
 
  private:
   bool ScanLine(std::string_view line);
@@ -31,6 +36,8 @@ class HttpHeadScanner {
   bool http_1_0_ = false;
   bool has_length_ = false;
   bool has_encoding_ = false;
+  size_t fields_ = 0;
+  int status_ = 400;
   std::string error_;
 };
 

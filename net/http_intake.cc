@@ -110,7 +110,7 @@ asio::awaitable<bool> HttpConnection::ReadHead(Intake* intake) {
   size_t size = scanner.Scan(arrived());
   while (size == 0) {
     if (!scanner.error().empty() || buffer_.size() > options.max_header_bytes) {
-      Reject(scanner.error().empty() ? 431 : 400,
+      Reject(scanner.error().empty() ? 431 : scanner.status(),
              scanner.error().empty() ? RefusalOf(http::error::header_limit, options).message
                                      : scanner.error());
       co_return false;
@@ -172,7 +172,8 @@ bool HttpConnection::AcceptHead(Intake* intake) {
 asio::awaitable<bool> HttpConnection::ReadBody(Intake* intake) {
   auto& parser = intake->parser;
   std::string& body = intake->request.body;
-  if (!parser.is_done() && buffer_.size() == 0 &&
+  // A client of HTTP/1.0 would take 100 for the answer.
+  if (!http_1_0_ && !parser.is_done() && buffer_.size() == 0 &&
       EqualsIgnoreCaseAscii(intake->request.Header("expect"), "100-continue")) {
     out_.append("HTTP/1.1 100 Continue\r\n\r\n");
     Flush();

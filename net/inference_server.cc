@@ -6,6 +6,7 @@
 
 #include "common/check.h"
 #include "common/log.h"
+#include "net/connection_bytes.h"
 #include "net/grpc_acceptor.h"
 #include "net/grpc_credentials.h"
 #include "net/grpc_reflection.h"
@@ -229,11 +230,12 @@ RpcIntake::Limits IntakeLimitsOf(const InferenceServerOptions& o) {
 class ClientService final : public grpc::Service {
  public:
   ClientService(IoLoop* loop, const InferenceServerOptions& options, InferenceHandler* handler,
-                std::shared_ptr<LiveRpcs> live)
+                std::shared_ptr<LiveRpcs> live, std::shared_ptr<ConnectionBytes> bytes)
       : loop_(loop),
         options_(options),
         handler_(handler),
         live_(std::move(live)),
+        bytes_(std::move(bytes)),
         intake_(std::make_shared<RpcIntake>(IntakeLimitsOf(options))),
         ids_(std::make_shared<RequestIds>(options.seed)) {
     using Stream = StreamReactor<v1::InferenceRequest, v1::InferenceEvent>;
@@ -286,6 +288,8 @@ class ClientService final : public grpc::Service {
   Reactor* Open(grpc::CallbackServerContext* context, const char* name,
                 const std::shared_ptr<Reactor>& reactor, Method method) {
     auto handle = std::make_shared<Handle>(InfoOf(*context, name, clock_.Now()), reactor, loop_);
+    const std::string peer = PeerKey(handle->info().peer);
+    bytes_->OnHead(peer);
     reactor->OnGone([loop = loop_, weak = std::weak_ptr(handle)](RpcCall::Gone why) {
       loop->Post([weak, why] {
         if (const auto alive = weak.lock()) alive->Lose(why);
@@ -309,8 +313,10 @@ class ClientService final : public grpc::Service {
     if (!party) {
       give(nullptr);
     } else {
+      bytes_->OnReading(peer);
       reactor->Read(party->empty() ? PartyOf(handle->info().peer) : "tenant " + *party,
-                    std::move(give));
+                    std::move(give),
+                    [bytes = bytes_, peer](bool whole) { bytes->OnRead(peer, whole); });
     }
     return reactor.get();
   }
@@ -319,6 +325,7 @@ class ClientService final : public grpc::Service {
   const InferenceServerOptions options_;
   InferenceHandler* const handler_;
   const std::shared_ptr<LiveRpcs> live_;
+  const std::shared_ptr<ConnectionBytes> bytes_;
   const std::shared_ptr<RpcIntake> intake_;
   const std::shared_ptr<RequestIds> ids_;  // the loop's
   const SteadyClock clock_;
@@ -332,8 +339,9 @@ struct InferenceServer::Impl : std::enable_shared_from_this<InferenceServer::Imp
       : loop(l),
         options(o),
         live(std::make_shared<LiveRpcs>()),
+        bytes(std::make_shared<ConnectionBytes>(o.max_message_bytes)),
         health(live, kMaxWatchers),
-        clients(l, o, handler, live) {}
+        clients(l, o, handler, live, bytes) {}
 
   // On the loop, again and again.
   void Sweep() {
@@ -349,6 +357,7 @@ struct InferenceServer::Impl : std::enable_shared_from_this<InferenceServer::Imp
   const InferenceServerOptions options;
   const SteadyClock clock;
   const std::shared_ptr<LiveRpcs> live;
+  const std::shared_ptr<ConnectionBytes> bytes;
   HealthService health;
   ClientService clients;
   std::unique_ptr<grpc::Server> server;
@@ -370,6 +379,9 @@ int Millis(Duration d) { return static_cast<int>(ToMs(d)); }
 
 void SetBounds(const InferenceServerOptions& o, grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(static_cast<int>(o.max_message_bytes));
+  // gRPC looks at a message's size when it is unpacked: 16 MiB may become 16 GiB before.
+  builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
   grpc::ResourceQuota quota("clients");
   quota.Resize(o.max_total_bytes + kQuotaBase);
   builder->SetResourceQuota(quota);
@@ -403,7 +415,8 @@ Status InferenceServer::Start() {
   impl_->port = PortOf(listen_fd);
   impl_->acceptor = std::make_unique<GrpcAcceptor>(
       &builder, listen_fd, std::move(credentials),
-      GrpcAcceptor::Limits{options.max_connections, options.max_connections_per_address});
+      GrpcAcceptor::Limits{options.max_connections, options.max_connections_per_address},
+      impl_->bytes);
   builder.RegisterService(&impl_->clients);
   builder.RegisterService(&impl_->health);
   SetBounds(options, &builder);

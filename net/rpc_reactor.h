@@ -141,9 +141,14 @@ class CallReactor : public RpcReactor<grpc::ServerBidiReactor<Request, Event>> {
         intake_(std::move(intake)) {}
 
   // Once: `take` is called from a thread of gRPC when the message is whole. When it cannot be read
-  // the call ends by itself.
-  void Read(const std::string& party, Taker take) {
+  // the call ends by itself. `over` hears before whether it is whole, or that nothing of it is
+  // awaited any more.
+  void Read(const std::string& party, Taker take, std::function<void(bool whole)> over) {
     const Instant now = clock_.Now();
+    {
+      const std::lock_guard lock(this->mutex_);
+      over_ = std::move(over);
+    }
     const auto weak = this->weak_from_this();
     const Status begun = intake_->Begin(number(), party, now, [weak](const Error& why) {
       if (const auto self = weak.lock()) self->Abort(why);
@@ -158,6 +163,7 @@ class CallReactor : public RpcReactor<grpc::ServerBidiReactor<Request, Event>> {
   }
 
   void OnReadDone(bool ok) override {
+    ReadOver(ok);
     Taker take;
     std::unique_ptr<Request> message;
     {
@@ -184,6 +190,7 @@ class CallReactor : public RpcReactor<grpc::ServerBidiReactor<Request, Event>> {
                           std::to_string(ToMs(times_.read)) + " ms (http.read_timeout)"});
   }
   void OnDone() override {
+    ReadOver(/*whole=*/false);
     intake_->End(number());
     RpcReactor<grpc::ServerBidiReactor<Request, Event>>::OnDone();
   }
@@ -199,12 +206,21 @@ class CallReactor : public RpcReactor<grpc::ServerBidiReactor<Request, Event>> {
   const RpcTimes times_;
 
  private:
+  void ReadOver(bool whole) {
+    std::function<void(bool)> over;
+    {
+      const std::lock_guard lock(this->mutex_);
+      over = std::exchange(over_, nullptr);
+    }
+    if (over) over(whole);
+  }
   RpcIntake::Call number() const { return reinterpret_cast<RpcIntake::Call>(this); }
 
   const std::shared_ptr<RpcIntake> intake_;
   Instant reading_since_ = kNever;
   std::unique_ptr<Request> message_;  // gRPC's while reading_since_ is set
   Taker take_;
+  std::function<void(bool)> over_;  // until the message is whole or given up
 };
 
 template <typename Request, typename Response>

@@ -6,6 +6,7 @@
 #include "prefill/prefill_role_impl.h"
 #include "proto/fingerprint.h"
 #include "proto/tenant.h"
+#include "proto/wire_time.h"
 #include "worker/feature_codec.h"
 #include "worker/fingerprint.h"
 #include "worker/sampling_codec.h"
@@ -235,7 +236,7 @@ void PrefillRole::Impl::OnPrefill(Reader& reader, const v1::PrefillRequest& requ
   transfer.tokens = num_tokens;
   transfer.end_token = request.has_draw() ? num_tokens : num_tokens - 1;
   transfer.received = now;
-  const Duration timeout = std::chrono::milliseconds(request.timeout_ms());
+  const Duration timeout = MillisFromWire(request.timeout_ms());
   transfer.deadline = now + (timeout.count() > 0 ? timeout : options.default_timeout);
   by_sequence[*added] = transfer.key;
   by_wire_id[{reader.id, id}] = transfer.key;
@@ -292,7 +293,7 @@ void PrefillRole::Impl::OnGrant(Reader& reader, const v1::Grant& grant) {
   transfer->epoch = epoch;
   transfer->first_token = static_cast<int32_t>(grant.first_token());
   transfer->granted = now;
-  transfer->lease_end = now + Duration(std::chrono::milliseconds(grant.lease_ms()));
+  transfer->lease_end = now + MillisFromWire(grant.lease_ms());
   NoteOvertaken(*transfer);
 
   PushTarget target;
@@ -327,8 +328,7 @@ void PrefillRole::Impl::OnGrantRefused(Reader& reader, const v1::GrantRefused& r
             {{"request", transfer->trace_id}, {"tokens", transfer->tokens}});
   }
   // The longer it has waited, the less often it asks: a full pool empties slowly.
-  const Duration hint =
-      std::chrono::milliseconds(refused.retry_after_ms()) * (1 + transfer->refusals / 8);
+  const Duration hint = MillisFromWire(refused.retry_after_ms()) * (1 + transfer->refusals / 8);
   transfer->phase = TransferPhase::kRefused;
   transfer->retry_at =
       deps.clock->Now() + std::clamp(hint, options.min_refusal_retry, options.max_refusal_retry);

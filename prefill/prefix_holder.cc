@@ -7,6 +7,7 @@
 
 #include "common/log.h"
 #include "kvcache/block_check.h"
+#include "proto/wire_time.h"
 #include "worker/worker_metrics.h"
 
 namespace aisp {
@@ -76,7 +77,7 @@ void PrefixHolder::OnRequest(Reader& reader, const v1::PrefillRequest& request) 
   push.tokens.assign(request.tokens().begin(), request.tokens().end());
   push.reader_has = request.decode_match_tokens();
   push.received = deps_.clock->Now();
-  const Duration wanted = std::chrono::milliseconds(request.timeout_ms());
+  const Duration wanted = MillisFromWire(request.timeout_ms());
   push.until = push.received +
                (wanted.count() > 0 ? std::min(wanted, options_.grant_limit) : options_.grant_limit);
   const KvTiers::Waiting waiting = deps_.engine->PromotePrefix(push.root, push.tokens);
@@ -173,7 +174,7 @@ bool PrefixHolder::OnGrant(const Reader& reader, const v1::Grant& grant) {
     Fail(key, fits.error());
     return true;
   }
-  push->until = deps_.clock->Now() + Duration(std::chrono::milliseconds(grant.lease_ms()));
+  push->until = deps_.clock->Now() + MillisFromWire(grant.lease_ms());
   push->epoch = Epoch(grant.epoch());
   push->grant = grant;
   if (!promoting) Begin(key);

@@ -6,6 +6,7 @@
 
 #include "common.pb.h"
 #include "common/fair_share.h"
+#include "proto/wire_time.h"
 
 namespace aisp {
 
@@ -20,7 +21,7 @@ inline TenantShare TenantFromWire(const v1::Tenant& wire) {
           .weight = std::max(1u, wire.weight()),
           .rank = wire.rank(),
           .service_class = ClassFromWire(wire.service_class()),
-          .patience = std::chrono::milliseconds(wire.patience_ms())};
+          .patience = MillisFromWire(wire.patience_ms())};
 }
 
 inline void TenantToWire(const TenantShare& tenant, v1::Tenant* wire) {

@@ -185,13 +185,15 @@ Status AdminApi::Allowed(const HttpRequest& request) const {
     return Fail(Code::kUnauthenticated,
                 "this router wants its admin key: Authorization: Bearer KEY");
   }
-  const bool browser = request.Header("user-agent").starts_with("Mozilla/");
-  const bool led_here = browser && !NamesThisHost(request.Header("host"));
-  if (led_here || !request.Header("origin").empty()) {
-    return Fail(Code::kPermissionDenied,
-                "pages of other sites may not call /admin; set router.admin to 'key' for others");
-  }
-  return {};
+  // A page whose name leads here (DNS rebinding) is of one origin with us to its browser, and may
+  // name any user agent; the name itself it cannot hide.
+  const std::string_view host = request.Header("host");
+  const bool led_here = !host.empty() && !NamesThisHost(host);
+  if (!led_here && request.Header("origin").empty()) return {};
+  return Fail(Code::kPermissionDenied,
+              fmt::format("pages of other sites may not call /admin, and '{}' may be one's name; "
+                          "call it 127.0.0.1 or localhost, or set router.admin to 'key'",
+                          Excerpt(led_here ? host : request.Header("origin"))));
 }
 
 bool AdminApi::WantsBody(const HttpRequest& head) const {

@@ -31,9 +31,10 @@ class AdminServiceImpl final : public AdminService {
  public:
   AdminServiceImpl(const Config& config, const Metrics* metrics, std::function<Status()> ready)
       : address_(config.worker.admin_address),
+        metrics_(metrics),
         http_(&loop_, OptionsOf(config),
-              [metrics, ready = std::move(ready)](const std::shared_ptr<HttpExchange>& exchange) {
-                if (!AnswerAdmin(*exchange, ready, *metrics)) AnswerUnknown(*exchange, {});
+              [this, ready = std::move(ready)](const std::shared_ptr<HttpExchange>& exchange) {
+                if (!AnswerAdmin(*exchange, ready, &metrics_, clock_)) AnswerUnknown(*exchange, {});
               }) {}
   ~AdminServiceImpl() override { Stop(); }
 
@@ -51,6 +52,8 @@ class AdminServiceImpl final : public AdminService {
 
  private:
   const std::string address_;
+  const SteadyClock clock_;
+  MetricsPage metrics_;
   IoLoop loop_;
   HttpServer http_;
   Thread thread_;

@@ -64,7 +64,7 @@ Value::Map::Map(std::initializer_list<std::pair<std::string, Value>> entries) {
 
 size_t Value::Map::IndexOf(std::string_view key) const {
   if (!index_.empty()) {
-    const auto it = index_.find(std::string(key));
+    const auto it = index_.find(key);
     return it == index_.end() ? entries_.size() : it->second;
   }
   size_t i = 0;

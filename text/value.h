@@ -5,10 +5,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -133,7 +134,9 @@ class Value::Map {
   size_t IndexOf(std::string_view key) const;
 
   std::vector<std::pair<std::string, Value>> entries_;
-  std::unordered_map<std::string, size_t> index_;  // filled from a dozen entries on
+  // Filled from a dozen entries on. Ordered: clients choose the keys, and could make hashes
+  // collide.
+  std::map<std::string, size_t, std::less<>> index_;
   uint32_t depth_ = 1;
 };
 

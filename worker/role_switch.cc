@@ -8,6 +8,7 @@
 #include "common/check.h"
 #include "common/log.h"
 #include "proto/role.h"
+#include "proto/wire_time.h"
 
 namespace aisp {
 
@@ -127,8 +128,8 @@ void RoleSwitch::OnSetRole(LinkId link, const v1::SetRole& wanted) {
   change.to = wanted.role();
   change.expected = wanted.expected_role();
   change.expected_epoch = wanted.expected_epoch();
-  change.move_after = std::chrono::milliseconds(std::max<int64_t>(0, wanted.move_after_ms()));
-  change.deadline = std::chrono::milliseconds(std::max<int64_t>(1, wanted.deadline_ms()));
+  change.move_after = MillisFromWire(wanted.move_after_ms());
+  change.deadline = MillisFromWire(std::max<int64_t>(1, wanted.deadline_ms()));
   const v1::Role before = current();
   const uint64_t epoch = epoch_;
   const Status begun = Change(change);

@@ -6,6 +6,7 @@
 
 #include "common/hash.h"
 #include "common/log.h"
+#include "proto/wire_time.h"
 #include "worker/adapter_keeper.h"
 
 namespace aisp {
@@ -149,9 +150,9 @@ void RouterLinks::OnRegistered(LinkId link, const v1::Registered& accepted) {
   router->warn_wait = {};
   router->next_warning = Instant{INT64_MIN};
   router->backoff.Reset();
-  Duration interval = std::chrono::milliseconds(accepted.telemetry_interval_ms());
+  Duration interval = MillisFromWire(accepted.telemetry_interval_ms());
   // Three messages may be lost or late before the router takes this worker for silent.
-  const Duration third = Duration(std::chrono::milliseconds(accepted.silence_limit_ms())) / 3;
+  const Duration third = MillisFromWire(accepted.silence_limit_ms()) / 3;
   if (third.count() > 0) interval = interval.count() > 0 ? std::min(interval, third) : third;
   router->telemetry_interval = interval;
   LogInfo("registered with router", {{"router", router->address}, {"worker", options_.worker_id}});

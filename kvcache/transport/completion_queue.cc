@@ -6,14 +6,24 @@
 
 namespace aisp {
 
-Result<WriteId> CompletionQueue::Admit() {
+Result<WriteId> CompletionQueue::Admit(KvPeerId peer) {
   if (outstanding_ >= max_writes_) {
     return ResourceExhausted(fmt::format(
         "{} writes are queued or finished and not polled (the limit); poll and try again",
         max_writes_));
   }
+  constexpr size_t kTimesWhatIsLeft = 4;
+  size_t& held = of_peer_[peer.value];
+  if (held >= kTimesWhatIsLeft * (max_writes_ - outstanding_)) {
+    return ResourceExhausted(fmt::format(
+        "{} writes to this peer are queued or finished and not polled, and {} of all {} "
+        "are left; poll and try again",
+        held, max_writes_ - outstanding_, max_writes_));
+  }
+  ++held;
   ++outstanding_;
-  return WriteId(++last_id_);
+  peer_of_.emplace(++last_id_, peer.value);
+  return WriteId(last_id_);
 }
 
 void CompletionQueue::Complete(WriteCompletion completion) {
@@ -35,6 +45,10 @@ size_t CompletionQueue::Poll(std::span<WriteCompletion> out) {
   for (size_t i = 0; i < n; ++i) {
     out[i] = std::move(done_.front());
     done_.pop_front();
+    const auto write = peer_of_.find(out[i].id.value);
+    const auto peer = of_peer_.find(write->second);
+    if (--peer->second == 0) of_peer_.erase(peer);
+    peer_of_.erase(write);
   }
   ready_.store(done_.size(), std::memory_order_relaxed);
   outstanding_ -= n;

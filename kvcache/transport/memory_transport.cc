@@ -65,7 +65,7 @@ Result<WriteId> MemoryTransport::Write(KvPeerId peer, std::span<const BlockCopy>
   AISP_ASSIGN_OR_RETURN(const std::shared_ptr<Peer> target, Find(peer));
   AISP_RETURN_IF_ERROR(CheckCopies(copies, region_.bytes, target->bytes()));
   AISP_RETURN_IF_ERROR(target->Alive());
-  AISP_ASSIGN_OR_RETURN(const WriteId id, completions_.Admit());
+  AISP_ASSIGN_OR_RETURN(const WriteId id, completions_.Admit(peer));
   worker_->Push(id, peer, epoch, copies, target);
   return id;
 }

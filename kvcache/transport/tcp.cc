@@ -161,7 +161,7 @@ Result<WriteId> TcpTransport::Write(KvPeerId peer, std::span<const BlockCopy> co
                             copies.size(), kTcpMaxCopies, most));
   }
   AISP_RETURN_IF_ERROR(writer_->Alive(peer));
-  AISP_ASSIGN_OR_RETURN(const WriteId id, completions_.Admit());
+  AISP_ASSIGN_OR_RETURN(const WriteId id, completions_.Admit(peer));
   writer_->Write(id, peer, epoch, copies);
   return id;
 }

@@ -266,7 +266,7 @@ Result<WriteId> UcxTransport::Write(KvPeerId peer, std::span<const BlockCopy> co
                 fmt::format("a write of {} pieces; at most {}, split it", pieces, kMostPieces));
   }
   AISP_RETURN_IF_ERROR(it->second.handle->Alive());
-  AISP_ASSIGN_OR_RETURN(const WriteId id, completions_.Admit());
+  AISP_ASSIGN_OR_RETURN(const WriteId id, completions_.Admit(peer));
   Post([this, handle = it->second.handle,
         job = WriteJob{id, epoch, {copies.begin(), copies.end()}}] {
     writer_->Enqueue(handle, job);

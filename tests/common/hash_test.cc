@@ -23,6 +23,20 @@ TEST(HashBytes, SameBytesInBothForms) {
   EXPECT_EQ(HashBytes(text), HashBytes(std::as_bytes(std::span(text))));
 }
 
+// Long inputs take other code where the CPU has wide vectors; what they are hashed to is on the
+// wire and on disks, between machines of all kinds.
+TEST(Hash64, IsTheSameWhateverTheVectorsAre) {
+  std::string bytes(4096, '\0');
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 7);
+  EXPECT_EQ(Hash64(bytes), 0x8fb047a89e810965);
+  EXPECT_EQ(Hash64(std::as_bytes(std::span(bytes)), 5), 0x8f076a883381abf7);
+  EXPECT_EQ(Hash64(std::as_bytes(std::span(bytes)), 0), Hash64(bytes));
+  // Of inputs above 240 bytes it is the lower half of the wider hash, which HashChain makes by the
+  // plain code.
+  for (size_t size = 241; size <= bytes.size(); size += 13)
+    EXPECT_EQ(Hash64(std::string_view(bytes).substr(0, size)), HashBytes(bytes.substr(0, size)).lo);
+}
+
 // The chain's value is part of the wire between processes: parent.lo, parent.hi, tokens, all
 // little-endian.
 TEST(HashChain, HashesParentThenTokensForShortAndLongRuns) {

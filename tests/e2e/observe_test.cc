@@ -275,8 +275,10 @@ TEST(Observe, ThePageShowsNothingWithoutTheKey) {
       200);
 }
 
-// What a browser gets that was told to call the router `host`.
-int StatusOfBrowser(const std::string& address, const std::string& host) {
+// What a browser gets that was told to call the router `host`; its page may say that it is another
+// program.
+int StatusOfBrowser(const std::string& address, const std::string& host,
+                    const std::string& agent = "Mozilla/5.0 (X11)") {
   const size_t colon = address.rfind(':');
   sockaddr_in to{};
   to.sin_family = AF_INET;
@@ -285,7 +287,7 @@ int StatusOfBrowser(const std::string& address, const std::string& host) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to) != 0) ADD_FAILURE() << address;
   const std::string text = "GET /admin/workers HTTP/1.1\r\nHost: " + host +
-                           "\r\nUser-Agent: Mozilla/5.0 (X11)\r\nConnection: close\r\n\r\n";
+                           "\r\nUser-Agent: " + agent + "\r\nConnection: close\r\n\r\n";
   EXPECT_EQ(write(fd, text.data(), text.size()), static_cast<ssize_t>(text.size()));
   std::string answer(64, '\0');
   answer.resize(static_cast<size_t>(std::max<ssize_t>(0, read(fd, answer.data(), answer.size()))));
@@ -301,6 +303,7 @@ TEST(Observe, ABrowserThatWasLedToLoopbackByAnotherNameIsRefused) {
   EXPECT_EQ(StatusOfBrowser(cluster.router->Await("admin"), "[::1]:8080"), 200);
   EXPECT_EQ(StatusOfBrowser(cluster.router->Await("admin"), "evil.example:8080"), 403);
   EXPECT_EQ(StatusOfBrowser(cluster.router->Await("admin"), "127.0.0.1.evil.example"), 403);
+  EXPECT_EQ(StatusOfBrowser(cluster.router->Await("admin"), "evil.example:8080", "curl/8"), 403);
 }
 
 }  // namespace

@@ -1,6 +1,9 @@
 // Requests, answers and refusals of the HttpServer over real sockets.
 #include <sys/socket.h>
 
+#include <atomic>
+#include <thread>
+
 #include "tests/net/http_fixture.h"
 
 namespace aisp {
@@ -61,6 +64,30 @@ TEST_F(HttpServerTest, AnswersPipelinedRequestsOneAfterTheOtherWhenTheHandlerTak
   EXPECT_EQ(most, 1);
 }
 
+TEST_F(HttpServerTest, ManyRequestsOfOneConnectionKeepNobodyWaiting) {
+  constexpr int kPiped = 400;
+  std::atomic<int> piped{0};
+  std::atomic<int> before_other{-1};
+  StartServer([&](const Exchange& exchange) {
+    if (exchange->request().path == "/other") {
+      before_other = piped.load();
+    } else {
+      ++piped;
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    exchange->Respond(200, {}, "");
+  });
+  HttpClient other = Client();
+  HttpClient client = Client();
+  std::string requests;
+  for (int i = 0; i < kPiped; ++i) requests += "HEAD / HTTP/1.1\r\nHost: x\r\n\r\n";
+  ASSERT_TRUE(client.SendRaw(requests));
+  while (piped == 0) {
+  }
+  EXPECT_EQ(other.Request("GET", "/other")->status, 200);
+  EXPECT_LT(before_other, kPiped / 2) << "it waited for all that another connection had sent";
+}
+
 TEST_F(HttpServerTest, ReadsChunkedBodies) {
   StartServer();
   EXPECT_THAT(
@@ -108,6 +135,18 @@ TEST_F(HttpServerTest, SaysContinueToAClientThatAsks) {
   EXPECT_THAT(interim, StartsWith("HTTP/1.1 100 Continue\r\n\r\n"));
   ASSERT_TRUE(client.SendRaw("ok"));
   EXPECT_THAT(client.ReceiveRaw().value_or(""), HasSubstr("POST /e?|ok"));
+}
+
+TEST_F(HttpServerTest, HeedsNoExpectationOfHttp10) {
+  StartServer();
+  HttpClient client = Client();
+  ASSERT_TRUE(
+      client.SendRaw("POST /e HTTP/1.0\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"));
+  while (Connections() == 0) {
+  }
+  ASSERT_TRUE(client.SendRaw("ok"));
+  EXPECT_THAT(client.ReceiveRaw().value_or(""), StartsWith("HTTP/1.1 200 "))
+      << "100 is no answer that a client of HTTP/1.0 knows";
 }
 
 TEST_F(HttpServerTest, RefusesOtherExpectations) {
@@ -246,6 +285,19 @@ TEST_F(HttpServerTest, RefusesAHeadOverTheLimit) {
   ASSERT_TRUE(answer) << answer.error().ToString();
   EXPECT_EQ(answer->status, 431);
   EXPECT_THAT(Raw("GET /" + std::string(100000, 'u')), StartsWith("HTTP/1.1 431 "));
+}
+
+TEST_F(HttpServerTest, RefusesAHeadOfTooManyFields) {
+  StartServer();
+  const auto head = [](size_t fields) {
+    std::string out = "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n";
+    for (size_t i = 2; i < fields; ++i) out += "a:\r\n";
+    return out + "\r\n";
+  };
+  EXPECT_THAT(Raw(head(256)), StartsWith("HTTP/1.1 200 "));
+  const std::string refused = Raw(head(257));
+  EXPECT_THAT(refused, StartsWith("HTTP/1.1 431 "));
+  EXPECT_THAT(refused, HasSubstr("more than 256 fields"));
 }
 
 TEST_F(HttpServerTest, CutsARequestThatDoesNotArriveInTime) {

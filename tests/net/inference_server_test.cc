@@ -2,10 +2,8 @@
 // shutdown.
 #include "net/inference_server.h"
 
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
-#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -15,6 +13,7 @@
 #include "health.grpc.pb.h"
 #include "inference.grpc.pb.h"
 #include "net/listen_socket.h"
+#include "tests/net/half_call.h"
 #include "tests/net/loop_thread.h"
 
 namespace aisp {
@@ -299,77 +298,6 @@ TEST_F(InferenceServerTest, ShutdownEndsWhatIsLeftAlsoWhenTheLoopHasStopped) {
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
-// Speaks HTTP/2 far enough to send the head of a call and a part of its message.
-class HalfCall {
- public:
-  // `authorization` and `timeout` may be empty.
-  HalfCall(uint16_t port, const std::string& authorization, const std::string& timeout = "") {
-    fd_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in to{};
-    to.sin_family = AF_INET;
-    to.sin_port = htons(port);
-    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(connect(fd_, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
-    std::string bytes = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-    bytes += Frame(4, 0, 0, "");
-    std::string head;
-    const auto add = [&head](const std::string& name, const std::string& value) {
-      head += std::string(1, '\0') + Literal(name) + Literal(value);
-    };
-    add(":method", "POST");
-    add(":scheme", "http");
-    add(":path", "/aisp.v1.Inference/Generate");
-    add(":authority", "t");
-    add("te", "trailers");
-    add("content-type", "application/grpc");
-    if (!authorization.empty()) add("authorization", authorization);
-    if (!timeout.empty()) add("grpc-timeout", timeout);
-    bytes += Frame(1, 4, 1, head);
-    Send(bytes);
-  }
-  ~HalfCall() { close(fd_); }
-  // A gRPC message of `announced` bytes of which `sent` follow.
-  void Announce(uint32_t announced, size_t sent) {
-    std::string data(5, '\0');
-    for (int i = 0; i < 4; ++i) data[4 - i] = static_cast<char>(announced >> (8 * i));
-    Send(Frame(0, 0, 1, data + std::string(sent, 'x')));
-  }
-  // All that comes until the server ends the call or the connection; empty after `limit`.
-  std::string AwaitEnd(std::chrono::milliseconds limit) {
-    std::string got;
-    const auto until = std::chrono::steady_clock::now() + limit;
-    while (got.find("grpc-status") == std::string::npos) {
-      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-          until - std::chrono::steady_clock::now());
-      pollfd state{fd_, POLLIN, 0};
-      if (left.count() <= 0 || poll(&state, 1, static_cast<int>(left.count())) <= 0) return "";
-      char buffer[4096];
-      const ssize_t n = recv(fd_, buffer, sizeof(buffer), 0);
-      if (n <= 0) return got + "closed";
-      got.append(buffer, static_cast<size_t>(n));
-    }
-    return got;
-  }
-
- private:
-  static std::string Literal(const std::string& text) {
-    return std::string(1, static_cast<char>(text.size())) + text;
-  }
-  static std::string Frame(char type, char flags, uint32_t stream, const std::string& payload) {
-    std::string out;
-    for (int i = 2; i >= 0; --i) out += static_cast<char>(payload.size() >> (8 * i));
-    out += type;
-    out += flags;
-    for (int i = 3; i >= 0; --i) out += static_cast<char>(stream >> (8 * i));
-    return out + payload;
-  }
-  void Send(const std::string& bytes) {
-    EXPECT_EQ(send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL),
-              static_cast<ssize_t>(bytes.size()));
-  }
-  int fd_ = -1;
-};
-
 TEST_F(InferenceServerTest, WithoutAKeyNoByteOfTheMessageIsAwaited) {
   options_.party = [](std::string_view authorization) -> std::optional<std::string> {
     if (authorization == "Bearer good") return "tenant";
@@ -467,6 +395,37 @@ TEST_F(InferenceServerTest, ConnectionsOfOneAddressAreBoundedAndComeBack) {
     status = stub_->Tokenize(&context, {}, &tokens);
   }
   EXPECT_TRUE(status.ok()) << status.error_message();
+}
+
+TEST_F(InferenceServerTest, PackedMessagesAreRefusedBeforeTheyAreUnpacked) {
+  options_.max_message_bytes = 1 << 20;
+  Serve();
+  v1::TokenizeRequest bomb;
+  bomb.set_prompt(std::string(8 << 20, 'x'));
+  grpc::ClientContext context;
+  context.set_compression_algorithm(GRPC_COMPRESS_GZIP);
+  v1::TokenizeResponse tokens;
+  const grpc::Status status = stub_->Tokenize(&context, bomb, &tokens);
+  // RESOURCE_EXHAUSTED would say that it was unpacked to see how large it is.
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED) << status.error_message();
+  EXPECT_THAT(status.error_message(), HasSubstr("gzip"));
+}
+
+TEST_F(InferenceServerTest, AHeadWithoutAnEndIsCut) {
+  options_.max_message_bytes = 2 << 20;
+  Serve();
+  HalfCall call(server_->port(), "");
+  constexpr int kFrames = 1'000'000;
+  EXPECT_LT(call.SendEndlessHead(kFrames), kFrames) << "16 GB of a head were taken";
+  // What is large and gets somewhere is served, as often as it comes on one connection.
+  v1::TokenizeRequest large;
+  large.set_prompt(std::string((2 << 20) - 100, 'x'));
+  for (int i = 0; i < 8; ++i) {
+    grpc::ClientContext context;
+    v1::TokenizeResponse tokens;
+    const grpc::Status status = stub_->Tokenize(&context, large, &tokens);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+  }
 }
 
 TEST_F(InferenceServerTest, ADeadlineBeyondAllClocksIsNone) {

@@ -32,6 +32,24 @@ TEST_F(PrefillRoleTest, DeliversThePromptsKvAndSaysHowMuchItWas) {
   EXPECT_EQ(p().engine->blocks().Stats().pinned, 0);
 }
 
+TEST_F(PrefillRoleTest, TimesThatNoClockCanHoldAreLongOnes) {
+  Hello();
+  const auto prompt = MakePrompt(71, 1);
+  v1::DecodeToPrefill message;
+  message.mutable_prefill()->set_transfer_id(5);
+  message.mutable_prefill()->set_timeout_ms(INT64_MAX);
+  *message.mutable_prefill()->mutable_tokens() = {prompt.begin(), prompt.end()};
+  Send(std::move(message));
+  Run();
+  Refuse(5, INT64_MIN);  // asked again soon, not in the past or never
+  Run();
+  ASSERT_EQ(reader_.Needs().size(), 2u);
+  Grant(5, 77, 5, 0, /*lease_ms=*/INT64_MAX);
+  Run();
+  ASSERT_TRUE(Last().has_done());
+  EXPECT_TRUE(executor_->Holds(prompt, GrantedBlocks(5), 0, 70));
+}
+
 TEST_F(PrefillRoleTest, ADrawIsHeededAndBringsTheLastTokensKvToo) {
   Hello();
   const auto prompt = MakePrompt(64, 1);

@@ -45,6 +45,27 @@ TEST(ServedModel, TextOfTokensIsRefusedBeforeItFillsTheMemory) {
   EXPECT_THAT(refused.error().message, HasSubstr("http.max_answer"));
 }
 
+TEST(ServedModel, TokensOfATextAreRefusedBeforeTheyFillTheMemory) {
+  Config config;
+  config.model.path = AISP_SOURCE_DIR "/models/story-7m";
+  config.http.max_answer = 64 << 10;
+  const auto model = LoadServedModel(config);
+  ASSERT_TRUE(model) << model.error().message;
+  TokenizeRequest request;
+  request.prompt = std::string(12 << 10, '1');
+  const auto served = Tokenize(**model, request);
+  ASSERT_TRUE(served) << served.error().message;
+  request.return_token_strs = true;
+  const auto refused = Tokenize(**model, request);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, AllOf(HasSubstr("65536"), HasSubstr("http.max_answer"),
+                                             HasSubstr("return_token_strs")));
+  EXPECT_EQ(refused.error().param, "prompt");
+  request.return_token_strs = false;
+  request.prompt = std::string(64 << 10, '1');
+  EXPECT_FALSE(Tokenize(**model, request));
+}
+
 TEST(ServedModel, MessagesThatATemplateCannotRenderInItsBoundsAreARequestsFault) {
   const TempFile file("endless.jinja",
                       "{% for a in range(90000) %}{% for b in messages %}{% for c in range(90000) "

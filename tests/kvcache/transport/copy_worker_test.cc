@@ -69,7 +69,7 @@ class CopyWorkerTest : public testing::Test {
     });
   }
   void Push(uint64_t peer, uint64_t bytes = 16) {
-    const auto id = completions_.Admit();
+    const auto id = completions_.Admit(KvPeerId(1));
     ASSERT_TRUE(id);
     const BlockCopy copy{0, 0, bytes};
     worker_.Push(*id, KvPeerId(peer), Epoch{peer}, {&copy, 1}, target_);

@@ -254,6 +254,26 @@ TEST_F(TcpWriterFaults, OwnerThatTakesNothingFailsAllWrites) {
   EXPECT_EQ(Write(*peer, 8).error().code, Code::kUnavailable);
 }
 
+TEST_F(TcpWriterFaults, OwnerThatTakesNothingLeavesRoomForWritesToOthers) {
+  Side honest(Lane::kTcp, nullptr);
+  const Result<KvPeerId> other =
+      writer_.transport().Connect(*honest.transport().Descriptor(), kPatience);
+  ASSERT_TRUE(other.has_value());
+  const BlockCopy all{0, 0, honest.pool().size()};
+  honest.transport().AllowEpoch(Epoch(1), {&all, 1});
+  const Result<KvPeerId> stalled = Connect(&Welcome);
+  ASSERT_TRUE(stalled.has_value());
+  size_t accepted = 0;
+  Result<WriteId> last = Write(*stalled, 4096);
+  for (; last && accepted < 100'000; ++accepted) last = Write(*stalled, 4096);
+  ASSERT_FALSE(last.has_value());
+  EXPECT_EQ(last.error().code, Code::kResourceExhausted);
+  EXPECT_GT(accepted, 1000u);
+  ASSERT_TRUE(Write(*other, 4096).has_value()) << "one that is stopped takes no place of others";
+  const std::vector<WriteCompletion> done = writer_.Await(1);
+  EXPECT_TRUE(done.at(0).status.has_value());
+}
+
 TEST_F(TcpWriterFaults, OwnerThatNeverAcknowledgesFailsTheWrite) {
   const Result<KvPeerId> peer = Connect(&Welcome);
   ASSERT_TRUE(peer.has_value());

@@ -1,0 +1,128 @@
+#include "net/connection_bytes.h"
+
+// Not netinet/tcp.h, whose tcp_info is an old one.
+#include <arpa/inet.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/strings.h"
+
+namespace aisp {
+namespace {
+
+std::string Key(const unsigned char* v6_bytes, uint16_t port) {
+  std::string key(reinterpret_cast<const char*>(v6_bytes), 16);
+  return key + ":" + std::to_string(port);
+}
+
+void MapV4(const void* v4, unsigned char* v6) {
+  constexpr unsigned char kPrefix[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF};
+  std::memcpy(v6, kPrefix, sizeof(kPrefix));
+  std::memcpy(v6 + sizeof(kPrefix), v4, 4);
+}
+
+}  // namespace
+
+std::string PeerKey(const std::string& grpc_peer) {
+  const size_t scheme = grpc_peer.find(':');
+  const size_t colon = grpc_peer.rfind(':');
+  if (scheme == std::string::npos || colon <= scheme) return "";
+  const auto port = ParseIntInRange(std::string_view(grpc_peer).substr(colon + 1), 0, 65535);
+  if (!port) return "";
+  std::string host = grpc_peer.substr(scheme + 1, colon - scheme - 1);
+  for (const char* bracket : {"%5B", "%5D", "[", "]"}) {
+    if (const size_t at = host.find(bracket); at != std::string::npos)
+      host.erase(at, std::strlen(bracket));
+  }
+  host = host.substr(0, host.find('%'));  // a zone
+  unsigned char v6[16] = {};
+  in_addr v4{};
+  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) {
+    MapV4(&v4, v6);
+  } else if (inet_pton(AF_INET6, host.c_str(), v6) != 1) {
+    return "";
+  }
+  return Key(v6, static_cast<uint16_t>(*port));
+}
+
+std::string PeerKey(const sockaddr_storage& peer) {
+  unsigned char v6[16] = {};
+  if (peer.ss_family == AF_INET6) {
+    const auto& address = reinterpret_cast<const sockaddr_in6&>(peer);
+    std::memcpy(v6, &address.sin6_addr, sizeof(v6));
+    return Key(v6, ntohs(address.sin6_port));
+  }
+  if (peer.ss_family != AF_INET) return "";
+  const auto& address = reinterpret_cast<const sockaddr_in&>(peer);
+  MapV4(&address.sin_addr, v6);
+  return Key(v6, ntohs(address.sin_port));
+}
+
+bool ConnectionBytes::Read(int fd, Counts* out) {
+  tcp_info info{};
+  socklen_t size = sizeof(info);
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 ||
+      size < offsetof(tcp_info, tcpi_bytes_received) + sizeof(info.tcpi_bytes_received))
+    return false;
+  *out = {.received = info.tcpi_bytes_received, .taken = info.tcpi_bytes_acked};
+  return true;
+}
+
+void ConnectionBytes::Add(const std::string& key, int fd) {
+  const std::lock_guard lock(mutex_);
+  if (!key.empty()) connections_[key] = {.fd = fd, .since = {}, .reading = 0, .ended = false};
+}
+
+void ConnectionBytes::Remove(const std::string& key) {
+  const std::lock_guard lock(mutex_);
+  connections_.erase(key);
+}
+
+void ConnectionBytes::OnHead(const std::string& key) {
+  const std::lock_guard lock(mutex_);
+  const auto it = connections_.find(key);
+  if (it != connections_.end()) Read(it->second.fd, &it->second.since);
+}
+
+void ConnectionBytes::OnReading(const std::string& key) {
+  const std::lock_guard lock(mutex_);
+  const auto it = connections_.find(key);
+  if (it != connections_.end()) ++it->second.reading;
+}
+
+void ConnectionBytes::OnRead(const std::string& key, bool whole) {
+  const std::lock_guard lock(mutex_);
+  const auto it = connections_.find(key);
+  if (it == connections_.end() || it->second.reading == 0) return;
+  Connection& connection = it->second;
+  --connection.reading;
+  Counts now;
+  if (!Read(connection.fd, &now)) return;
+  if (whole) {
+    connection.since = now;
+  } else {
+    // A head may be half-read now; what came may as well be of the message.
+    connection.since.received += std::min(MessageBytes(), now.received - connection.since.received);
+  }
+}
+
+size_t ConnectionBytes::Enforce() {
+  size_t over = 0;
+  const std::lock_guard lock(mutex_);
+  for (auto& [key, connection] : connections_) {
+    Counts now;
+    if (connection.ended || !Read(connection.fd, &now)) continue;
+    const uint64_t allowed =
+        kSlack + (now.taken - connection.since.taken) + connection.reading * MessageBytes();
+    if (now.received - connection.since.received <= allowed) continue;
+    connection.ended = true;
+    shutdown(connection.fd, SHUT_RDWR);
+    ++over;
+  }
+  return over;
+}
+
+}  // namespace aisp

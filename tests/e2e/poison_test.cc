@@ -1,0 +1,112 @@
+// A request in whose prompt's computation prefill workers end, against real processes: each worker
+// that has the prompt in its hands is killed, as a crash on it would end it. It is refused after
+// two of them, told which of its losses were to blame, and costs nobody else anything.
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <future>
+#include <thread>
+
+#include "tests/e2e/client.h"
+#include "tests/e2e/cluster.h"
+
+namespace aisp::e2e {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+
+constexpr int kPrefills = 3;
+constexpr const char* kPoison = "poison-1";
+
+// Ends every prefill worker as soon as it computes something, until told to stop. Only the poisoned
+// request asks for prefill workers.
+class Crashes {
+ public:
+  explicit Crashes(const Cluster& cluster) {
+    for (const auto& worker : cluster.prefill) {
+      threads_.emplace_back([this, process = worker.get(), admin = worker->Await("admin")] {
+        while (!stop_) {
+          if (Metric(admin, "aisp_num_requests_running") > 0) {
+            process->Signal(SIGKILL);
+            ++ended_;
+            return;
+          }
+          std::this_thread::sleep_for(milliseconds(2));
+        }
+      });
+    }
+  }
+  ~Crashes() { Stop(); }
+  void Stop() {
+    stop_ = true;
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+  }
+  int ended() const { return ended_; }
+
+ private:
+  std::atomic<bool> stop_{false};
+  std::atomic<int> ended_{0};
+  std::vector<std::thread> threads_;
+};
+
+// One client after another that has nothing to do with it; how many got another text than theirs.
+int ServeHonest(const std::string& http, const std::atomic<bool>& stop) {
+  const Recorded story = RecordedStories().front();
+  int wrong = 0;
+  while (!stop) {
+    const Reply reply = Chat(http, story.messages, story.completion_tokens, "local", true);
+    if (reply.text != story.text) ++wrong;
+  }
+  return wrong;
+}
+
+TEST(Poison, ARequestThatEndsPrefillWorkersIsRefusedAfterTwoAndNobodyElsePays) {
+  // Steps of 16 tokens: a prompt is long enough in a worker's hands to be seen there.
+  Cluster cluster({.prefill = kPrefills,
+                   .decode = 2,
+                   .flags = {"--dtype=f32"},
+                   .worker_flags = {"--max-prefill-chunk=16"}});
+  ASSERT_TRUE(cluster.AwaitReady());
+  std::vector<double> idle;
+  for (const auto& worker : cluster.decode)
+    idle.push_back(Metric(worker->Await("admin"), "aisp_kv_blocks_available"));
+
+  std::atomic<bool> stop{false};
+  std::future<int> honest =
+      std::async(std::launch::async, [&] { return ServeHonest(cluster.http(), stop); });
+  Crashes crashes(cluster);
+  const Json body = {{"prompt", Prose(1500, 9)}, {"max_tokens", 4}};
+  const auto refused = Connect(cluster.http())
+                           .Request("POST", "/v1/completions", body.dump(),
+                                    {{"x-aisp-prefill", "remote"}, {"x-request-id", kPoison}});
+  crashes.Stop();
+  stop = true;
+  ASSERT_TRUE(refused) << refused.error().message;
+  EXPECT_EQ(refused->status, 500) << refused->body;
+  EXPECT_THAT(refused->body, HasSubstr("workers end")) << "it says why";
+  EXPECT_EQ(crashes.ended(), 2);
+  EXPECT_EQ(Metric(cluster.http(), "aisp_poison_requests_total"), 1);
+  EXPECT_EQ(honest.get(), 0);
+
+  // The worker that is left is used, and nothing of what the dead were granted is missing.
+  for (const auto& worker : cluster.decode) EXPECT_TRUE(worker->Running());
+  const Recorded story = RecordedStories().front();
+  const Reply after = Chat(cluster.http(), story.messages, story.completion_tokens, "remote", true);
+  EXPECT_EQ(after.error, "");
+  EXPECT_EQ(after.text, story.text);
+  EXPECT_TRUE(Eventually([&] {
+    for (size_t i = 0; i < idle.size(); ++i) {
+      const std::string admin = cluster.decode[i]->Await("admin");
+      if (Metric(admin, "aisp_kv_blocks_available") != idle[i] ||
+          Metric(admin, "aisp_kv_blocks_quarantined") != 0) {
+        return false;
+      }
+    }
+    return true;
+  }));
+}
+
+}  // namespace
+}  // namespace aisp::e2e

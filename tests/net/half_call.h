@@ -1,0 +1,109 @@
+// A client of a gRPC server that sends parts of calls, byte by byte where it likes.
+#pragma once
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace aisp {
+
+// Speaks HTTP/2 far enough to send the head of a call and a part of its message.
+class HalfCall {
+ public:
+  // `authorization` and `timeout` may be empty.
+  HalfCall(uint16_t port, const std::string& authorization, const std::string& timeout = "") {
+    fd_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(port);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(connect(fd_, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+    std::string bytes = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    bytes += Frame(4, 0, 0, "");
+    std::string head;
+    const auto add = [&head](const std::string& name, const std::string& value) {
+      head += std::string(1, '\0') + Literal(name) + Literal(value);
+    };
+    add(":method", "POST");
+    add(":scheme", "http");
+    add(":path", "/aisp.v1.Inference/Generate");
+    add(":authority", "t");
+    add("te", "trailers");
+    add("content-type", "application/grpc");
+    if (!authorization.empty()) add("authorization", authorization);
+    if (!timeout.empty()) add("grpc-timeout", timeout);
+    bytes += Frame(1, 4, 1, head);
+    Send(bytes);
+  }
+  ~HalfCall() { close(fd_); }
+  // A gRPC message of `announced` bytes of which `sent` follow.
+  void Announce(uint32_t announced, size_t sent) {
+    std::string data(5, '\0');
+    for (int i = 0; i < 4; ++i) data[4 - i] = static_cast<char>(announced >> (8 * i));
+    Send(Frame(0, 0, 1, data + std::string(sent, 'x')));
+  }
+  // All that comes until the server ends the call or the connection; empty after `limit`.
+  std::string AwaitEnd(std::chrono::milliseconds limit) {
+    std::string got;
+    const auto until = std::chrono::steady_clock::now() + limit;
+    while (got.find("grpc-status") == std::string::npos) {
+      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+          until - std::chrono::steady_clock::now());
+      pollfd state{fd_, POLLIN, 0};
+      if (left.count() <= 0 || poll(&state, 1, static_cast<int>(left.count())) <= 0) return "";
+      char buffer[4096];
+      const ssize_t n = recv(fd_, buffer, sizeof(buffer), 0);
+      if (n <= 0) return got + "closed";
+      got.append(buffer, static_cast<size_t>(n));
+    }
+    return got;
+  }
+
+  // Another head, of `frames` frames and without an end; how many were taken.
+  int SendEndlessHead(int frames) {
+    if (!TrySend(Frame(1, 0, 3, std::string(1, '\0') + Literal("x") + Literal("y")))) return 0;
+    const std::string field =
+        std::string(1, '\0') + Literal("x-more") + Literal(std::string(120, 'v'));
+    std::string block;
+    while (block.size() + field.size() <= 16'000) block += field;
+    for (int i = 0; i < frames; ++i) {
+      if (!TrySend(Frame(9, 0, 3, block))) return i;
+    }
+    return frames;
+  }
+
+ private:
+  static std::string Literal(const std::string& text) {
+    return std::string(1, static_cast<char>(text.size())) + text;
+  }
+  bool TrySend(const std::string& bytes) const {
+    size_t sent = 0;
+    while (sent < bytes.size()) {
+      const ssize_t n = send(fd_, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+      if (n <= 0) return false;
+      sent += static_cast<size_t>(n);
+    }
+    return true;
+  }
+  static std::string Frame(char type, char flags, uint32_t stream, const std::string& payload) {
+    std::string out;
+    for (int i = 2; i >= 0; --i) out += static_cast<char>(payload.size() >> (8 * i));
+    out += type;
+    out += flags;
+    for (int i = 3; i >= 0; --i) out += static_cast<char>(stream >> (8 * i));
+    return out + payload;
+  }
+  void Send(const std::string& bytes) {
+    EXPECT_EQ(send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(bytes.size()));
+  }
+  int fd_ = -1;
+};
+
+}  // namespace aisp
