@@ -191,7 +191,7 @@ void Router::Impl::LearnFromEnd(const Request& request, Duration tpot) {
   const double measured_ms = ToMs(tpot);
   metrics.tpot_error_ratio.Observe(std::abs(measured_ms - placed.tpot_ms) / measured_ms);
   pool.tpot_extra_ms.Add(measured_ms - placed.step_ms, clock->Now());
-  pool.step_ms.Learn(placed.step_ms, measured_ms, clock->Now());
+  pool.tpot.Learn(placed.step_ms, measured_ms, clock->Now());
 }
 
 void Router::Impl::OnAttemptEnded(Request& request, const v1::TokenEvent& event) {
