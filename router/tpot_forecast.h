@@ -20,12 +20,9 @@ class TpotForecast {
   // `predicted_ms`: a step, at the placement; `measured_ms`: a token of the whole answer, on
   // average.
   void Learn(double predicted_ms, double measured_ms, Instant now) {
-    if (count_ >= kEnough) LearnError(measured_ms / Mean(predicted_ms) - 1);
+    if (count_ >= kLittle) measured_ms = WithinReason(Mean(predicted_ms), measured_ms);
     const double weight = std::max(kWeight, 1.0 / static_cast<double>(++count_));
-    double came = measured_ms - measured_;
-    // What is far out (a stopped process) counts as what is just usual.
-    const double most = kHuber * std::max(spread_, kLeastSpread) * measured_;
-    if (count_ > kEnough) came = std::clamp(came, -most, most);
+    const double came = measured_ms - measured_;
     const double off = predicted_ms - predicted_;
     predicted_ += weight * off;
     measured_ += weight * came;
@@ -37,7 +34,7 @@ class TpotForecast {
 
   // Half of all answers are slower. `predicted_ms` as it is where little was learnt, or long ago.
   double Median(double predicted_ms, Instant now) const {
-    if (count_ < kEnough) return predicted_ms;
+    if (count_ < kLittle) return predicted_ms;
     const double kept = std::exp2(-std::max(0.0, ToMs(now - last_) - kHoldMs) / kHoldMs);
     return predicted_ms + kept * (Mean(predicted_ms) * (1 + median_) - predicted_ms);
   }
@@ -51,12 +48,13 @@ class TpotForecast {
   static constexpr double kHuber = 4;
   static constexpr double kLeastSpread = 0.02;
   static constexpr double kHoldMs = 2000;
-  static constexpr uint64_t kEnough = 16;
   // Errors of the last answers, on average, that are so many times the usual ones are no chance:
-  // the load or the workers have changed, and what was learnt counts for no more than those.
+  // the load or the workers have changed, and what was learnt counts for little.
   static constexpr double kLatelyWeight = 0.1;
-  static constexpr double kSurely = 3;
-  static constexpr uint64_t kLately = 20;
+  static constexpr double kMostOfOne = 0.25;  // of one answer's error
+  static constexpr double kSurely = 5;
+  static constexpr uint64_t kLittle = 10;  // answers
+  static constexpr int kLately = 20;
 
   double Mean(double predicted_ms) const {
     const double doubt = kDoubt * kDoubt * predicted_ * predicted_;
@@ -65,16 +63,25 @@ class TpotForecast {
     return std::max(measured_ + slope * (predicted_ms - predicted_), 0.1 * predicted_ms);
   }
 
-  void LearnError(double error) {
-    const double weight = std::max(kWeight, 1.0 / static_cast<double>(count_));
-    median_ += kMedianStep * spread_ * (error > median_ ? 1 : -1);
-    spread_ += weight * (std::abs(error) - spread_);
-    lately_ += kLatelyWeight * (std::clamp(error, -1.0, 1.0) - lately_);
-    if (++since_change_ > kLately && std::abs(lately_) > kSurely * std::max(usual_, kLeastSpread)) {
-      count_ = std::min(count_, kLately);
-      since_change_ = 0;
+  // What is far out (a stopped process) counts as what is just usual, unless all is.
+  double WithinReason(double expected_ms, double measured_ms) {
+    const double error = measured_ms / expected_ms - 1;
+    const double limit = kHuber * std::max(spread_, kLeastSpread);
+    const double weight = std::max(kWeight, 1.0 / static_cast<double>(++errors_));
+    const double most = std::max(limit, kMostOfOne);
+    lately_ += kLatelyWeight * (std::clamp(error, -most, most) - lately_);
+    if (--rest_ < 0 && std::abs(lately_) > kSurely * std::max(usual_, kLeastSpread)) {
+      count_ = std::min(count_, kLittle);
+      rest_ = kLately;
     }
-    usual_ += weight * (std::abs(lately_) - usual_);
+    median_ += kMedianStep * spread_ * (error > median_ ? 1 : -1);
+    // What a change brings says nothing of what is usual.
+    if (rest_ <= 0 || errors_ <= kLately) {
+      spread_ += weight * (std::min(std::abs(error), limit) - spread_);
+      usual_ += weight * (std::abs(lately_) - usual_);
+    }
+    const double counts = rest_ > 0 ? std::max(limit, kMostOfOne * 2) : limit;
+    return expected_ms * (1 + std::clamp(error, -counts, counts));
   }
 
   double predicted_ = 0, measured_ = 0;  // means
@@ -83,8 +90,9 @@ class TpotForecast {
   double spread_ = 0;  // mean of the relative error
   double lately_ = 0;  // mean error of the last answers, and what its amount usually is
   double usual_ = 0;
-  uint64_t count_ = 0;
-  uint64_t since_change_ = 0;
+  uint64_t count_ = 0;   // answers that count
+  uint64_t errors_ = 0;  // that were seen
+  int rest_ = kLately;   // answers, until another change may be seen
   Instant last_;
 };
 
