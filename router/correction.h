@@ -122,6 +122,25 @@ class SteadyRate {
   EventRate squares_{kLongS};
 };
 
+// By how many mean errors a TPOT must be predicted below what a request asks for, learnt from those
+// that were taken near their limit: a few of a hundred shall miss it. Near the most that workers
+// can serve errors are large and a fixed margin refuses too many; where all come at once it refuses
+// too few.
+class AdmissionMargin {
+ public:
+  double value() const { return value_; }
+  void Learn(bool missed) {
+    value_ = std::clamp(value_ + kStep * (missed ? 1 - kMisses : -kMisses), kLeast, kMost);
+  }
+
+ private:
+  static constexpr double kMisses = 0.04;
+  static constexpr double kStep = 0.1;
+  static constexpr double kLeast = 1.2;
+  static constexpr double kMost = 4;
+  double value_ = 2;
+};
+
 // Of the TTFT: what is added to the request's own part, and a factor of the time that it waits for
 // others. They are learnt apart, or a burst's error would be taken off prompts that find an idle
 // worker.

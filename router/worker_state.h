@@ -37,6 +37,7 @@ struct PoolModel {
   // that has just had many need not have as many again.
   RunningMean tpot_extra_ms{0};
   TpotForecast tpot;  // of the same steps
+  AdmissionMargin margin;
   // Requests that other routers placed, as workers count them.
   EventRate others;
   // What views were made of, numbered: see WorkerView::made_of.
