@@ -37,6 +37,8 @@ struct RouteBench {
   // And for what workers say meanwhile (tokens, prefixes, telemetry), a request.
   double heard_us = 0;
   double cached = 0;  // part of the prompt tokens that the workers placed on had
+  // Of which workers in which order: equal where all placements were.
+  uint64_t placements = 0;
   // One core is busy with so many requests a second.
   double PerSecond() const { return 1e6 / (place_mean_us + heard_us); }
 };

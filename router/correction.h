@@ -122,41 +122,23 @@ class SteadyRate {
   EventRate squares_{kLongS};
 };
 
-// How far predictions' deviations from their mean came true: rows that run now are gone before an
-// answer is over, and the next requests go where few run. Only so much of a deviation is told on.
-class Calibration {
+// By how many mean errors a TPOT must be predicted below what a request asks for, learnt from those
+// that were taken near their limit: a few of a hundred shall miss it. Near the most that workers
+// can serve errors are large and a fixed margin refuses too many; where all come at once it refuses
+// too few.
+class AdmissionMargin {
  public:
-  void Learn(double predicted, double measured, Instant now) {
-    const double weight = std::max(kWeight, 1.0 / static_cast<double>(++count_));
-    const double off = predicted - predicted_;
-    const double came = measured - measured_;
-    predicted_ += weight * off;
-    measured_ += weight * came;
-    if (count_ == 1) return;
-    variance_ += weight * ((1 - weight) * off * off - variance_);
-    covariance_ += weight * ((1 - weight) * off * came - covariance_);
-    last_ = now;
-  }
-  // What `predicted` is worth; as it is where nothing was learnt lately.
-  double Apply(double predicted, Instant now) const {
-    if (count_ < kEnough) return predicted;
-    // As if a few had been right: where all are alike nothing is known of deviations.
-    const double doubt = kDoubt * kDoubt * predicted_ * predicted_;
-    const double slope = std::clamp((covariance_ + doubt) / (variance_ + doubt), kLeast, 1.0);
-    const double kept = std::exp2(-std::max(0.0, ToMs(now - last_) - kHoldMs) / kHoldMs);
-    return predicted + kept * (1 - slope) * (predicted_ - predicted);
+  double value() const { return value_; }
+  void Learn(bool missed) {
+    value_ = std::clamp(value_ + kStep * (missed ? 1 - kMisses : -kMisses), kLeast, kMost);
   }
 
  private:
-  static constexpr double kWeight = 0.02;
-  static constexpr double kDoubt = 0.03;
-  static constexpr double kLeast = 0.1;
-  static constexpr double kHoldMs = 2000;
-  static constexpr uint64_t kEnough = 16;
-
-  double predicted_ = 0, measured_ = 0, variance_ = 0, covariance_ = 0;
-  uint64_t count_ = 0;
-  Instant last_;
+  static constexpr double kMisses = 0.04;
+  static constexpr double kStep = 0.1;
+  static constexpr double kLeast = 1.2;
+  static constexpr double kMost = 4;
+  double value_ = 2;
 };
 
 // Of the TTFT: what is added to the request's own part, and a factor of the time that it waits for

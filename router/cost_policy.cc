@@ -168,9 +168,9 @@ void CostPolicy::SetStep(const RequestSummary& request, const WorkerView& decode
   // However short answers were: a step takes its time.
   cost->tpot_ms = cost->step_ms + std::max(decode.tpot_extra.value, -0.3 * cost->step_ms);
   // A row more is a longer step for all of them.
-  cost->tpot_high_ms =
-      cost->tpot_ms + kMargin * std::clamp(decode.tpot_extra.spread, kLeastSpread * cost->tpot_ms,
-                                           kMostSpread * cost->tpot_ms);
+  cost->tpot_high_ms = cost->tpot_ms + decode.tpot_margin * std::clamp(decode.tpot_extra.spread,
+                                                                       kLeastSpread * cost->tpot_ms,
+                                                                       kMostSpread * cost->tpot_ms);
   cost->spares_others = request.others.MetBy(0, cost->tpot_high_ms);
 }
 
@@ -389,6 +389,7 @@ Result<Placement> CostPolicy::Pick(const RequestSummary& request,
   placement.ttft_wait_ms = chosen.cost.ttft_wait_ms;
   placement.ttft_fetch_ms = chosen.cost.ttft_fetch_ms;
   placement.step_ms = chosen.cost.step_ms;
+  placement.tpot_high_ms = chosen.cost.tpot_high_ms;
   // A prediction of a worker that has hardly run is not held against the request.
   const bool known = workers[static_cast<size_t>(chosen.decode)].known;
   placement.known = known;

@@ -70,6 +70,7 @@ struct WorkerView {
   LearntTtft remote_ttft;  // of prompts that a prefill worker computes
   Learnt fetch_extra;      // ms to add to prompts whose beginning it pulls first; of any worker
   Learnt tpot_extra;       // ms to add to a step of nothing but decodes; of all workers
+  double tpot_margin = 2;  // AdmissionMargin
   // Workers have run enough steps for a prediction to be held against a request.
   bool known = false;
   // Names the state of its worker that it was made of; what changes without one is set each time.
@@ -170,6 +171,7 @@ struct Placement {
   double ttft_wait_ms = 0;    // and what it waits for others
   double ttft_fetch_ms = 0;   // of ttft_ms: the correction of what is pulled first
   double step_ms = 0;         // tpot_ms without its correction
+  double tpot_high_ms = 0;    // what the time for a token shall rarely exceed
   bool known = true;          // by workers that have run enough steps
   bool meets = true;          // the request's objective, as far as was predicted
   bool keeps_asked = true;    // what of it the request asks for

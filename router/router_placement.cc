@@ -175,8 +175,6 @@ Result<Router::Impl::Choice> Router::Impl::Choose(Request& request) {
   }
   if (!placement) return tl::unexpected(placement.error());
   choice.placement = std::move(*placement);
-  Placement& chosen = choice.placement;
-  chosen.tpot_ms += pool.step_ms.Apply(chosen.step_ms, clock->Now()) - chosen.step_ms;
   return choice;
 }
 
@@ -391,7 +389,10 @@ Status Router::Impl::Dispatch(Request& request, const Choice& choice) {
   route.decode_worker = request.worker;
   route.reason = placement.reason;
   route.predicted_ttft_ms = placement.ttft_ms;
-  route.predicted_tpot_ms = placement.tpot_ms;
+  request.placed = placement;
+  // Placements are compared by their means; who asks is told what half of all answers keep.
+  if (placement.step_ms > 0) request.placed.tpot_ms = pool.tpot.Median(placement.step_ms, now);
+  route.predicted_tpot_ms = request.placed.tpot_ms;
   route.cached_tokens_decode = static_cast<uint32_t>(views[placement.decode].cached_tokens);
   route.pull_worker = request.pulls_from;
   route.pull_tokens = static_cast<uint32_t>(placement.pull.tokens);
@@ -419,7 +420,6 @@ Status Router::Impl::Dispatch(Request& request, const Choice& choice) {
                   on_decode.cost.PromptMs(work, on_decode.chunk_tokens, on_decode.RunningBeside()));
   }
   Promise(request, *states[placement.prefill >= 0 ? placement.prefill : placement.decode]);
-  request.placed = placement;
   if (!request.spec.answer_key.empty()) keyed.try_emplace(AnswerName(request.spec), request.id);
   metrics.CountRoute(placement.reason);
   if (options.pulls != PrefixPulls::kOff) metrics.CountPull(placement.pull.verdict);

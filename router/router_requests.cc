@@ -190,8 +190,12 @@ void Router::Impl::LearnFromEnd(const Request& request, Duration tpot) {
     return;
   const double measured_ms = ToMs(tpot);
   metrics.tpot_error_ratio.Observe(std::abs(measured_ms - placed.tpot_ms) / measured_ms);
+  const double asked_ms = request.spec.objective.tpot_ms;
+  constexpr double kNear = 0.85;
+  if (asked_ms > 0 && placed.tpot_high_ms > kNear * asked_ms)
+    pool.margin.Learn(measured_ms > asked_ms);
   pool.tpot_extra_ms.Add(measured_ms - placed.step_ms, clock->Now());
-  pool.step_ms.Learn(placed.step_ms, measured_ms, clock->Now());
+  pool.tpot.Learn(placed.step_ms, measured_ms, clock->Now());
 }
 
 void Router::Impl::OnAttemptEnded(Request& request, const v1::TokenEvent& event) {

@@ -263,6 +263,7 @@ void WorkerState::SetView(Instant now, const PoolModel& pool, bool yields, Worke
   view->remote_ttft = {correction.remote.offset_ms.At(now), correction.remote.wait_factor.At(now)};
   view->fetch_extra = correction.fetch_ms.At(now);
   view->tpot_extra = pool.tpot_extra_ms.At(now);
+  view->tpot_margin = pool.margin.value();
   view->queued_prompts = queued_prompts + others_prompts;
   view->known = pool.steps.samples() >= kKnown;
 }

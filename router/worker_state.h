@@ -22,6 +22,7 @@
 #include "router/prefix_view.h"
 #include "router/router.h"
 #include "router/step_time_model.h"
+#include "router/tpot_forecast.h"
 
 namespace aisp {
 
@@ -35,7 +36,8 @@ struct PoolModel {
   // them add. One for all workers, since the next prompts go where the router sends them: a worker
   // that has just had many need not have as many again.
   RunningMean tpot_extra_ms{0};
-  Calibration step_ms;  // of the same steps as predicted
+  TpotForecast tpot;  // of the same steps
+  AdmissionMargin margin;
   // Requests that other routers placed, as workers count them.
   EventRate others;
   // What views were made of, numbered: see WorkerView::made_of.

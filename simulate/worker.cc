@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "common/check.h"
 #include "common/prefix_hash.h"
@@ -46,7 +47,7 @@ Worker::Worker(std::string id, bool prefill, const WorkerProfile& profile,
       random_(seed),
       cache_(profile.blocks) {}
 
-v1::Register Worker::Registration(uint32_t max_tokens) const {
+v1::Register Worker::Registration() const {
   v1::Register r;
   r.set_worker_id(id_);
   r.set_incarnation(kIncarnation);
@@ -57,7 +58,8 @@ v1::Register Worker::Registration(uint32_t max_tokens) const {
   *r.mutable_fingerprint() = fingerprint_;
   r.set_kv_address(id_);
   r.set_host_id("simulated");
-  r.set_max_sequence_tokens(max_tokens);
+  r.set_max_sequence_tokens(static_cast<uint32_t>(std::min<int64_t>(
+      profile_.blocks * profile_.block_tokens, std::numeric_limits<int32_t>::max())));
   r.set_max_running(static_cast<uint32_t>(profile_.max_running));
   r.set_max_batch_tokens(static_cast<uint32_t>(profile_.max_batch_tokens));
   r.set_max_prefill_chunk(static_cast<uint32_t>(profile_.chunk_tokens));

@@ -73,7 +73,7 @@ class Worker {
   Worker(std::string id, bool prefill, const WorkerProfile& profile,
          const v1::Fingerprint& fingerprint, LinkId link, uint64_t seed, World* world);
 
-  v1::Register Registration(uint32_t max_tokens) const;
+  v1::Register Registration() const;
   void OnRouterMessage(const v1::RouterMessage& message);
   void OnJob(Worker& decode, uint64_t wire_id);
   void OnKv(uint64_t wire_id);

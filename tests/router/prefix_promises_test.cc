@@ -116,30 +116,5 @@ TEST(SteadyRate, TakesChanceForChanceAndABurstForABurst) {
   EXPECT_GT(steady.PerSecond(now), 0.6 * 60 * 90) << "five times as many come";
 }
 
-TEST(Calibration, TellsOnWhatOfDeviationsComesTrue) {
-  const auto learn = [](double part) {
-    SplitMix64 random(4);
-    Calibration calibration;
-    Instant now{};
-    for (int i = 0; i < 400; ++i) {
-      now = now + std::chrono::milliseconds(20);
-      const double off = 2 * random.Uniform() - 1;
-      calibration.Learn(6 + off, 7 + part * off, now);
-    }
-    return std::pair(calibration.Apply(7, now),
-                     calibration.Apply(7, now + std::chrono::seconds(60)));
-  };
-  EXPECT_NEAR(learn(0.3).first, 6.3, 0.1) << "its mean error is another correction's";
-  EXPECT_NEAR(learn(1).first, 7, 0.05);
-  EXPECT_NEAR(learn(0.3).second, 7, 0.01) << "of what was a minute ago nothing is known";
-}
-
-TEST(Calibration, WhereAllPredictionsWereAlikeNothingIsKnownOfDeviations) {
-  Calibration calibration;
-  Instant now{};
-  for (int i = 0; i < 400; ++i) calibration.Learn(6, 7, now = now + std::chrono::milliseconds(20));
-  EXPECT_NEAR(calibration.Apply(9, now), 9, 1e-6);
-}
-
 }  // namespace
 }  // namespace aisp

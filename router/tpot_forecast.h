@@ -1,0 +1,99 @@
+// TpotForecast: what an answer's time per token will be, told at its placement, from what a step is
+// predicted to take at that moment. Rows that run now are gone before an answer is over, and those
+// that come next go where few run: of a deviation from the mean only a part comes true. Which part,
+// the mean, and where the middle of what came lies between the mean and its tail are learnt from
+// answers that ended.
+//
+// Plain values. The router's thread.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "common/clock.h"
+
+namespace aisp {
+
+class TpotForecast {
+ public:
+  // `predicted_ms`: a step, at the placement; `measured_ms`: a token of the whole answer, on
+  // average.
+  void Learn(double predicted_ms, double measured_ms, Instant now) {
+    if (count_ >= kLittle) measured_ms = WithinReason(Mean(predicted_ms), measured_ms);
+    const double weight = std::max(kWeight, 1.0 / static_cast<double>(++count_));
+    const double came = measured_ms - measured_;
+    const double off = predicted_ms - predicted_;
+    predicted_ += weight * off;
+    measured_ += weight * came;
+    last_ = now;
+    if (count_ == 1) return;
+    variance_ += weight * ((1 - weight) * off * off - variance_);
+    covariance_ += weight * ((1 - weight) * off * came - covariance_);
+  }
+
+  // Half of all answers are slower. `predicted_ms` as it is where little was learnt, or long ago.
+  double Median(double predicted_ms, Instant now) const {
+    if (count_ < kLittle) return predicted_ms;
+    const double kept = std::exp2(-std::max(0.0, ToMs(now - last_) - kHoldMs) / kHoldMs);
+    return predicted_ms + kept * (Mean(predicted_ms) * (1 + median_) - predicted_ms);
+  }
+
+ private:
+  static constexpr double kWeight = 0.005;  // the last two hundred or so count
+  static constexpr double kMedianStep = 0.005;
+  // As if a few had been right: where all are alike nothing is known of deviations.
+  static constexpr double kDoubt = 0.03;
+  static constexpr double kLeastSlope = 0.1;
+  static constexpr double kHuber = 4;
+  static constexpr double kLeastSpread = 0.02;
+  static constexpr double kHoldMs = 2000;
+  // Errors of the last answers, on average, that are so many times the usual ones are no chance:
+  // the load or the workers have changed, and what was learnt counts for little.
+  static constexpr double kLatelyWeight = 0.1;
+  static constexpr double kMostOfOne = 0.25;  // of one answer's error
+  static constexpr double kSurely = 5;
+  static constexpr uint64_t kLittle = 10;  // answers
+  static constexpr int kLately = 20;
+
+  double Mean(double predicted_ms) const {
+    const double doubt = kDoubt * kDoubt * predicted_ * predicted_;
+    const double slope = std::clamp((covariance_ + doubt) / (variance_ + doubt), kLeastSlope, 1.0);
+    // However far what was predicted lies from what was before: no token takes no time.
+    return std::max(measured_ + slope * (predicted_ms - predicted_), 0.1 * predicted_ms);
+  }
+
+  // What is far out (a stopped process) counts as what is just usual, unless all is.
+  double WithinReason(double expected_ms, double measured_ms) {
+    const double error = measured_ms / expected_ms - 1;
+    const double limit = kHuber * std::max(spread_, kLeastSpread);
+    const double weight = std::max(kWeight, 1.0 / static_cast<double>(++errors_));
+    const double most = std::max(limit, kMostOfOne);
+    lately_ += kLatelyWeight * (std::clamp(error, -most, most) - lately_);
+    if (--rest_ < 0 && std::abs(lately_) > kSurely * std::max(usual_, kLeastSpread)) {
+      count_ = std::min(count_, kLittle);
+      rest_ = kLately;
+    }
+    median_ += kMedianStep * spread_ * (error > median_ ? 1 : -1);
+    // What a change brings says nothing of what is usual.
+    if (rest_ <= 0 || errors_ <= kLately) {
+      spread_ += weight * (std::min(std::abs(error), limit) - spread_);
+      usual_ += weight * (std::abs(lately_) - usual_);
+    }
+    const double counts = rest_ > 0 ? std::max(limit, kMostOfOne * 2) : limit;
+    return expected_ms * (1 + std::clamp(error, -counts, counts));
+  }
+
+  double predicted_ = 0, measured_ = 0;  // means
+  double variance_ = 0, covariance_ = 0;
+  double median_ = 0;  // of measured over mean, less one
+  double spread_ = 0;  // mean of the relative error
+  double lately_ = 0;  // mean error of the last answers, and what its amount usually is
+  double usual_ = 0;
+  uint64_t count_ = 0;   // answers that count
+  uint64_t errors_ = 0;  // that were seen
+  int rest_ = kLately;   // answers, until another change may be seen
+  Instant last_;
+};
+
+}  // namespace aisp

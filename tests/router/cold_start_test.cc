@@ -1,0 +1,73 @@
+// A worker that has just registered has no history: it is neither flooded nor left idle.
+#include <gtest/gtest.h>
+
+#include "tests/router/router_harness.h"
+
+namespace aisp {
+namespace {
+
+// Four rows run there; steps of decodes take 5 ms, those with prompts 5 ms and 0.1 a token.
+v1::Telemetry BusySteps(RouterHarness& h) {
+  v1::Telemetry t = h.ReadyTelemetry();
+  t.set_running(4);
+  for (uint32_t i = 0; i < 160; ++i) {
+    v1::StepSample* sample = t.add_steps();
+    const uint32_t tokens = i % 2 == 0 ? 0 : 100 + 2 * i;
+    sample->set_prefill_tokens(tokens);
+    sample->set_prefill_context(uint64_t{tokens} * (tokens + 1) / 2);
+    sample->set_decode_rows(1 + i % 4);
+    sample->set_decode_context(uint64_t{300} * (1 + i % 4));
+    sample->set_duration_ns(5'000'000 + tokens * 100'000ull);
+  }
+  return t;
+}
+
+RouterRequest Fresh(RouterHarness& h, int number) {
+  RouterRequest request = h.Request(400, /*max_new_tokens=*/64);
+  std::vector<TokenId> tokens(400);
+  for (size_t i = 0; i < tokens.size(); ++i)
+    tokens[i] = static_cast<TokenId>((static_cast<size_t>(number) * 37 + i * 11) % 250);
+  tokens[0] = static_cast<TokenId>(number);
+  request.tokens = std::move(tokens);
+  return request;
+}
+
+// Of `requests` that come within a moment, how many go to each of the links.
+std::vector<size_t> Placed(RouterHarness& h, const std::vector<LinkId>& links, int requests) {
+  std::vector<RecordingObserver> observers(static_cast<size_t>(requests));
+  for (int i = 0; i < requests; ++i) {
+    EXPECT_TRUE(h.Submit(Fresh(h, i), &observers[static_cast<size_t>(i)]));
+    h.Advance(std::chrono::milliseconds(1));
+  }
+  std::vector<size_t> counts;
+  for (const LinkId link : links) counts.push_back(h.Generates(link).size());
+  for (const LinkId link : links)
+    h.router.OnLinkDown(link, {Code::kUnavailable, "the test is over"});
+  h.Advance(std::chrono::hours(1));  // nobody is left to wait for
+  return counts;
+}
+
+TEST(ColdStart, AWorkerWithoutHistoryIsNeitherFloodedNorStarved) {
+  RouterHarness h;
+  const LinkId a = h.AddDecode("a"), b = h.AddDecode("b");
+  h.Report(a, BusySteps(h));
+  h.Report(b, BusySteps(h));
+  const LinkId fresh = h.AddDecode("fresh");
+  const std::vector<size_t> counts = Placed(h, {a, b, fresh}, 30);
+  EXPECT_EQ(counts[0] + counts[1] + counts[2], 30u);
+  // It is idle, so that it may get more than its third; what it was sent counts at once.
+  EXPECT_GE(counts[2], 8u);
+  EXPECT_LE(counts[2], 18u);
+}
+
+TEST(ColdStart, WorkersOfWhichNobodyKnowsAnythingShareABurst) {
+  RouterHarness h;
+  const std::vector<LinkId> links = {h.AddDecode("a"), h.AddDecode("b"), h.AddDecode("c")};
+  for (const size_t count : Placed(h, links, 30)) {
+    EXPECT_GE(count, 7u);
+    EXPECT_LE(count, 13u);
+  }
+}
+
+}  // namespace
+}  // namespace aisp
