@@ -1,6 +1,7 @@
 #include "constrain/language.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "text/utf8.h"
 
@@ -74,19 +75,108 @@ TermId Languages::Set(const CharSet& set) {
   return Intern({Op::kSet, false, true, it->second, 0, 0, {}});
 }
 
+bool Languages::BeginsWithAnyText(TermId t) const {
+  const Term& term = terms_[static_cast<size_t>(t)];
+  return t == kAnyText || (term.op == Op::kConcat && term.a == kAnyText);
+}
+
+TermId Languages::LeastTimes(TermId repeat) {
+  const Term& term = terms_[static_cast<size_t>(repeat)];
+  return Repeat(term.a, term.b, term.b);
+}
+
 TermId Languages::Concat(TermId a, TermId b) {
   if (a == kNothing || b == kNothing) return kNothing;
   if (a == kEmptyText) return b;
   if (b == kEmptyText) return a;
-  if (a == kAnyText && b == kAnyText) return a;
+  if (a == kAnyText && BeginsWithAnyText(b)) return b;
   const Term& left = terms_[static_cast<size_t>(a)];
   if (left.op == Op::kConcat) {
     const TermId head = left.a, tail = left.b;
     return Concat(head, Concat(tail, b));
   }
+  if (left.op == Op::kRepeat && left.b != left.c && a != kAnyText && BeginsWithAnyText(b)) {
+    return Concat(LeastTimes(a), b);
+  }
   const Term& right = terms_[static_cast<size_t>(b)];
+  if (a == kAnyText && right.op == Op::kRepeat && right.b != right.c) {
+    return Concat(a, LeastTimes(b));
+  }
+  if (a == kAnyText && right.op == Op::kConcat) {
+    const TermId head = right.a, tail = right.b;
+    const Term& first = terms_[static_cast<size_t>(head)];
+    if (first.op == Op::kRepeat && first.b != first.c) {
+      return Concat(a, Concat(LeastTimes(head), tail));
+    }
+  }
   return Intern(
       {Op::kConcat, left.nullable && right.nullable, left.plain && right.plain, a, b, 0, {}});
+}
+
+bool Languages::MergeRepeats(std::vector<TermId>* parts) {
+  struct Counted {
+    TermId body, tail;
+    int64_t min, max;
+    TermId whole;
+    auto Key() const { return std::tie(body, tail, min, max); }
+  };
+  constexpr int64_t kNoEnd = INT64_MAX - 1;
+  std::vector<Counted> counted;
+  for (const TermId part : *parts) {
+    const Term& term = terms_[static_cast<size_t>(part)];
+    const bool alone = term.op != Op::kConcat;
+    const Term& repeat = alone ? term : terms_[static_cast<size_t>(term.a)];
+    if (repeat.op != Op::kRepeat) continue;
+    counted.push_back({repeat.a, alone ? kEmptyText : term.b, repeat.b,
+                       repeat.c == kUnbounded ? kNoEnd : repeat.c, part});
+  }
+  if (counted.size() < 2) return false;
+  std::sort(counted.begin(), counted.end(),
+            [](const Counted& a, const Counted& b) { return a.Key() < b.Key(); });
+  bool merged = false;
+  for (size_t i = 0, next = 1; i < counted.size(); i = next, next = i + 1) {
+    Counted all = counted[i];
+    for (; next < counted.size(); ++next) {
+      const Counted& other = counted[next];
+      if (other.body != all.body || other.tail != all.tail || other.min > all.max + 1) break;
+      if (other.whole == all.whole) continue;
+      all.max = std::max(all.max, other.max);
+      std::erase(*parts, other.whole);
+    }
+    if (next == i + 1) continue;
+    std::erase(*parts, all.whole);
+    const auto max = all.max == kNoEnd ? kUnbounded : static_cast<int32_t>(all.max);
+    parts->push_back(Concat(Repeat(all.body, static_cast<int32_t>(all.min), max), all.tail));
+    merged = true;
+  }
+  return merged;
+}
+
+bool Languages::MergeHeads(std::vector<TermId>* parts) {
+  std::vector<std::pair<TermId, TermId>> by_head;
+  for (const TermId part : *parts) {
+    const Term& term = terms_[static_cast<size_t>(part)];
+    if (term.op == Op::kConcat) by_head.emplace_back(term.a, part);
+  }
+  if (by_head.size() < 2) return false;
+  std::sort(by_head.begin(), by_head.end());
+  by_head.erase(std::unique(by_head.begin(), by_head.end()), by_head.end());
+  std::vector<TermId> gone, merged;
+  for (size_t i = 0, next = 0; i < by_head.size(); i = next) {
+    const TermId head = by_head[i].first;
+    std::vector<TermId> tails;
+    for (; next < by_head.size() && by_head[next].first == head; ++next) {
+      tails.push_back(terms_[static_cast<size_t>(by_head[next].second)].b);
+    }
+    if (tails.size() < 2) continue;
+    for (size_t k = i; k < next; ++k) gone.push_back(by_head[k].second);
+    merged.push_back(Concat(head, Union(tails)));
+  }
+  if (merged.empty()) return false;
+  std::sort(gone.begin(), gone.end());
+  std::erase_if(*parts, [&](TermId t) { return std::binary_search(gone.begin(), gone.end(), t); });
+  parts->insert(parts->end(), merged.begin(), merged.end());
+  return true;
 }
 
 TermId Languages::Make(Op op, const std::vector<TermId>& parts) {
@@ -120,6 +210,7 @@ TermId Languages::Make(Op op, const std::vector<TermId>& parts) {
     if (merged == kNothing && !is_union) return kNothing;
     out.push_back(merged);
   }
+  if (is_union && (MergeRepeats(&out) || MergeHeads(&out))) return Make(op, out);
   std::sort(out.begin(), out.end());
   out.erase(std::unique(out.begin(), out.end()), out.end());
   if (out.empty()) return is_union ? kNothing : kAnyText;

@@ -84,8 +84,17 @@ class Languages {
   };
 
   TermId Intern(Term term);
+  bool BeginsWithAnyText(TermId t) const;
+  // A repetition as it stands beside any text, which takes what comes more often than it must:
+  // without this, `[a-z]{1,2048}` found anywhere is an automaton of millions of steps.
+  TermId LeastTimes(TermId repeat);
   void Grow();
   TermId Make(Op op, const std::vector<TermId>& parts);
+  // Parts of a union that are one thing repeated, and then the same, become one where their numbers
+  // of times adjoin: else `[^/]+.{3,1000}` has states of a thousand parts. True: something did.
+  bool MergeRepeats(std::vector<TermId>* parts);
+  // Parts of a union that begin with the same term become one. True: some did.
+  bool MergeHeads(std::vector<TermId>* parts);
   TermId TrieOf(const std::vector<std::u32string>& texts, size_t begin, size_t end, size_t depth);
   // Derive, below what was asked for: terms that were met before are not derived again.
   TermId DeriveBelow(TermId t, uint32_t c);

@@ -159,6 +159,11 @@ TEST(JsonSchema, ExactlyOneIsNeitherNoneNorBoth) {
   EXPECT_TRUE(Allows(schema, "9"));
   EXPECT_FALSE(Allows(schema, "15"));
   EXPECT_FALSE(Allows(schema, "2"));
+  // A sign and a point leave all 37 digits open, of which a common multiple is beyond any integer.
+  EXPECT_TRUE(Allows(schema, "-9"));
+  EXPECT_TRUE(Allows(schema, "-10.0"));
+  EXPECT_FALSE(Allows(schema, "-15"));
+  EXPECT_FALSE(Allows(schema, "-0.5"));
   const char* objects = R"({"type":"object","oneOf":[{"required":["a"]},{"required":["b"]}]})";
   EXPECT_TRUE(Allows(objects, R"({"a":1})"));
   EXPECT_FALSE(Allows(objects, R"({"a":1,"b":1})"));
