@@ -1,6 +1,7 @@
 #include "constrain/language.h"
 
 #include <algorithm>
+#include <bit>
 #include <tuple>
 
 #include "text/utf8.h"
@@ -54,6 +55,7 @@ TermId Languages::Intern(Term term) {
     return kNothing;
   }
   table_[at] = static_cast<TermId>(terms_.size());
+  term.alphabet = AlphabetOf(term);
   terms_.push_back(std::move(term));
   hashes_.push_back(hash);
   return table_[at];
@@ -73,6 +75,83 @@ TermId Languages::Set(const CharSet& set) {
   const auto [it, fresh] = set_ids_.try_emplace(set, static_cast<int32_t>(sets_.size()));
   if (fresh) sets_.push_back(set);
   return Intern({Op::kSet, false, true, it->second, 0, 0, {}});
+}
+
+Languages::Alphabet Languages::AlphabetOf(const CharSet& set) const {
+  Alphabet out;
+  for (const auto& [from, to] : set.ranges()) {
+    for (uint32_t c = from; c <= std::min(to, 127u); ++c) {
+      (c < 64 ? out.low : out.high) |= uint64_t{1} << (c & 63);
+    }
+    out.beyond = out.beyond || to > 127;
+  }
+  return out;
+}
+
+Languages::Alphabet Languages::AlphabetOf(const Term& term) const {
+  const auto of = [this](TermId t) { return terms_[static_cast<size_t>(t)].alphabet; };
+  Alphabet out;
+  switch (term.op) {
+    case Op::kNothing:
+    case Op::kEmptyText:
+      return out;
+    case Op::kSet:
+      return AlphabetOf(sets_[static_cast<size_t>(term.a)]);
+    case Op::kRepeat:
+      return static_cast<size_t>(term.a) < terms_.size() ? of(term.a)
+                                                         : Alphabet{UINT64_MAX, UINT64_MAX, true};
+    case Op::kConcat: {
+      const Alphabet a = of(term.a), b = of(term.b);
+      return {a.low | b.low, a.high | b.high, a.beyond || b.beyond};
+    }
+    case Op::kUnion:
+      for (const TermId part : term.parts) {
+        const Alphabet own = of(part);
+        out = {out.low | own.low, out.high | own.high, out.beyond || own.beyond};
+      }
+      return out;
+    case Op::kIntersect:
+      out = of(term.parts[0]);
+      for (const TermId part : term.parts) {
+        const Alphabet own = of(part);
+        out = {out.low & own.low, out.high & own.high, out.beyond && own.beyond};
+      }
+      return out;
+    case Op::kNot:
+      break;
+  }
+  return {UINT64_MAX, UINT64_MAX, true};
+}
+
+bool Languages::IsStar(TermId t) const {
+  const Term& term = terms_[static_cast<size_t>(t)];
+  return term.op == Op::kRepeat && term.b == 0 && term.c == kUnbounded &&
+         terms_[static_cast<size_t>(term.a)].op == Op::kSet;
+}
+
+bool Languages::HoldsAll(TermId star, TermId t) const {
+  const Term& repeat = terms_[static_cast<size_t>(star)];
+  const Alphabet &all = repeat.alphabet, &own = terms_[static_cast<size_t>(t)].alphabet;
+  if ((own.low & ~all.low) != 0 || (own.high & ~all.high) != 0) return false;
+  if (!own.beyond) return true;
+  const auto set = static_cast<size_t>(terms_[static_cast<size_t>(repeat.a)].a);
+  static const CharSet kBeyond = CharSet::Of({{128, kMaxCodePoint}});
+  return all.beyond && sets_[set].Intersect(kBeyond) == kBeyond;
+}
+
+void Languages::DropHeld(bool is_union, std::vector<TermId>* parts) const {
+  std::vector<TermId> stars;
+  std::copy_if(parts->begin(), parts->end(), std::back_inserter(stars),
+               [this](TermId t) { return IsStar(t); });
+  if (stars.empty() || parts->size() < 2) return;
+  const std::vector<TermId> all = *parts;
+  std::erase_if(*parts, [&](TermId t) {
+    const auto& others = is_union ? stars : all;
+    if (!is_union && !IsStar(t)) return false;
+    return std::any_of(others.begin(), others.end(), [&](TermId other) {
+      return other != t && (is_union ? HoldsAll(other, t) : HoldsAll(t, other));
+    });
+  });
 }
 
 bool Languages::BeginsWithAnyText(TermId t) const {
@@ -210,6 +289,7 @@ TermId Languages::Make(Op op, const std::vector<TermId>& parts) {
     if (merged == kNothing && !is_union) return kNothing;
     out.push_back(merged);
   }
+  DropHeld(is_union, &out);
   if (is_union && (MergeRepeats(&out) || MergeHeads(&out))) return Make(op, out);
   std::sort(out.begin(), out.end());
   out.erase(std::unique(out.begin(), out.end()), out.end());
@@ -308,18 +388,24 @@ TermId Languages::Derive(TermId t, uint32_t c) {
 // Terms share their parts: without a memory the time would be that of the tree, which may be
 // exponential in the number of terms.
 TermId Languages::DeriveBelow(TermId t, uint32_t c) {
-  if (Late()) return kNothing;
   const auto at = static_cast<size_t>(t);
+  if (const Term& term = terms_[at]; term.op <= Op::kSet) {
+    const bool in = term.op == Op::kSet && sets_[static_cast<size_t>(term.a)].Contains(c);
+    return in ? kEmptyText : kNothing;
+  }
+  if (Late()) return kNothing;
   if (at < derivation_of_.size() && derivation_of_[at] == derivation_) return derived_[at];
   constexpr int32_t kMaxDepth = 5000;  // of the stack
   if (depth_ >= kMaxDepth) {
     exhausted_ = true;
     return kNothing;
   }
+  if (const Derivative& kept = KeptOf(t, c); kept.of == t && kept.by == c) return kept.is;
   ++depth_;
   ++work_;
   const TermId out = DeriveTerm(t, c);
   --depth_;
+  if (!exhausted_) KeptOf(t, c) = {t, c, out};
   if (at >= derivation_of_.size()) {
     derivation_of_.resize(terms_.size(), 0);
     derived_.resize(terms_.size(), kNothing);
@@ -329,14 +415,21 @@ TermId Languages::DeriveBelow(TermId t, uint32_t c) {
   return out;
 }
 
+Languages::Derivative& Languages::KeptOf(TermId t, uint32_t c) {
+  constexpr size_t kMost = 1u << 16;
+  if (kept_.size() < std::min(kMost, terms_.size())) {
+    kept_.assign(std::min(kMost, std::bit_ceil(2 * terms_.size())), {});
+  }
+  return kept_[Mix(static_cast<uint32_t>(t), c) & (kept_.size() - 1)];
+}
+
 TermId Languages::DeriveTerm(TermId t, uint32_t c) {
   const Term& term = terms_[static_cast<size_t>(t)];
   switch (term.op) {
     case Op::kNothing:
     case Op::kEmptyText:
-      return kNothing;
     case Op::kSet:
-      return sets_[static_cast<size_t>(term.a)].Contains(c) ? kEmptyText : kNothing;
+      break;  // DeriveBelow
     case Op::kConcat: {
       const TermId head = term.a, tail = term.b;
       const TermId first = Concat(DeriveBelow(head, c), tail);

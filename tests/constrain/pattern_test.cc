@@ -154,6 +154,28 @@ TEST(Pattern, MergedPartsHaveTheirTextsAndNoOthers) {
   EXPECT_FALSE(found.Matches("aabz"));
 }
 
+TEST(Pattern, PartsThatASetWithoutEndHoldsAreDropped) {
+  Languages l;
+  const auto star = [&](const CharSet& set) {
+    return l.Repeat(l.Set(set), 0, Languages::kUnbounded);
+  };
+  const TermId ab = star(CharSet::Of({{'a', 'b'}})), abc = star(CharSet::Of({{'a', 'c'}}));
+  const TermId aab = l.Literal("aab"), abd = l.Literal("abd");
+  EXPECT_EQ(l.Union({ab, aab}), ab);
+  EXPECT_NE(l.Union({ab, abd}), ab);
+  EXPECT_EQ(l.Union({ab, abc, Languages::kEmptyText}), abc);
+  EXPECT_EQ(l.Intersect({ab, abc}), ab);
+  EXPECT_EQ(l.Intersect({abc, aab}), aab);
+  EXPECT_EQ(l.Union({abc, l.Intersect({ab, l.Not(aab)})}), abc);
+  EXPECT_NE(l.Union({ab, l.Not(aab)}), ab);
+  // Beyond ASCII only a set of everything there is known to hold what comes.
+  const TermId some = star(CharSet::Of({{'a', 0xE9}})), all = star(CharSet::Of({{'a', 0x10FFFF}}));
+  Automaton both(&l, l.Union({some, l.Literal("\u00fc")}));
+  EXPECT_TRUE(both.Matches("\u00fc"));
+  EXPECT_FALSE(both.Matches("\u00fc\u00fc"));
+  EXPECT_EQ(l.Union({all, l.Literal("\u00fc")}), all);
+}
+
 // Two patterns that are small each; together their states multiply, and are made as they are met.
 TEST(Pattern, GrowthOfAMaskIsBounded) {
   Languages languages;
