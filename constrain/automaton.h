@@ -142,6 +142,7 @@ class Automaton {
   static std::pair<uint32_t, uint32_t> RangeOf(uint32_t prefix, uint8_t need, uint8_t lo,
                                                uint8_t hi);
   bool Explore();
+  std::vector<std::vector<size_t>> DistinctNext() const;
   void FindSlack();
 
   Languages& languages_;

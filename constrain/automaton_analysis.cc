@@ -191,6 +191,21 @@ std::optional<std::string> Automaton::Shortest(int32_t state, int32_t min_more) 
   return out;
 }
 
+// By term: where code points lead, each place once. Classes are many, places few.
+std::vector<std::vector<size_t>> Automaton::DistinctNext() const {
+  std::vector<std::vector<size_t>> out(terms_.size());
+  for (size_t t = 0; t < terms_.size(); ++t) {
+    for (const int32_t next : terms_[t].next) {
+      if (next >= 0 && terms_[static_cast<size_t>(next)].live > 0) {
+        out[t].push_back(static_cast<size_t>(next));
+      }
+    }
+    std::sort(out[t].begin(), out[t].end());
+    out[t].erase(std::unique(out[t].begin(), out[t].end()), out[t].end());
+  }
+  return out;
+}
+
 bool Automaton::PrepareLengths(int32_t max_length) {
   if (start_ == kDead || IsAnyText(start_)) return true;
   if (!Analyse()) return false;
@@ -201,14 +216,12 @@ bool Automaton::PrepareLengths(int32_t max_length) {
   if (static_cast<size_t>(max_length + 1) * n > kMaxLengthTable) return false;
   by_length_.assign(static_cast<size_t>(max_length) + 1, std::vector<bool>(n, false));
   for (size_t t = 0; t < n; ++t) by_length_[0][t] = terms_[t].accepts;
+  const auto next_of = DistinctNext();
   for (size_t length = 1; length < by_length_.size(); ++length) {
+    const std::vector<bool>& shorter = by_length_[length - 1];
     for (size_t t = 0; t < n; ++t) {
-      for (const int32_t next : terms_[t].next) {
-        if (next >= 0 && by_length_[length - 1][static_cast<size_t>(next)]) {
-          by_length_[length][t] = true;
-          break;
-        }
-      }
+      by_length_[length][t] = std::any_of(next_of[t].begin(), next_of[t].end(),
+                                          [&](size_t next) { return shorter[next]; });
     }
   }
   FindSlack();
@@ -237,6 +250,7 @@ bool Automaton::AllAtLeast(int32_t min) const {
   constexpr size_t kMaxSteps = 1'000'000;
   const size_t n = terms_.size();
   if (start_ == kDead || static_cast<size_t>(min) * n > kMaxSteps) return false;
+  const auto next_of = DistinctNext();
   std::vector<bool> at(n, false), after;
   at[static_cast<size_t>(states_[static_cast<size_t>(start_)].term)] = true;
   for (int32_t length = 0; length < min; ++length) {
@@ -244,9 +258,7 @@ bool Automaton::AllAtLeast(int32_t min) const {
     for (size_t t = 0; t < n; ++t) {
       if (!at[t]) continue;
       if (terms_[t].accepts) return false;
-      for (const int32_t next : terms_[t].next) {
-        if (next >= 0) after[static_cast<size_t>(next)] = true;
-      }
+      for (const size_t next : next_of[t]) after[next] = true;
     }
     at.swap(after);
   }

@@ -94,19 +94,32 @@ Result<TermId> HostnameLanguage(Languages* l) {
                        l->Length(1, 253)});
 }
 
-// RFC 3986, appendix A. `relative`: also relative references.
-std::string UriPattern(bool relative) {
+// RFC 3987, section 2.2: what an IRI may have beside a URI's characters, and in its query alone.
+std::string CharactersOfIris() {
+  std::string out = "\\u{A0}-\\u{D7FF}\\u{F900}-\\u{FDCF}\\u{FDF0}-\\u{FFEF}";
+  for (const char plane : std::string_view("123456789ABCD")) {
+    out += std::string("\\u{") + plane + "0000}-\\u{" + plane + "FFFD}";
+  }
+  return out + "\\u{E1000}-\\u{EFFFD}";
+}
+constexpr char kPrivateOfIris[] = "\\u{E000}-\\u{F8FF}\\u{F0000}-\\u{FFFFD}\\u{100000}-\\u{10FFFD}";
+
+// RFC 3986, appendix A. `relative`: also relative references. `international`: IRIs (RFC 3987).
+std::string UriPattern(bool relative, bool international = false) {
   const std::string pct = "%[0-9a-fA-F]{2}";
-  const std::string unreserved = "a-zA-Z0-9._~\\-", sub = "!$&'()*+,;=";
+  const std::string unreserved =
+      std::string("a-zA-Z0-9._~\\-") + (international ? CharactersOfIris() : "");
+  const std::string sub = "!$&'()*+,;=", query = international ? kPrivateOfIris : "";
   const std::string pchar = "(?:[" + unreserved + sub + ":@]|" + pct + ")";
   const std::string nc = "(?:[" + unreserved + sub + "@]|" + pct + ")";
   const std::string reg = "(?:[" + unreserved + sub + "]|" + pct + ")*";
   const std::string literal =
-      "\\[(?:" + Ipv6Pattern() + "|[vV][0-9a-fA-F]+\\.[" + unreserved + sub + ":]+)\\]";
+      "\\[(?:" + Ipv6Pattern() + "|[vV][0-9a-fA-F]+\\.[a-zA-Z0-9._~\\-" + sub + ":]+)\\]";
   const std::string user = "(?:(?:[" + unreserved + sub + ":]|" + pct + ")*@)?";
   const std::string authority = "//" + user + "(?:" + literal + "|" + reg + ")(?::\\d*)?";
   const std::string segments = "(?:/" + pchar + "*)*";
-  const std::string tail = "(?:\\?(?:" + pchar + "|[/?])*)?(?:#(?:" + pchar + "|[/?])*)?";
+  const std::string tail =
+      "(?:\\?(?:" + pchar + "|[/?" + query + "])*)?(?:#(?:" + pchar + "|[/?])*)?";
   const std::string hier = "(?:" + authority + segments + "|/(?:" + pchar + "+" + segments + ")?|" +
                            pchar + "+" + segments + "|)";
   const std::string uri = "[a-zA-Z][a-zA-Z0-9+.-]*:" + hier + tail;
@@ -114,6 +127,17 @@ std::string UriPattern(bool relative) {
   const std::string part = "(?:" + authority + segments + "|/(?:" + pchar + "+" + segments + ")?|" +
                            nc + "+" + segments + "|)";
   return "(?:" + uri + "|" + part + tail + ")";
+}
+
+// RFC 6570, section 2: literals, and expressions in braces. Operators that are reserved for later
+// stand in no expression; an apostrophe is a literal, as the erratum has it.
+std::string UriTemplatePattern() {
+  const std::string pct = "%[0-9a-fA-F]{2}";
+  const std::string literal =
+      "(?:[!#$&-;=?-\\[\\]_a-z~" + CharactersOfIris() + kPrivateOfIris + "]|" + pct + ")";
+  const std::string letter = "(?:[a-zA-Z0-9_]|" + pct + ")";
+  const std::string variable = letter + "(?:\\.?" + letter + ")*(?::[1-9]\\d{0,3}|\\*)?";
+  return "(?:" + literal + "|\\{[+#./;?&]?" + variable + "(?:," + variable + ")*\\})*";
 }
 
 // RFC 5321, section 4.1.2: dot-string or quoted string before the @, a host name or an address
@@ -153,6 +177,9 @@ Result<TermId> FormatLanguage(std::string_view format, bool relaxed, Languages* 
   if (format == "ipv6") return CompileWholePattern(Ipv6Pattern(), l);
   if (format == "uri") return CompileWholePattern(UriPattern(false), l);
   if (format == "uri-reference") return CompileWholePattern(UriPattern(true), l);
+  if (format == "iri") return CompileWholePattern(UriPattern(false, true), l);
+  if (format == "iri-reference") return CompileWholePattern(UriPattern(true, true), l);
+  if (format == "uri-template") return CompileWholePattern(UriTemplatePattern(), l);
   if (format == "json-pointer") return CompileWholePattern(kPointer, l);
   if (format == "relative-json-pointer") {
     return CompileWholePattern(std::string("(?:0|[1-9]\\d*)(?:#|") + kPointer + ")", l);
@@ -160,8 +187,7 @@ Result<TermId> FormatLanguage(std::string_view format, bool relaxed, Languages* 
   if (format == "uuid") {
     return CompileWholePattern("[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}", l);
   }
-  for (const std::string_view known :
-       {"idn-email", "idn-hostname", "iri", "iri-reference", "uri-template", "regex"}) {
+  for (const std::string_view known : {"idn-email", "idn-hostname", "regex"}) {
     if (format == known) {
       return Unimplemented("the format '" + std::string(format) + "' cannot be enforced");
     }

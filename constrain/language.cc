@@ -1,6 +1,8 @@
 #include "constrain/language.h"
 
 #include <algorithm>
+#include <bit>
+#include <tuple>
 
 #include "text/utf8.h"
 
@@ -53,6 +55,7 @@ TermId Languages::Intern(Term term) {
     return kNothing;
   }
   table_[at] = static_cast<TermId>(terms_.size());
+  term.alphabet = AlphabetOf(term);
   terms_.push_back(std::move(term));
   hashes_.push_back(hash);
   return table_[at];
@@ -74,19 +77,185 @@ TermId Languages::Set(const CharSet& set) {
   return Intern({Op::kSet, false, true, it->second, 0, 0, {}});
 }
 
+Languages::Alphabet Languages::AlphabetOf(const CharSet& set) const {
+  Alphabet out;
+  for (const auto& [from, to] : set.ranges()) {
+    for (uint32_t c = from; c <= std::min(to, 127u); ++c) {
+      (c < 64 ? out.low : out.high) |= uint64_t{1} << (c & 63);
+    }
+    out.beyond = out.beyond || to > 127;
+  }
+  return out;
+}
+
+Languages::Alphabet Languages::AlphabetOf(const Term& term) const {
+  const auto of = [this](TermId t) { return terms_[static_cast<size_t>(t)].alphabet; };
+  Alphabet out;
+  switch (term.op) {
+    case Op::kNothing:
+    case Op::kEmptyText:
+      return out;
+    case Op::kSet:
+      return AlphabetOf(sets_[static_cast<size_t>(term.a)]);
+    case Op::kRepeat:
+      return static_cast<size_t>(term.a) < terms_.size() ? of(term.a)
+                                                         : Alphabet{UINT64_MAX, UINT64_MAX, true};
+    case Op::kConcat: {
+      const Alphabet a = of(term.a), b = of(term.b);
+      return {a.low | b.low, a.high | b.high, a.beyond || b.beyond};
+    }
+    case Op::kUnion:
+      for (const TermId part : term.parts) {
+        const Alphabet own = of(part);
+        out = {out.low | own.low, out.high | own.high, out.beyond || own.beyond};
+      }
+      return out;
+    case Op::kIntersect:
+      out = of(term.parts[0]);
+      for (const TermId part : term.parts) {
+        const Alphabet own = of(part);
+        out = {out.low & own.low, out.high & own.high, out.beyond && own.beyond};
+      }
+      return out;
+    case Op::kNot:
+      break;
+  }
+  return {UINT64_MAX, UINT64_MAX, true};
+}
+
+bool Languages::IsStar(TermId t) const {
+  const Term& term = terms_[static_cast<size_t>(t)];
+  return term.op == Op::kRepeat && term.b == 0 && term.c == kUnbounded &&
+         terms_[static_cast<size_t>(term.a)].op == Op::kSet;
+}
+
+bool Languages::HoldsAll(TermId star, TermId t) const {
+  const Term& repeat = terms_[static_cast<size_t>(star)];
+  const Alphabet &all = repeat.alphabet, &own = terms_[static_cast<size_t>(t)].alphabet;
+  if ((own.low & ~all.low) != 0 || (own.high & ~all.high) != 0) return false;
+  if (!own.beyond) return true;
+  const auto set = static_cast<size_t>(terms_[static_cast<size_t>(repeat.a)].a);
+  static const CharSet kBeyond = CharSet::Of({{128, kMaxCodePoint}});
+  return all.beyond && sets_[set].Intersect(kBeyond) == kBeyond;
+}
+
+void Languages::DropHeld(bool is_union, std::vector<TermId>* parts) const {
+  std::vector<TermId> stars;
+  std::copy_if(parts->begin(), parts->end(), std::back_inserter(stars),
+               [this](TermId t) { return IsStar(t); });
+  if (stars.empty() || parts->size() < 2) return;
+  const std::vector<TermId> all = *parts;
+  std::erase_if(*parts, [&](TermId t) {
+    const auto& others = is_union ? stars : all;
+    if (!is_union && !IsStar(t)) return false;
+    return std::any_of(others.begin(), others.end(), [&](TermId other) {
+      return other != t && (is_union ? HoldsAll(other, t) : HoldsAll(t, other));
+    });
+  });
+}
+
+bool Languages::BeginsWithAnyText(TermId t) const {
+  const Term& term = terms_[static_cast<size_t>(t)];
+  return t == kAnyText || (term.op == Op::kConcat && term.a == kAnyText);
+}
+
+TermId Languages::LeastTimes(TermId repeat) {
+  const Term& term = terms_[static_cast<size_t>(repeat)];
+  return Repeat(term.a, term.b, term.b);
+}
+
 TermId Languages::Concat(TermId a, TermId b) {
   if (a == kNothing || b == kNothing) return kNothing;
   if (a == kEmptyText) return b;
   if (b == kEmptyText) return a;
-  if (a == kAnyText && b == kAnyText) return a;
+  if (a == kAnyText && BeginsWithAnyText(b)) return b;
   const Term& left = terms_[static_cast<size_t>(a)];
   if (left.op == Op::kConcat) {
     const TermId head = left.a, tail = left.b;
     return Concat(head, Concat(tail, b));
   }
+  if (left.op == Op::kRepeat && left.b != left.c && a != kAnyText && BeginsWithAnyText(b)) {
+    return Concat(LeastTimes(a), b);
+  }
   const Term& right = terms_[static_cast<size_t>(b)];
+  if (a == kAnyText && right.op == Op::kRepeat && right.b != right.c) {
+    return Concat(a, LeastTimes(b));
+  }
+  if (a == kAnyText && right.op == Op::kConcat) {
+    const TermId head = right.a, tail = right.b;
+    const Term& first = terms_[static_cast<size_t>(head)];
+    if (first.op == Op::kRepeat && first.b != first.c) {
+      return Concat(a, Concat(LeastTimes(head), tail));
+    }
+  }
   return Intern(
       {Op::kConcat, left.nullable && right.nullable, left.plain && right.plain, a, b, 0, {}});
+}
+
+bool Languages::MergeRepeats(std::vector<TermId>* parts) {
+  struct Counted {
+    TermId body, tail;
+    int64_t min, max;
+    TermId whole;
+    auto Key() const { return std::tie(body, tail, min, max); }
+  };
+  constexpr int64_t kNoEnd = INT64_MAX - 1;
+  std::vector<Counted> counted;
+  for (const TermId part : *parts) {
+    const Term& term = terms_[static_cast<size_t>(part)];
+    const bool alone = term.op != Op::kConcat;
+    const Term& repeat = alone ? term : terms_[static_cast<size_t>(term.a)];
+    if (repeat.op != Op::kRepeat) continue;
+    counted.push_back({repeat.a, alone ? kEmptyText : term.b, repeat.b,
+                       repeat.c == kUnbounded ? kNoEnd : repeat.c, part});
+  }
+  if (counted.size() < 2) return false;
+  std::sort(counted.begin(), counted.end(),
+            [](const Counted& a, const Counted& b) { return a.Key() < b.Key(); });
+  bool merged = false;
+  for (size_t i = 0, next = 1; i < counted.size(); i = next, next = i + 1) {
+    Counted all = counted[i];
+    for (; next < counted.size(); ++next) {
+      const Counted& other = counted[next];
+      if (other.body != all.body || other.tail != all.tail || other.min > all.max + 1) break;
+      if (other.whole == all.whole) continue;
+      all.max = std::max(all.max, other.max);
+      std::erase(*parts, other.whole);
+    }
+    if (next == i + 1) continue;
+    std::erase(*parts, all.whole);
+    const auto max = all.max == kNoEnd ? kUnbounded : static_cast<int32_t>(all.max);
+    parts->push_back(Concat(Repeat(all.body, static_cast<int32_t>(all.min), max), all.tail));
+    merged = true;
+  }
+  return merged;
+}
+
+bool Languages::MergeHeads(std::vector<TermId>* parts) {
+  std::vector<std::pair<TermId, TermId>> by_head;
+  for (const TermId part : *parts) {
+    const Term& term = terms_[static_cast<size_t>(part)];
+    if (term.op == Op::kConcat) by_head.emplace_back(term.a, part);
+  }
+  if (by_head.size() < 2) return false;
+  std::sort(by_head.begin(), by_head.end());
+  by_head.erase(std::unique(by_head.begin(), by_head.end()), by_head.end());
+  std::vector<TermId> gone, merged;
+  for (size_t i = 0, next = 0; i < by_head.size(); i = next) {
+    const TermId head = by_head[i].first;
+    std::vector<TermId> tails;
+    for (; next < by_head.size() && by_head[next].first == head; ++next) {
+      tails.push_back(terms_[static_cast<size_t>(by_head[next].second)].b);
+    }
+    if (tails.size() < 2) continue;
+    for (size_t k = i; k < next; ++k) gone.push_back(by_head[k].second);
+    merged.push_back(Concat(head, Union(tails)));
+  }
+  if (merged.empty()) return false;
+  std::sort(gone.begin(), gone.end());
+  std::erase_if(*parts, [&](TermId t) { return std::binary_search(gone.begin(), gone.end(), t); });
+  parts->insert(parts->end(), merged.begin(), merged.end());
+  return true;
 }
 
 TermId Languages::Make(Op op, const std::vector<TermId>& parts) {
@@ -120,6 +289,8 @@ TermId Languages::Make(Op op, const std::vector<TermId>& parts) {
     if (merged == kNothing && !is_union) return kNothing;
     out.push_back(merged);
   }
+  DropHeld(is_union, &out);
+  if (is_union && (MergeRepeats(&out) || MergeHeads(&out))) return Make(op, out);
   std::sort(out.begin(), out.end());
   out.erase(std::unique(out.begin(), out.end()), out.end());
   if (out.empty()) return is_union ? kNothing : kAnyText;
@@ -217,18 +388,24 @@ TermId Languages::Derive(TermId t, uint32_t c) {
 // Terms share their parts: without a memory the time would be that of the tree, which may be
 // exponential in the number of terms.
 TermId Languages::DeriveBelow(TermId t, uint32_t c) {
-  if (Late()) return kNothing;
   const auto at = static_cast<size_t>(t);
+  if (const Term& term = terms_[at]; term.op <= Op::kSet) {
+    const bool in = term.op == Op::kSet && sets_[static_cast<size_t>(term.a)].Contains(c);
+    return in ? kEmptyText : kNothing;
+  }
+  if (Late()) return kNothing;
   if (at < derivation_of_.size() && derivation_of_[at] == derivation_) return derived_[at];
   constexpr int32_t kMaxDepth = 5000;  // of the stack
   if (depth_ >= kMaxDepth) {
     exhausted_ = true;
     return kNothing;
   }
+  if (const Derivative& kept = KeptOf(t, c); kept.of == t && kept.by == c) return kept.is;
   ++depth_;
   ++work_;
   const TermId out = DeriveTerm(t, c);
   --depth_;
+  if (!exhausted_) KeptOf(t, c) = {t, c, out};
   if (at >= derivation_of_.size()) {
     derivation_of_.resize(terms_.size(), 0);
     derived_.resize(terms_.size(), kNothing);
@@ -238,14 +415,21 @@ TermId Languages::DeriveBelow(TermId t, uint32_t c) {
   return out;
 }
 
+Languages::Derivative& Languages::KeptOf(TermId t, uint32_t c) {
+  constexpr size_t kMost = 1u << 16;
+  if (kept_.size() < std::min(kMost, terms_.size())) {
+    kept_.assign(std::min(kMost, std::bit_ceil(2 * terms_.size())), {});
+  }
+  return kept_[Mix(static_cast<uint32_t>(t), c) & (kept_.size() - 1)];
+}
+
 TermId Languages::DeriveTerm(TermId t, uint32_t c) {
   const Term& term = terms_[static_cast<size_t>(t)];
   switch (term.op) {
     case Op::kNothing:
     case Op::kEmptyText:
-      return kNothing;
     case Op::kSet:
-      return sets_[static_cast<size_t>(term.a)].Contains(c) ? kEmptyText : kNothing;
+      break;  // DeriveBelow
     case Op::kConcat: {
       const TermId head = term.a, tail = term.b;
       const TermId first = Concat(DeriveBelow(head, c), tail);

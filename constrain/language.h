@@ -75,18 +75,48 @@ class Languages {
   size_t size() const { return terms_.size(); }
 
  private:
+  // Code points that texts of a term may have: at least those that they have.
+  struct Alphabet {
+    uint64_t low = 0, high = 0;  // below 64, and up to 127
+    bool beyond = false;         // any other
+  };
   struct Term {
     Op op = Op::kNothing;
     bool nullable = false;
     bool plain = true;
     int32_t a = 0, b = 0, c = 0;  // children; kSet: index; kRepeat: child, min, max
     std::vector<TermId> parts;    // kUnion, kIntersect: sorted
+    Alphabet alphabet = {};
   };
 
   TermId Intern(Term term);
+  Alphabet AlphabetOf(const Term& term) const;
+  Alphabet AlphabetOf(const CharSet& set) const;
+  // `star` is a set repeated without end, which holds every text over the code points of `t`.
+  bool HoldsAll(TermId star, TermId t) const;
+  bool IsStar(TermId t) const;
+  // Takes parts away that another holds (union), or that hold another (intersection).
+  void DropHeld(bool is_union, std::vector<TermId>* parts) const;
+  bool BeginsWithAnyText(TermId t) const;
+  // A repetition as it stands beside any text, which takes what comes more often than it must:
+  // without this, `[a-z]{1,2048}` found anywhere is an automaton of millions of steps.
+  TermId LeastTimes(TermId repeat);
   void Grow();
   TermId Make(Op op, const std::vector<TermId>& parts);
+  // Parts of a union that are one thing repeated, and then the same, become one where their numbers
+  // of times adjoin: else `[^/]+.{3,1000}` has states of a thousand parts. True: something did.
+  bool MergeRepeats(std::vector<TermId>* parts);
+  // Parts of a union that begin with the same term become one. True: some did.
+  bool MergeHeads(std::vector<TermId>* parts);
   TermId TrieOf(const std::vector<std::u32string>& texts, size_t begin, size_t end, size_t depth);
+  struct Derivative {
+    TermId of = -1;
+    uint32_t by = 0;
+    TermId is = 0;
+  };
+  // Where the derivative of `t` by `c` may be kept from an earlier one: states of one automaton
+  // share most of their parts.
+  Derivative& KeptOf(TermId t, uint32_t c);
   // Derive, below what was asked for: terms that were met before are not derived again.
   TermId DeriveBelow(TermId t, uint32_t c);
   TermId DeriveTerm(TermId t, uint32_t c);
@@ -104,6 +134,7 @@ class Languages {
   std::vector<uint32_t> derivation_of_;
   uint32_t derivation_ = 0;
   int32_t depth_ = 0;
+  std::vector<Derivative> kept_;  // a power of two
   std::vector<Term> terms_;
   std::vector<CharSet> sets_;
   std::map<CharSet, int32_t> set_ids_;

@@ -213,7 +213,9 @@ bool NumberSpec::MeetsWritten(Interval interval, int last) const {
   const bool digits_matter = not_integer || !not_multiples.empty() || !excluded.empty() || values ||
                              (low && deep(*low)) || (high && deep(*high)) ||
                              std::any_of(multiples.begin(), multiples.end(), deep);
-  if (digits_matter && !integer) interval.multiple = Decimal::Make(1, last);
+  const auto step = Granularity();
+  const bool short_enough = step && step->mantissa != 0 && step->exponent >= last;
+  if (digits_matter && !integer && !short_enough) interval.multiple = Decimal::Make(1, last);
   return Meets(interval);
 }
 

@@ -68,13 +68,10 @@ std::optional<CharSet> Property(std::string_view name) {
   }
   if (!known) return std::nullopt;
   std::vector<CharSet::Range> ranges;
-  for (uint32_t c = 0; c <= kMaxCodePoint; ++c) {
-    if (!wanted[static_cast<size_t>(CategoryOf(c))]) continue;
-    if (!ranges.empty() && ranges.back().second + 1 == c) {
-      ranges.back().second = c;
-    } else {
-      ranges.emplace_back(c, c);
-    }
+  for (size_t i = 0; i < kShort.size(); ++i) {
+    if (!wanted[i]) continue;
+    const auto own = RangesOf(static_cast<Category>(i));
+    ranges.insert(ranges.end(), own.begin(), own.end());
   }
   return CharSet::Of(std::move(ranges));
 }

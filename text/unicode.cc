@@ -106,6 +106,18 @@ char32_t Compose(char32_t a, char32_t b) {
 
 Category CategoryOf(char32_t c) { return static_cast<Category>(RangeValue(kCategoryRanges, c, 0)); }
 
+std::vector<std::pair<uint32_t, uint32_t>> RangesOf(Category category) {
+  constexpr uint32_t kEnd = 0x110000;
+  constexpr size_t kCount = std::size(kCategoryRanges);
+  std::vector<std::pair<uint32_t, uint32_t>> out;
+  for (size_t i = 0; i < kCount; ++i) {
+    if (static_cast<Category>(kCategoryRanges[i] & 0xFF) != category) continue;
+    const uint32_t next = i + 1 < kCount ? kCategoryRanges[i + 1] >> 8 : kEnd;
+    out.emplace_back(kCategoryRanges[i] >> 8, next - 1);
+  }
+  return out;
+}
+
 bool IsWhitespace(char32_t c) {
   if (c < 0x80) return c == ' ' || (c >= 0x9 && c <= 0xD);
   return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace aisp {
 
@@ -43,6 +45,9 @@ enum class Category : uint8_t {
 };
 
 Category CategoryOf(char32_t c);
+// The code points of one category as sorted ranges, both ends included. In proportion to the table,
+// not to the code points.
+std::vector<std::pair<uint32_t, uint32_t>> RangesOf(Category category);
 inline bool IsLetter(char32_t c) {
   return CategoryOf(c) >= Category::kLl && CategoryOf(c) <= Category::kLu;
 }

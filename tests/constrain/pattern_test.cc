@@ -119,6 +119,63 @@ TEST(Pattern, LargeAutomataThatAreNoLargerThanTheirPatternsAreKept) {
   }
 }
 
+// Counted parts beside any text, or beside parts like them, are merged: the states of each of these
+// have one part, or few, where they had as many as the count; the work was its square.
+TEST(Pattern, CountedPartsThatOverlapAreMerged) {
+  for (const char* pattern :
+       {"[a-z0-9_-]{1,2048}$", "^[a-z]{3,2048}", "^https://([^/]+)/?.{3,1016}$",
+        "^[a-z0-9]([-a-z0-9]*[a-z0-9]){0,999}?$", "^(a|b)?[ab]{0,1000}(c|cd|cde)$"}) {
+    Languages languages;
+    const auto language = CompilePattern(pattern, &languages);
+    ASSERT_TRUE(language.has_value());
+    const uint64_t before = languages.work();
+    EXPECT_TRUE(Automaton::IsNarrow(&languages, *language)) << pattern;
+    EXPECT_LT(languages.work() - before, 150'000u) << pattern;
+  }
+}
+
+TEST(Pattern, MergedPartsHaveTheirTextsAndNoOthers) {
+  Languages l;
+  const auto set = [&](char c) { return l.Set(CharSet::One(static_cast<uint32_t>(c))); };
+  const TermId a = set('a'), tail = set('z');
+  // 1 to 2, 3 to 4 and 7 times, and the same before z; 5 and 6 stay out.
+  std::vector<TermId> counted = {l.Repeat(a, 1, 2), l.Repeat(a, 3, 4), l.Repeat(a, 7, 7)};
+  for (size_t i = 0; i < 3; ++i) counted.push_back(l.Concat(counted[i], tail));
+  Automaton some(&l, l.Union(counted));
+  for (int n = 0; n < 10; ++n) {
+    const bool in = (n >= 1 && n <= 4) || n == 7;
+    EXPECT_EQ(some.Matches(std::string(static_cast<size_t>(n), 'a')), in) << n;
+    EXPECT_EQ(some.Matches(std::string(static_cast<size_t>(n), 'a') + "z"), in) << n;
+  }
+  Automaton found(&l, l.Concat(Languages::kAnyText, l.Concat(l.Repeat(a, 2, 3), tail)));
+  EXPECT_TRUE(found.Matches("aaaaz"));
+  EXPECT_TRUE(found.Matches("baaz"));
+  EXPECT_FALSE(found.Matches("az"));
+  EXPECT_FALSE(found.Matches("aabz"));
+}
+
+TEST(Pattern, PartsThatASetWithoutEndHoldsAreDropped) {
+  Languages l;
+  const auto star = [&](const CharSet& set) {
+    return l.Repeat(l.Set(set), 0, Languages::kUnbounded);
+  };
+  const TermId ab = star(CharSet::Of({{'a', 'b'}})), abc = star(CharSet::Of({{'a', 'c'}}));
+  const TermId aab = l.Literal("aab"), abd = l.Literal("abd");
+  EXPECT_EQ(l.Union({ab, aab}), ab);
+  EXPECT_NE(l.Union({ab, abd}), ab);
+  EXPECT_EQ(l.Union({ab, abc, Languages::kEmptyText}), abc);
+  EXPECT_EQ(l.Intersect({ab, abc}), ab);
+  EXPECT_EQ(l.Intersect({abc, aab}), aab);
+  EXPECT_EQ(l.Union({abc, l.Intersect({ab, l.Not(aab)})}), abc);
+  EXPECT_NE(l.Union({ab, l.Not(aab)}), ab);
+  // Beyond ASCII only a set of everything there is known to hold what comes.
+  const TermId some = star(CharSet::Of({{'a', 0xE9}})), all = star(CharSet::Of({{'a', 0x10FFFF}}));
+  Automaton both(&l, l.Union({some, l.Literal("\u00fc")}));
+  EXPECT_TRUE(both.Matches("\u00fc"));
+  EXPECT_FALSE(both.Matches("\u00fc\u00fc"));
+  EXPECT_EQ(l.Union({all, l.Literal("\u00fc")}), all);
+}
+
 // Two patterns that are small each; together their states multiply, and are made as they are met.
 TEST(Pattern, GrowthOfAMaskIsBounded) {
   Languages languages;

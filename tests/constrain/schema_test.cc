@@ -118,6 +118,26 @@ TEST(JsonSchema, OnePatternHasOtherLimitsOfLengthElsewhere) {
   EXPECT_FALSE(Allows(schema, R"({"c":"a"})"));
 }
 
+TEST(JsonSchema, ReferencesOfAllLanguagesAndTheirTemplatesAreFormats) {
+  const char* iri = R"({"type":"string","format":"iri"})";
+  EXPECT_TRUE(Allows(iri, R"("http://\u00e4.example/\u00f6?q=\ue000#\u00fc")"));
+  EXPECT_TRUE(Allows(iri, R"("http://[v1.a:b]/\ud83d\ude00")"));
+  EXPECT_FALSE(Allows(iri, R"("/\u00e4")"));
+  EXPECT_FALSE(Allows(iri, R"("http://e.x/\ue000")"));  // private use outside of a query
+  EXPECT_FALSE(Allows(iri, R"("http://e.x/\ufdd0")"));  // no character
+  EXPECT_FALSE(Allows(iri, R"("http://[v1.\u00e4]/")"));
+  EXPECT_FALSE(Allows(R"({"type":"string","format":"uri"})", R"("http://\u00e4.example/")"));
+  const char* reference = R"({"type":"string","format":"iri-reference"})";
+  EXPECT_TRUE(Allows(reference, R"("/\u00e4?\u00f6")"));
+  EXPECT_TRUE(Allows(reference, R"("")"));
+  EXPECT_FALSE(Allows(reference, R"("\u00e4 b")"));
+  const char* uri_template = R"({"type":"string","format":"uri-template"})";
+  EXPECT_TRUE(Allows(uri_template, R"("http://e.x/{term:1}/{?list*,a.b}'s")"));
+  EXPECT_FALSE(Allows(uri_template, R"("http://e.x/{term")"));
+  EXPECT_FALSE(Allows(uri_template, R"("{a:10000}")"));
+  EXPECT_FALSE(Allows(uri_template, R"("{}")"));
+}
+
 TEST(JsonSchema, AFormatOfManyStatesHasLimitsOfLength) {
   const char* schema = R"({"type":"string","format":"date-time","minLength":21,"maxLength":25})";
   EXPECT_TRUE(Allows(schema, R"("2024-02-29T12:00:00.5Z")"));
@@ -159,6 +179,11 @@ TEST(JsonSchema, ExactlyOneIsNeitherNoneNorBoth) {
   EXPECT_TRUE(Allows(schema, "9"));
   EXPECT_FALSE(Allows(schema, "15"));
   EXPECT_FALSE(Allows(schema, "2"));
+  // A sign and a point leave all 37 digits open, of which a common multiple is beyond any integer.
+  EXPECT_TRUE(Allows(schema, "-9"));
+  EXPECT_TRUE(Allows(schema, "-10.0"));
+  EXPECT_FALSE(Allows(schema, "-15"));
+  EXPECT_FALSE(Allows(schema, "-0.5"));
   const char* objects = R"({"type":"object","oneOf":[{"required":["a"]},{"required":["b"]}]})";
   EXPECT_TRUE(Allows(objects, R"({"a":1})"));
   EXPECT_FALSE(Allows(objects, R"({"a":1,"b":1})"));

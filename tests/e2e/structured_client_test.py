@@ -3,10 +3,13 @@
 
 Usage: structured_client_test.py BINARY          (run by CTest through tests/e2e/python_test.py)
 AISP_GENERATIONS: how many answers are drawn (30 in CI; 1000 for the long run).
+AISP_GENERATIONS_AT_ONCE, AISP_GENERATION_TOKENS: of them at the same time (16), and each one's max_tokens (300).
 AISP_REAL_SCHEMAS: a folder of real schemas ({schema} a file), of which every third answer takes one (the long run).
 """
 
 import collections
+import concurrent.futures
+import itertools
 import json
 import os
 import random
@@ -78,14 +81,23 @@ class Structured(unittest.TestCase):
         draw = random.Random(7)
         drawn, whole, refused = collections.Counter(), collections.Counter(), 0
         count = int(os.environ.get("AISP_GENERATIONS", "30"))
-        for kind, schema in schemas(draw):
-            answered = sum(drawn.values())
-            if answered == count:
-                break
-            if answered % 100 == 99:
-                print(f"{what}: {dict(drawn)} drawn, {dict(whole)} whole", file=sys.stderr, flush=True)
-            status, answer = post({"temperature": 1.5, "seed": answered + 1, "max_tokens": 300, "response_format": {
+        tokens, at_once = (int(os.environ.get(f"AISP_GENERATION{name}", n)) for name, n in (("_TOKENS", "300"), ("S_AT_ONCE", "16")))
+
+        def ask(seed, kind, schema):
+            return kind, schema, post({"temperature": 1.5, "seed": seed, "max_tokens": tokens, "response_format": {
                 "type": "json_schema", "json_schema": {"name": "s", "strict": True, "schema": schema}}}, server=server)
+
+        # As many are asked for as are still wanted, at most so many at once; those that are refused are made up for.
+        def answers():
+            asked, wanted = itertools.count(1), schemas(draw)
+            with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+                while missing := count - sum(drawn.values()):
+                    wave = [pool.submit(ask, next(asked), *next(wanted)) for _ in range(min(missing, 4 * at_once))]
+                    yield from (answer.result() for answer in wave)
+
+        for kind, schema, (status, answer) in answers():
+            if sum(drawn.values()) % 100 == 99:
+                print(f"{what}: {dict(drawn)} drawn, {dict(whole)} whole", file=sys.stderr, flush=True)
             if status == 400:  # refused by name; those of random_schema never are
                 refused += 1
                 self.assertRegex(answer["error"]["message"], " at '|compile")

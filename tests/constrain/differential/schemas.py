@@ -147,8 +147,8 @@ class SchemaMaker:
                     out[name] = self.chance(.6)
             elif self.chance(.2):
                 out[name] = self.number()
-        if self.chance(.25):
-            out["multipleOf"] = self.r.choice([1, 2, 3, 5, .5, .1, .01, 1.5, 7, 10, 2.0, 1e2])
+        if self.chance(.5 if self.only == "numeric" else .25):
+            out["multipleOf"] = self.r.choice([1, 2, 3, 5, .5, .1, .01, 1.5, 7, 10, 2.0, 1e2, .3, 1e-6, 12, 2.5, .05])
         return out
 
     def value(self, depth):
