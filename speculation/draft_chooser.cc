@@ -74,7 +74,7 @@ int32_t ChooseDrafts(std::span<const DraftCandidate> candidates, const StepShape
 }
 
 int32_t ChooseLength(std::span<const DraftCandidate> candidates, const StepShape& shape,
-                     double token_seconds, const VerifyCost& cost) {
+                     std::span<const double> drafting, const VerifyCost& cost) {
   int32_t longest = 0;
   for (const DraftCandidate& each : candidates) longest = std::max(longest, each.position + 1);
   const auto limit = static_cast<size_t>(std::max(0, shape.max_drafts));
@@ -91,11 +91,11 @@ int32_t ChooseLength(std::span<const DraftCandidate> candidates, const StepShape
   double best = kMargin * shape.sequences / seconds_of(0);
   int32_t chosen = 0;
   for (int32_t length = 1; length <= longest; ++length) {
-    const double drafting = length * token_seconds;
+    const double asked = drafting[static_cast<size_t>(length - 1)];
     double tokens = shape.sequences;
     size_t drafts = 0;
     const auto judge = [&] {
-      const double rate = tokens / (seconds_of(drafts) + drafting);
+      const double rate = tokens / (seconds_of(drafts) + asked);
       if (rate > best) best = rate, chosen = length;
     };
     for (const DraftCandidate& each : candidates) {

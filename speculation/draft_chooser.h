@@ -63,9 +63,9 @@ int32_t ChooseDrafts(std::span<const DraftCandidate> candidates, const StepShape
                      const VerifyCost& cost);
 
 // For proposers whose tokens cost time: the length of all drafts at which a step is worth most,
-// when it verifies the likeliest of these candidates, sorted by GoesBefore, and a token of all
-// sequences together costs `token_seconds`; 0 where none pays.
+// when it verifies the likeliest of these candidates, sorted by GoesBefore, and drafts of
+// all sequences, of n tokens each, cost `drafting[n - 1]` seconds; 0 where none pays.
 int32_t ChooseLength(std::span<const DraftCandidate> candidates, const StepShape& shape,
-                     double token_seconds, const VerifyCost& cost);
+                     std::span<const double> drafting, const VerifyCost& cost);
 
 }  // namespace aisp

@@ -25,7 +25,10 @@ constexpr float kForgetOwn = 0.98f;
 constexpr double kUnsure = 0.4;
 // The fewer sequences a probe asks, the less it tells: the wait between probes grows with them, up
 // to so many times the first one.
-constexpr int32_t kMostProbed = 4;
+constexpr int32_t kMostProbed = 4, kProbeSteps = 64;
+
+// Of its time, what part a draft may take longer.
+constexpr double kMostLonger = 2.0, kForgetTime = 0.1;
 
 void Count(AcceptanceRecord* record, size_t slot, float forget, bool stood) {
   record->hits[slot] = forget * record->hits[slot] + (stood ? 1.0f : 0.0f);
@@ -77,12 +80,12 @@ int32_t Speculator::LengthFor(std::span<const SpeculativeSequence> sequences,
                               const StepShape& shape) {
   if (!options_.adaptive || !proposer_->costly()) return options_.num_tokens;
   ListExpected(sequences);
-  const int32_t length = ChooseLength(candidates_, shape, token_seconds_, cost_);
+  const int32_t length = ChooseLength(candidates_, shape, DraftSeconds(), cost_);
   if (length > 0) {
     probe_steps_ = kFirstProbe;
   } else if (idle_steps_ >= probe_steps_) {
     probe_steps_ =
-        std::min(2 * probe_steps_, kFirstProbe * std::clamp(shape.sequences, 1, kMostProbed));
+        std::min(2 * probe_steps_, kProbeSteps * std::clamp(shape.sequences, 1, kMostProbed));
     idle_steps_ = 0;
     return 1;
   }
@@ -171,10 +174,29 @@ void Speculator::Propose(std::span<SpeculativeSequence> sequences, const StepSha
     longest = std::max(longest, static_cast<int32_t>(draft.tokens.size()));
     stats_.proposals += Join(&draft, &sequences[asked_[i]]) ? 1 : 0;
   }
-  if (longest > 0 && proposer_->timed()) {
-    const double each = spent_seconds_ / longest;
-    token_seconds_ = token_seconds_ == 0 ? each : token_seconds_ + 0.1 * (each - token_seconds_);
+  if (longest > 0 && proposer_->timed()) NoteDraftTime(longest, spent_seconds_);
+}
+
+void Speculator::NoteDraftTime(int32_t length, double seconds) {
+  if (draft_seconds_.empty()) draft_seconds_.resize(static_cast<size_t>(options_.num_tokens), 0);
+  double& mean = draft_seconds_[static_cast<size_t>(std::min(length, options_.num_tokens)) - 1];
+  mean += mean == 0 ? seconds : kForgetTime * (std::min(seconds, kMostLonger * mean) - mean);
+}
+
+// A draft takes at most as long for each token as a shorter one, whatever was seen of it: that may
+// have been held up. One that was never made is hoped to take no longer for each than a longer one.
+std::vector<double> Speculator::DraftSeconds() const {
+  std::vector<double> seconds(static_cast<size_t>(options_.num_tokens), 0);
+  for (size_t i = 0; i < seconds.size() && !draft_seconds_.empty(); ++i) {
+    double each = 0;
+    for (size_t k = 0; k < seconds.size(); ++k) {
+      if (draft_seconds_[k] == 0 || (k > i && draft_seconds_[i] > 0)) continue;
+      const double other = draft_seconds_[k] / static_cast<double>(k + 1);
+      each = each == 0 ? other : std::min(each, other);
+    }
+    seconds[i] = each * static_cast<double>(i + 1);
   }
+  return seconds;
 }
 
 void Speculator::SwitchOff(std::span<const DraftContext> contexts, uint64_t* count) {

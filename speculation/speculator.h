@@ -90,7 +90,7 @@ class Speculator {
  private:
   // Without drafts for so many steps, a costly proposer is asked for one token all the same, to see
   // whether it stands now; then behind twice as many, and so on.
-  static constexpr int32_t kFirstProbe = 64;
+  static constexpr int32_t kFirstProbe = 16;
   struct State {
     AcceptanceRecord acceptance, of_runs;
     AcceptanceRecord stood;  // whatever the proposer thought of them
@@ -101,6 +101,9 @@ class Speculator {
   };
 
   void SwitchOff(std::span<const DraftContext> contexts, uint64_t* count);
+  void NoteDraftTime(int32_t length, double seconds);
+  // What drafts of 1, 2, ... tokens of all sequences may take.
+  std::vector<double> DraftSeconds() const;
   int32_t LengthFor(std::span<const SpeculativeSequence> sequences, const StepShape& shape);
   // What drafts of `sequences` may be worth, before they are made, in `candidates_`.
   void ListExpected(std::span<const SpeculativeSequence> sequences);
@@ -117,9 +120,9 @@ class Speculator {
   const Clock* const clock_;
   VerifyCost cost_;
   Acceptance acceptance_, run_acceptance_;
-  AcceptanceRecord everybody_;  // of all sequences together, for costly proposers
-  double spent_seconds_ = 0;    // by the last Propose
-  double token_seconds_ = 0;    // of a costly proposer, for a token of all sequences
+  AcceptanceRecord everybody_;         // of all sequences together, for costly proposers
+  double spent_seconds_ = 0;           // by the last Propose
+  std::vector<double> draft_seconds_;  // of a costly proposer, by length; 0: none was made
   int32_t slow_in_row_ = 0;
   DeviceSteps device_;
   int32_t plain_steps_ = 0;

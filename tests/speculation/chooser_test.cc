@@ -105,14 +105,21 @@ TEST(ChooseDrafts, NeverMoreThanThereIsRoomFor) {
   EXPECT_EQ(ChooseDrafts(Candidates(2, 8, 0.9), shape, Fitted(1000, 1)), 3);
 }
 
+// Of drafts of up to eight tokens.
+std::vector<double> Each(double seconds) {
+  std::vector<double> all;
+  for (int length = 1; length <= 8; ++length) all.push_back(length * seconds);
+  return all;
+}
+
 TEST(ChooseLength, CountsTheProposersTime) {
   const auto candidates = Candidates(1, 8, 0.8);
   const VerifyCost cost = Fitted(1000, 5);
-  const int32_t cheap = ChooseLength(candidates, Shape(1), 10e-6, cost);
-  const int32_t dear = ChooseLength(candidates, Shape(1), 300e-6, cost);
+  const int32_t cheap = ChooseLength(candidates, Shape(1), Each(10e-6), cost);
+  const int32_t dear = ChooseLength(candidates, Shape(1), Each(300e-6), cost);
   EXPECT_GT(cheap, dear);
   EXPECT_GT(dear, 0);
-  EXPECT_EQ(ChooseLength(candidates, Shape(1), 5e-3, cost), 0);
+  EXPECT_EQ(ChooseLength(candidates, Shape(1), Each(5e-3), cost), 0);
 }
 
 TEST(Acceptance, LearnsWhatConfidenceIsWorth) {

@@ -90,6 +90,15 @@ TEST_F(SpeculatorTest, WhatDoesNotPayIsAskedRarely) {
   EXPECT_GT(proposer_->calls, 50);
 }
 
+TEST_F(SpeculatorTest, AFirstCallThatWasHeldUpIsNotThePriceOfAToken) {
+  proposer_->token_time = std::chrono::milliseconds(20);  // a step takes one
+  Step();
+  proposer_->token_time = std::chrono::microseconds(20);
+  int32_t verified = 0;
+  for (int i = 0; i < 40; ++i) verified += Step();
+  EXPECT_GT(verified, 60);
+}
+
 TEST_F(SpeculatorTest, TakingUpAPromptIsNotThePriceOfAToken) {
   proposer_->token_time = std::chrono::microseconds(20);
   proposer_->first_time = std::chrono::milliseconds(50);
