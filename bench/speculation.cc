@@ -183,6 +183,12 @@ Status MeasurePairs(const SpeculationBenchOptions& o, ServingExecutor& executor,
                     const std::shared_ptr<Speculator>& speculator, Measured* plain,
                     Measured* with) {
   const bool compare = plain->steps == 0;
+  for (int32_t round = 0; round < o.warm_up_rounds; ++round) {
+    // Of the prompts behind those that are measured: a proposer may learn from them.
+    const size_t first = static_cast<size_t>(o.rounds + round) * static_cast<size_t>(batch);
+    Measured unused;
+    AISP_RETURN_IF_ERROR(MeasureRound(o, executor, batch, speculator, first, &unused));
+  }
   for (int32_t round = 0; round < o.rounds; ++round) {
     const size_t first = static_cast<size_t>(round) * static_cast<size_t>(batch);
     if (compare) AISP_RETURN_IF_ERROR(MeasureRound(o, executor, batch, nullptr, first, plain));

@@ -35,6 +35,9 @@ struct SpeculationBenchOptions {
   // Of each run; every one with the prompts that follow. Runs without proposed tokens take turns
   // with those that have them, so that other work of the machine hits both.
   int32_t rounds = 1;
+  // In front of the measured ones: what makes graphs and learns what steps cost, as a server has
+  // long done. Each run has them for itself.
+  int32_t warm_up_rounds = 0;
 };
 
 struct SpeculationBenchRow {

@@ -31,7 +31,7 @@
 namespace aisp {
 namespace {
 
-constexpr std::array<ExtraFlag, 22> kExtras = {{
+constexpr std::array<ExtraFlag, 23> kExtras = {{
     {"--isl", "N",
      "Prompt tokens of each sequence (engine); 1024 without it. A list (prefill): 1024,8000."},
     {"--prompts", "N",
@@ -42,6 +42,9 @@ constexpr std::array<ExtraFlag, 22> kExtras = {{
      "Also a closed loop (engine): the batch's requests at a time, N from each, with the "
      "server's settings. Runs with proposed tokens and without take turns so often (spec); each "
      "time the texts of --text that follow."},
+    {"--warm-up", "N",
+     "Rounds (spec) in front of those that are measured, in which graphs are made and lengths are "
+     "learnt; 0 without it."},
     {"--text", "FILE",
      "What is scored (quality). Prompts (spec), for the proposer of --speculative-config."},
     {"--temperature", "X", "Of answers to --text (spec); 0 without it."},
@@ -383,6 +386,7 @@ Status RunSpeculation(CommandLine line) {
   AISP_ASSIGN_OR_RETURN(const auto served, LoadServedModel(line.config));
   AISP_RETURN_IF_ERROR(ReadPrompts(line, *served, &options));
   AISP_ASSIGN_OR_RETURN(options.rounds, NumberOf(line, "rounds", 1));
+  AISP_ASSIGN_OR_RETURN(options.warm_up_rounds, NumberOf(line, "warm-up", 0));
   AISP_ASSIGN_OR_RETURN(const Backend backend, MakeBackend(line.config, *served));
   const SteadyClock clock;
   options.make = [&](int32_t length, bool adaptive) -> Result<std::shared_ptr<Speculator>> {

@@ -216,6 +216,11 @@ Status AsyncExecutor::CaptureGraphs() {
   return {};
 }
 
+std::vector<int32_t> AsyncExecutor::step_sizes() const {
+  if (graphs_.empty()) return {};
+  return GraphSizes(std::min(max_draws(), options_.base.model.max_batch_tokens));
+}
+
 Result<Graph*> AsyncExecutor::GraphFor(const GraphSize& size, const Drawing& drawing, bool cut) {
   StepGraphs& graphs = graphs_.at(size)[static_cast<size_t>(drawing.place)];
   std::unique_ptr<Graph>& graph = cut               ? graphs.forward

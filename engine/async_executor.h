@@ -77,6 +77,7 @@ class AsyncExecutor final : public ServingExecutor {
   int32_t feature_size() const override {
     return static_cast<int32_t>(model_->features().shape[1]);
   }
+  std::vector<int32_t> step_sizes() const override;
   Result<Ticket> Launch(const StepInput& input) override;
   bool Done(Ticket ticket) override;
   Result<StepResult> Collect(Ticket ticket) override;

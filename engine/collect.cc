@@ -67,10 +67,7 @@ CollectOutput Engine::Impl::Collect() {
         brought.features += own;
       }
       if (!computed_rows.empty()) options.speculator->Computed(computed_rows);
-      if (options.speculator != nullptr && step.timing.prefill_tokens == 0 && !result->captured) {
-        options.speculator->StepTook(step.timing.decode_rows, step.timing.decode_context,
-                                     CycleOf(step, now));
-      }
+      if (!result->captured) TellCost(step, now);
       if (result->device_time > Duration{}) step.timing.device = result->device_time;
       NotePrefillRate(step.timing);
       last_collected = now;
@@ -86,6 +83,14 @@ CollectOutput Engine::Impl::Collect() {
   pending_tokens.clear();
   std::erase_if(out.prefills_done, [this](SequenceId id) { return table.Find(id) == nullptr; });
   return out;
+}
+
+void Engine::Impl::TellCost(const StepRecord& step, Instant now) const {
+  if (options.speculator == nullptr || step.timing.prefill_tokens > 0) return;
+  int32_t drafts = 0;
+  for (const StepRecord::Entry& entry : step.entries) drafts += entry.drafts;
+  options.speculator->StepTook(step.timing.decode_rows, drafts, step.timing.decode_context,
+                               CycleOf(step, now));
 }
 
 // What a step costs beside its proposals: a step that waited for the tokens of the one before also

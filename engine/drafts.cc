@@ -8,10 +8,6 @@
 namespace aisp {
 namespace {
 
-// Steps that are launched without waiting for the last one, after proposals that were not worth a
-// row.
-constexpr int32_t kPlainSteps = 16;
-
 // Tokens of a forced run in one step: with the row that is drawn anyway as many as the longest
 // captured graph has for a sequence.
 constexpr int32_t kMostForced = 15;
@@ -162,7 +158,6 @@ void Engine::Impl::ProposeAll() {
   StepShape shape;
   ListDrafting(&shape);
   if (drafting.empty()) return;
-  plain_steps = kPlainSteps;
   speculator->Propose(drafting, shape);
   for (SpeculativeSequence& d : drafting) {
     if (d.draft.tokens.empty()) continue;
@@ -175,8 +170,8 @@ void Engine::Impl::ProposeAll() {
     Sequence& s = *table.Find(d.context.sequence);
     s.draft_rows = d.rows;
     s.draft_forced = d.forced;
-    if (d.rows > 0) plain_steps = 0;
   }
+  plain_steps = speculator->plain_steps();
   propose_time += clock->Now() - begin;
 }
 

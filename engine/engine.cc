@@ -49,6 +49,8 @@ Engine::Impl::Impl(const EngineOptions& engine_options, Executor* engine_executo
   const int32_t wanted = options.speculator != nullptr ? options.speculator->feature_size() : 0;
   AISP_CHECK_MSG(wanted == 0 || wanted == executor->feature_size(),
                  "the speculator wants other features than the executor gives");
+  if (options.speculator != nullptr)
+    options.speculator->RunsOn({executor->step_sizes(), executor->max_depth() > 1});
 }
 
 int32_t Engine::Impl::Watermark() const {

@@ -134,6 +134,8 @@ struct Engine::Impl {
   // --- collect.cc ---
   CollectOutput Collect();
   Duration CycleOf(const StepRecord& step, Instant now) const;
+  // The speculator hears of steps without prompts.
+  void TellCost(const StepRecord& step, Instant now) const;
   static void NoteChunk(SequenceTimes& times, Instant launched, Instant done, int32_t tokens);
   // What a step brought, as it is handed to its sequences one after the other.
   struct Brought {

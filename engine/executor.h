@@ -120,6 +120,8 @@ class Executor {
   // Elements of a row's features, the residual streams of chosen layers; 0: none are given out.
   virtual int32_t feature_size() const { return 0; }
   // They come in StepResult::features and are of no device's own: they may go to another process.
+  // That steps are padded to, ascending; empty: a row more costs what a row costs.
+  virtual std::vector<int32_t> step_sizes() const { return {}; }
   virtual bool features_on_host() const { return feature_size() > 0; }
   // Places for LoRA adapters (ForwardBatch::adapter_of_row); the place of the one with this digest,
   // -1: it has none such.

@@ -10,6 +10,10 @@ constexpr double kMargin = 1.02;
 constexpr float kForgetOwn = 0.9f;
 constexpr float kForgetAll = 0.998f;
 
+double ContextOfRow(const StepShape& shape) {
+  return static_cast<double>(shape.context_tokens) / std::max(1, shape.rows);
+}
+
 }  // namespace
 
 size_t Acceptance::BinOf(float confidence) {
@@ -41,14 +45,20 @@ void Acceptance::Learn(AcceptanceRecord* record, size_t position, float confiden
   bin.seen = bin.seen * kForgetAll + 1.0f;
 }
 
+bool GoesBefore(const DraftCandidate& a, const DraftCandidate& b) {
+  if (a.probability != b.probability) return a.probability > b.probability;
+  if (a.position != b.position) return a.position < b.position;
+  return a.sequence < b.sequence;
+}
+
 int32_t ChooseDrafts(std::span<const DraftCandidate> candidates, const StepShape& shape,
                      const VerifyCost& cost) {
   const int32_t limit =
       std::min(static_cast<int32_t>(candidates.size()), std::max(0, shape.max_drafts));
-  const double context = static_cast<double>(shape.context_tokens) / std::max(1, shape.rows);
+  const double context = ContextOfRow(shape);
   const auto seconds = [&](int32_t drafts) {
     const int32_t rows = shape.rows + drafts;
-    return shape.spent_seconds + cost.Hopeful(rows, static_cast<int64_t>(context * rows));
+    return shape.spent_seconds + cost.Hopeful(rows, drafts, static_cast<int64_t>(context * rows));
   };
   double tokens = shape.sequences;
   double best = kMargin * tokens / seconds(0);
@@ -56,28 +66,46 @@ int32_t ChooseDrafts(std::span<const DraftCandidate> candidates, const StepShape
   for (int32_t i = 0; i < limit; ++i) {
     tokens += candidates[static_cast<size_t>(i)].probability;
     const int32_t rows = shape.rows + i + 1;
-    if (i + 1 < limit && VerifyCost::LastLike(rows) != rows) continue;
+    if (i + 1 < limit && cost.LastLike(rows) != rows) continue;
     const double rate = tokens / seconds(i + 1);
     if (rate > best) best = rate, chosen = i + 1;
   }
   return chosen;
 }
 
-int32_t ChooseLength(const StepShape& shape, std::span<const double> stands, double token_seconds,
-                     const VerifyCost& cost) {
-  const double context = static_cast<double>(shape.context_tokens) / std::max(1, shape.rows);
-  const auto seconds = [&](int32_t length) {
-    const int32_t rows = shape.rows + length * shape.sequences;
-    return cost.Hopeful(rows, static_cast<int64_t>(context * rows)) + length * token_seconds;
+int32_t ChooseLength(std::span<const DraftCandidate> candidates, const StepShape& shape,
+                     std::span<const double> drafting, const VerifyCost& cost) {
+  int32_t longest = 0;
+  for (const DraftCandidate& each : candidates) longest = std::max(longest, each.position + 1);
+  const auto limit = static_cast<size_t>(std::max(0, shape.max_drafts));
+  const double context = ContextOfRow(shape);
+  // Of steps as long as they can be, of those that cost the same; every length asks for the same.
+  std::vector<double> seconds(std::min(candidates.size(), limit) + 1, 0);
+  const auto seconds_of = [&](size_t drafts) {
+    const int32_t rows = shape.rows + static_cast<int32_t>(drafts);
+    if (seconds[drafts] == 0)
+      seconds[drafts] =
+          cost.Hopeful(rows, static_cast<int32_t>(drafts), static_cast<int64_t>(context * rows));
+    return seconds[drafts];
   };
-  double best = kMargin / seconds(0), tokens = 1, together = 1;
+  double best = kMargin * shape.sequences / seconds_of(0);
   int32_t chosen = 0;
-  for (int32_t i = 0; i < static_cast<int32_t>(stands.size()); ++i) {
-    if ((i + 1) * shape.sequences > shape.max_drafts) break;
-    together *= stands[static_cast<size_t>(i)];
-    tokens += together;
-    const double rate = tokens / seconds(i + 1);
-    if (rate > best) best = rate, chosen = i + 1;
+  for (int32_t length = 1; length <= longest; ++length) {
+    const double asked = drafting[static_cast<size_t>(length - 1)];
+    double tokens = shape.sequences;
+    size_t drafts = 0;
+    const auto judge = [&] {
+      const double rate = tokens / (seconds_of(drafts) + asked);
+      if (rate > best) best = rate, chosen = length;
+    };
+    for (const DraftCandidate& each : candidates) {
+      if (each.position >= length) continue;
+      if (drafts == limit) break;
+      tokens += each.probability;
+      const int32_t rows = shape.rows + static_cast<int32_t>(++drafts);
+      if (cost.LastLike(rows) == rows) judge();
+    }
+    if (drafts > 0) judge();
   }
   return chosen;
 }

@@ -55,15 +55,17 @@ struct DraftCandidate {
   double probability = 0;
 };
 
-// How many of `candidates`, sorted by falling probability, make a step worth most; 0 where none
-// does.
+// Which tokens are worth most, likeliest first; and none in front of one that it follows.
+bool GoesBefore(const DraftCandidate& a, const DraftCandidate& b);
+
+// How many of `candidates`, sorted by GoesBefore, make a step worth most; 0 where none does.
 int32_t ChooseDrafts(std::span<const DraftCandidate> candidates, const StepShape& shape,
                      const VerifyCost& cost);
 
-// For proposers whose tokens cost time: the length for `sequences` at which a step with drafts is
-// worth most, when each position stands with probability `stands` and a token of all sequences
-// together costs `token_seconds`; 0 where it does not pay.
-int32_t ChooseLength(const StepShape& shape, std::span<const double> stands, double token_seconds,
-                     const VerifyCost& cost);
+// For proposers whose tokens cost time: the length of all drafts at which a step is worth most,
+// when it verifies the likeliest of these candidates, sorted by GoesBefore, and drafts of
+// all sequences, of n tokens each, cost `drafting[n - 1]` seconds; 0 where none pays.
+int32_t ChooseLength(std::span<const DraftCandidate> candidates, const StepShape& shape,
+                     std::span<const double> drafting, const VerifyCost& cost);
 
 }  // namespace aisp

@@ -1,6 +1,8 @@
 #include "speculation/speculator.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <utility>
 
 #include "common/log.h"
@@ -8,14 +10,30 @@
 namespace aisp {
 namespace {
 
-// Without drafts for so many steps, one is verified all the same, to see what it costs now.
-constexpr int32_t kProbeSteps = 64;
-constexpr int32_t kProbeRows = 4;
+// Steps that are launched without waiting for the last one, behind proposals that were not worth a
+// row: twice as many each time.
+constexpr int32_t kMostPlainSteps = 16;
 
 // Of positions of drafts, all sequences together.
 constexpr double kFirstStands = 0.7;
 constexpr double kPrior = 4.0;  // drafts that a guess counts for
 constexpr float kForget = 0.995f;
+// Of one sequence: drafts that those of all count for.
+constexpr double kOthers = 24.0;
+constexpr float kForgetOwn = 0.98f;
+// Standard deviations of what a sequence's tokens may stand more often than they did.
+constexpr double kUnsure = 0.4;
+// The fewer sequences a probe asks, the less it tells: the wait between probes grows with them, up
+// to so many times the first one.
+constexpr int32_t kMostProbed = 4, kProbeSteps = 64;
+
+// Of its time, what part a draft may take longer.
+constexpr double kMostLonger = 2.0, kForgetTime = 0.1;
+
+void Count(AcceptanceRecord* record, size_t slot, float forget, bool stood) {
+  record->hits[slot] = forget * record->hits[slot] + (stood ? 1.0f : 0.0f);
+  record->expected[slot] = forget * record->expected[slot] + 1.0f;
+}
 
 // What became of forced runs is told apart for the last token, which stands where the text behind
 // the run is spelled apart from it.
@@ -27,18 +45,51 @@ Speculator::Speculator(const SpeculatorOptions& options, std::unique_ptr<Propose
                        const Clock* clock)
     : options_(options), proposer_(std::move(proposer)), clock_(clock) {}
 
-int32_t Speculator::LengthFor(const StepShape& shape) {
-  if (!options_.adaptive || !proposer_->costly()) return options_.num_tokens;
-  std::vector<double> stands;
+void Speculator::RunsOn(const DeviceSteps& device) {
+  if (device == device_) return;
+  device_ = device;
+  cost_.PadTo(device.sizes);
+}
+
+void Speculator::ListExpected(std::span<const SpeculativeSequence> sequences) {
+  std::array<double, AcceptanceRecord::kPositions> of_all;
   double before = kFirstStands;
-  for (int32_t i = 0; i < options_.num_tokens; ++i) {
-    const size_t at = std::min<size_t>(static_cast<size_t>(i), AcceptanceRecord::kPositions - 1);
+  for (size_t at = 0; at < of_all.size(); ++at) {
     // A position of which little is known stands as often as the one in front of it.
     before = (everybody_.hits[at] + kPrior * before) / (everybody_.expected[at] + kPrior);
-    stands.push_back(std::min(0.99, before));
+    of_all[at] = before;
   }
-  const int32_t length = ChooseLength(shape, stands, token_seconds_, cost_);
-  return length == 0 && idle_steps_ >= kProbeSteps ? 1 : length;
+  candidates_.clear();
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    if (!Asks(sequences[i])) continue;
+    const AcceptanceRecord& own = states_[sequences[i].context.sequence].stood;
+    const int32_t limit = std::min(options_.num_tokens, sequences[i].context.limit);
+    double together = 1;
+    for (int32_t position = 0; position < limit; ++position) {
+      const size_t at = std::min(static_cast<size_t>(position), of_all.size() - 1);
+      const double stands = (own.hits[at] + kOthers * of_all[at]) / (own.expected[at] + kOthers);
+      const double unsure = std::sqrt(stands * (1 - stands) / (own.expected[at] + kOthers));
+      together *= std::min(0.99, stands + kUnsure * unsure);
+      candidates_.push_back({static_cast<int32_t>(i), position, together});
+    }
+  }
+  std::sort(candidates_.begin(), candidates_.end(), GoesBefore);
+}
+
+int32_t Speculator::LengthFor(std::span<const SpeculativeSequence> sequences,
+                              const StepShape& shape) {
+  if (!options_.adaptive || !proposer_->costly()) return options_.num_tokens;
+  ListExpected(sequences);
+  const int32_t length = ChooseLength(candidates_, shape, DraftSeconds(), cost_);
+  if (length > 0) {
+    probe_steps_ = kFirstProbe;
+  } else if (idle_steps_ >= probe_steps_) {
+    probe_steps_ =
+        std::min(2 * probe_steps_, kProbeSteps * std::clamp(shape.sequences, 1, kMostProbed));
+    idle_steps_ = 0;
+    return 1;
+  }
+  return length;
 }
 
 void Speculator::Computed(std::span<const ComputedRows> rows) {
@@ -58,16 +109,20 @@ void Speculator::Computed(std::span<const ComputedRows> rows) {
   SwitchOff(contexts_, &stats_.failed);
 }
 
+// Tokens that cost time are not bought where the constraint names some for nothing.
+bool Speculator::Asks(const SpeculativeSequence& sequence) {
+  if (!sequence.proposes || (sequence.forced > 0 && proposer_->costly())) return false;
+  return !states_[sequence.context.sequence].off;
+}
+
 void Speculator::ListAsked(std::span<const SpeculativeSequence> sequences, int32_t length) {
   contexts_.clear();
   asked_.clear();
   for (size_t i = 0; i < sequences.size(); ++i) {
     const SpeculativeSequence& s = sequences[i];
-    // Tokens that cost time are not bought where the constraint names some for nothing.
-    if (!s.proposes || (s.forced > 0 && proposer_->costly())) continue;
     DraftContext context = s.context;
     context.limit = std::min(context.limit, s.forced + length);
-    if (context.limit <= 0 || states_[context.sequence].off) continue;
+    if (context.limit <= 0 || !Asks(s)) continue;
     contexts_.push_back(context);
     asked_.push_back(i);
   }
@@ -91,7 +146,7 @@ void Speculator::Propose(std::span<SpeculativeSequence> sequences, const StepSha
   }
   spent_seconds_ = 0;
   if (!has_proposer()) return;
-  ListAsked(sequences, LengthFor(shape));
+  ListAsked(sequences, LengthFor(sequences, shape));
   if (contexts_.empty()) return;
   if (drafts_.size() < contexts_.size()) drafts_.resize(contexts_.size());
   for (size_t i = 0; i < contexts_.size(); ++i) drafts_[i].Clear();
@@ -119,19 +174,34 @@ void Speculator::Propose(std::span<SpeculativeSequence> sequences, const StepSha
     longest = std::max(longest, static_cast<int32_t>(draft.tokens.size()));
     stats_.proposals += Join(&draft, &sequences[asked_[i]]) ? 1 : 0;
   }
-  if (longest > 0 && proposer_->timed()) {
-    const double each = spent_seconds_ / longest;
-    token_seconds_ = token_seconds_ == 0 ? each : token_seconds_ + 0.1 * (each - token_seconds_);
+  if (longest > 0 && proposer_->timed()) NoteDraftTime(longest, spent_seconds_);
+}
+
+void Speculator::NoteDraftTime(int32_t length, double seconds) {
+  if (draft_seconds_.empty()) draft_seconds_.resize(static_cast<size_t>(options_.num_tokens), 0);
+  double& mean = draft_seconds_[static_cast<size_t>(std::min(length, options_.num_tokens)) - 1];
+  mean += mean == 0 ? seconds : kForgetTime * (std::min(seconds, kMostLonger * mean) - mean);
+}
+
+// A draft takes at most as long for each token as a shorter one, whatever was seen of it: that may
+// have been held up. One that was never made is hoped to take no longer for each than a longer one.
+std::vector<double> Speculator::DraftSeconds() const {
+  std::vector<double> seconds(static_cast<size_t>(options_.num_tokens), 0);
+  for (size_t i = 0; i < seconds.size() && !draft_seconds_.empty(); ++i) {
+    double each = 0;
+    for (size_t k = 0; k < seconds.size(); ++k) {
+      if (draft_seconds_[k] == 0 || (k > i && draft_seconds_[i] > 0)) continue;
+      const double other = draft_seconds_[k] / static_cast<double>(k + 1);
+      each = each == 0 ? other : std::min(each, other);
+    }
+    seconds[i] = each * static_cast<double>(i + 1);
   }
+  return seconds;
 }
 
 void Speculator::SwitchOff(std::span<const DraftContext> contexts, uint64_t* count) {
   for (const DraftContext& context : contexts) states_[context.sequence].off = true;
   *count += contexts.size();
-}
-
-void Speculator::ChooseAll(std::span<SpeculativeSequence> sequences) {
-  for (SpeculativeSequence& s : sequences) s.rows = static_cast<int32_t>(s.draft.tokens.size());
 }
 
 double Speculator::StandsAt(const State& state, int32_t at, float confidence) const {
@@ -159,23 +229,14 @@ void Speculator::Choose(std::span<SpeculativeSequence> sequences, const StepShap
       candidates_.push_back({static_cast<int32_t>(i), at, together});
     }
   }
-  if (!options_.adaptive) return ChooseAll(sequences);
-  std::sort(candidates_.begin(), candidates_.end(),
-            [](const DraftCandidate& a, const DraftCandidate& b) {
-              if (a.probability != b.probability) return a.probability > b.probability;
-              if (a.position != b.position) return a.position < b.position;
-              return a.sequence < b.sequence;
-            });
-  int32_t chosen = ChooseDrafts(candidates_, shape, cost_);
-  // A costly proposer that was not asked has no candidates: its idle steps count all the same, or
-  // it would never be asked again.
-  const bool costly = has_proposer() && proposer_->costly();
-  const bool idle = chosen == 0 && (!candidates_.empty() || costly);
-  if (idle && ++idle_steps_ > kProbeSteps && costly)
-    chosen = std::min({kProbeRows, static_cast<int32_t>(candidates_.size()), shape.max_drafts});
-  if (chosen > 0) idle_steps_ = 0;
+  std::sort(candidates_.begin(), candidates_.end(), GoesBefore);
+  const int32_t chosen = options_.adaptive ? ChooseDrafts(candidates_, shape, cost_)
+                                           : static_cast<int32_t>(candidates_.size());
   for (int32_t i = 0; i < chosen; ++i)
     ++sequences[static_cast<size_t>(candidates_[static_cast<size_t>(i)].sequence)].rows;
+  const int32_t most = device_.ahead ? kMostPlainSteps : 1;
+  plain_steps_ = chosen > 0 ? 0 : std::clamp(2 * plain_steps_, 1, most);
+  idle_steps_ = chosen > 0 ? 0 : idle_steps_ + plain_steps_;
 }
 
 void Speculator::Learn(State* state, int32_t at, bool stood) {
@@ -187,8 +248,8 @@ void Speculator::Learn(State* state, int32_t at, bool stood) {
   const auto position = static_cast<size_t>(at - state->forced);
   acceptance_.Learn(&state->acceptance, position, confidence, stood);
   const size_t slot = std::min(position, AcceptanceRecord::kPositions - 1);
-  everybody_.hits[slot] = kForget * everybody_.hits[slot] + (stood ? 1.0f : 0.0f);
-  everybody_.expected[slot] = kForget * everybody_.expected[slot] + 1.0f;
+  Count(&everybody_, slot, kForget, stood);
+  Count(&state->stood, slot, kForgetOwn, stood);
 }
 
 void Speculator::Verified(SequenceId sequence, int32_t drafted, int32_t accepted, bool next_stood) {
@@ -201,8 +262,8 @@ void Speculator::Verified(SequenceId sequence, int32_t drafted, int32_t accepted
   state.confidence.clear();
 }
 
-void Speculator::StepTook(int32_t rows, int64_t context_tokens, Duration took) {
-  cost_.Add(rows, context_tokens, took);
+void Speculator::StepTook(int32_t rows, int32_t drafts, int64_t context_tokens, Duration took) {
+  cost_.Add(rows, drafts, context_tokens, took);
 }
 
 void Speculator::Ended(const DraftContext& context) {

@@ -29,6 +29,13 @@ struct SpeculatorOptions {
   bool forced_runs = true;  // the engine asks constraints for theirs (DrawGuide::Forced)
 };
 
+// How a device takes steps.
+struct DeviceSteps {
+  std::vector<int32_t> sizes;  // that they are padded to, ascending; empty: they are not
+  bool ahead = false;          // plain ones are launched before the tokens of the last are known
+  bool operator==(const DeviceSteps&) const = default;
+};
+
 // A running sequence for the next step.
 struct SpeculativeSequence {
   DraftContext context;
@@ -50,6 +57,8 @@ class Speculator {
   Speculator(const SpeculatorOptions& options, std::unique_ptr<Proposer> proposer,
              const Clock* clock);
 
+  // Before the first step; what was learnt of steps on another device is forgotten.
+  void RunsOn(const DeviceSteps& device);
   bool forced_runs() const { return options_.forced_runs; }
   bool has_proposer() const { return proposer_ != nullptr; }
   // Elements of the features that Computed wants; 0: it need not be called.
@@ -62,11 +71,14 @@ class Speculator {
   void Propose(std::span<SpeculativeSequence> sequences, const StepShape& shape);
   // Fills `rows`.
   void Choose(std::span<SpeculativeSequence> sequences, const StepShape& shape);
+  // Behind Choose: so many steps may run before it is worth asking again. The longer nothing was
+  // worth a row, the more, where waiting for tokens costs something.
+  int32_t plain_steps() const { return plain_steps_; }
   // Of the draft of the last Choose, `drafted` tokens had rows and `accepted` stood; `next_stood`:
   // the token drawn behind them is that which the draft has there.
   void Verified(SequenceId sequence, int32_t drafted, int32_t accepted, bool next_stood);
-  // A step without prompts.
-  void StepTook(int32_t rows, int64_t context_tokens, Duration took);
+  // A step without prompts, `drafts` of whose rows verified a proposed token.
+  void StepTook(int32_t rows, int32_t drafts, int64_t context_tokens, Duration took);
   void Ended(const DraftContext& context);
 
   const SpeculatorStats& stats() const { return stats_; }
@@ -76,8 +88,12 @@ class Speculator {
   size_t sequences() const { return states_.size(); }
 
  private:
+  // Without drafts for so many steps, a costly proposer is asked for one token all the same, to see
+  // whether it stands now; then behind twice as many, and so on.
+  static constexpr int32_t kFirstProbe = 16;
   struct State {
     AcceptanceRecord acceptance, of_runs;
+    AcceptanceRecord stood;  // whatever the proposer thought of them
     // Of the draft that is being verified, and how many of its tokens are a forced run.
     std::vector<float> confidence;
     int32_t forced = 0;
@@ -85,25 +101,33 @@ class Speculator {
   };
 
   void SwitchOff(std::span<const DraftContext> contexts, uint64_t* count);
-  int32_t LengthFor(const StepShape& shape);
+  void NoteDraftTime(int32_t length, double seconds);
+  // What drafts of 1, 2, ... tokens of all sequences may take.
+  std::vector<double> DraftSeconds() const;
+  int32_t LengthFor(std::span<const SpeculativeSequence> sequences, const StepShape& shape);
+  // What drafts of `sequences` may be worth, before they are made, in `candidates_`.
+  void ListExpected(std::span<const SpeculativeSequence> sequences);
   // Whom to ask: `contexts_` of the sequences `asked_`.
   void ListAsked(std::span<const SpeculativeSequence> sequences, int32_t length);
+  bool Asks(const SpeculativeSequence& sequence);
   // A proposed draft becomes the sequence's, or goes on where its forced run ends. False: neither.
   static bool Join(TokenDraft* proposed, SpeculativeSequence* sequence);
   double StandsAt(const State& state, int32_t at, float confidence) const;
   void Learn(State* state, int32_t at, bool stood);
-  void ChooseAll(std::span<SpeculativeSequence> sequences);
 
   const SpeculatorOptions options_;
   const std::unique_ptr<Proposer> proposer_;
   const Clock* const clock_;
   VerifyCost cost_;
   Acceptance acceptance_, run_acceptance_;
-  AcceptanceRecord everybody_;  // of all sequences together, for costly proposers
-  double spent_seconds_ = 0;    // by the last Propose
-  double token_seconds_ = 0;    // of a costly proposer, for a token of all sequences
+  AcceptanceRecord everybody_;         // of all sequences together, for costly proposers
+  double spent_seconds_ = 0;           // by the last Propose
+  std::vector<double> draft_seconds_;  // of a costly proposer, by length; 0: none was made
   int32_t slow_in_row_ = 0;
-  int32_t idle_steps_ = 0;  // since the last step with drafts
+  DeviceSteps device_;
+  int32_t plain_steps_ = 0;
+  int32_t idle_steps_ = 0;             // since a costly proposer was asked
+  int32_t probe_steps_ = kFirstProbe;  // behind which it is asked all the same
   std::unordered_map<SequenceId, State> states_;
   SpeculatorStats stats_;
 

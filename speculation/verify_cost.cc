@@ -1,6 +1,7 @@
 #include "speculation/verify_cost.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 
@@ -27,9 +28,9 @@ constexpr double kHopeOfNoise = 0.15, kDriftOfNoise = 0.5, kMostHope = 0.6;
 constexpr double kLeastOff = 0.3, kMostOff = 1.7;  // of what was predicted: more says no more
 constexpr double kForgetNoise = 0.02;
 
-// What a row more costs of a step, and a row less saves, before two knots are known: both little
-// enough to be tried.
-constexpr double kFirstSlope = 0.05;
+// What a row more costs of a step, and as many rows again, and what no rows would leave of it,
+// before two knots are known: all little enough to be tried.
+constexpr double kFirstSlope = 0.05, kFirstDouble = 0.35;
 constexpr double kLeastLeft = 0.3;
 
 constexpr double kForget = 0.02;        // in what is known of contexts
@@ -47,18 +48,34 @@ double VerifyCost::Elasticity() const {
 }
 
 // One for each number of rows up to 16, then for every 4, from 64 on every 8, from 128 on every 16.
-VerifyCost::Place VerifyCost::PlaceOf(int32_t rows) {
-  constexpr std::array<int32_t, 6> kEnds{0, 16, 64, 128, 256, 256 + 32 * 12};
-  constexpr std::array<int32_t, 5> kWidths{1, 4, 8, 16, 32};
-  int32_t knot = 0;
+VerifyCost::VerifyCost() {
+  constexpr std::array<int32_t, 5> kWidths{1, 4, 8, 16, 32}, kEnds{16, 64, 128, 256, 640};
+  int32_t end = 0;
   for (size_t i = 0; i < kWidths.size(); ++i) {
-    const int32_t inside = std::min(rows, kEnds[i + 1]) - kEnds[i];
-    const int32_t steps = (inside + kWidths[i] - 1) / kWidths[i];
-    knot += steps;
-    if (rows <= kEnds[i + 1])
-      return {static_cast<size_t>(std::max(0, knot - 1)), kEnds[i] + steps * kWidths[i]};
+    while (end < kEnds[i]) ends_.push_back(end += kWidths[i]);
   }
-  return {kKnots - 1, rows};
+  knots_.resize(ends_.size());
+  seen_.resize(ends_.size());
+}
+
+void VerifyCost::PadTo(std::span<const int32_t> sizes) {
+  *this = VerifyCost();
+  padded_ = !sizes.empty();
+  if (padded_) ends_.assign(sizes.begin(), sizes.end());
+  knots_.assign(padded_ ? 2 * ends_.size() : ends_.size(), Knot{});
+  seen_.assign(knots_.size(), 0);
+}
+
+VerifyCost::Place VerifyCost::PlaceOf(int32_t rows, int32_t drafts) const {
+  const auto end = std::lower_bound(ends_.begin(), ends_.end(), rows);
+  const auto knot = static_cast<size_t>(std::min(end, ends_.end() - 1) - ends_.begin());
+  if (padded_ && drafts == 0) return {ends_.size() + knot, static_cast<double>(rows)};
+  return {knot, static_cast<double>(padded_ && end != ends_.end() ? *end : rows)};
+}
+
+int32_t VerifyCost::LastLike(int32_t rows) const {
+  const auto end = std::lower_bound(ends_.begin(), ends_.end(), rows);
+  return end == ends_.end() ? rows : *end;
 }
 
 void VerifyCost::Fade() {
@@ -72,23 +89,24 @@ double VerifyCost::SecondsAt(const Knot& knot, double context) const {
   return knot.seconds * (1 + Elasticity() * (context / knot.context - 1));
 }
 
-void VerifyCost::Add(int32_t rows, int64_t context_tokens, Duration took) {
+void VerifyCost::Add(int32_t rows, int32_t drafts, int64_t context_tokens, Duration took) {
   if (rows < 1 || took.count() <= 0) return;
   ++samples_;
   Fade();
-  const size_t at = PlaceOf(rows).knot;
-  Learn(&knots_[at], seen_[at], rows, OfRow(context_tokens, rows), ToSeconds(took) / level_);
+  const Place place = PlaceOf(rows, drafts);
+  const size_t at = place.knot;
+  Learn(&knots_[at], seen_[at], place.rows, OfRow(context_tokens, rows), ToSeconds(took) / level_);
   seen_[at] = knots_[at].seen;
 }
 
-void VerifyCost::Learn(Knot* at, double seen, int32_t rows, double context, double seconds) {
+void VerifyCost::Learn(Knot* at, double seen, double rows, double context, double seconds) {
   Knot& knot = *at;
   knot.last = samples_;
   // Where all samples are noisy a short one is as much of an accident as a long one.
   const bool held_up =
       seen < kFewSamples && noise_ < kMuchNoise && seconds < kShortest * SecondsAt(knot, context);
   if (seen < kFaded || held_up) {  // the first one, or the one before was held up
-    knot = {seconds, static_cast<double>(rows), context, 1, samples_};
+    knot = {seconds, rows, context, 1, samples_};
     return;
   }
   const double expected = SecondsAt(knot, context);
@@ -121,31 +139,31 @@ void VerifyCost::NoteNoise(double of_expected) {
 
 double VerifyCost::AlongOthers(double rows, double context, size_t but) const {
   Point first, last, below, above;  // of known knots: the two ends, and the neighbours
-  int known = 0;
   for (size_t k = 0; k < knots_.size(); ++k) {
     if (k == but || seen_[k] < kFaded) continue;
     const Point point{knots_[k].rows, SecondsAt(knots_[k], context)};
-    if (known++ == 0) first = point;
-    last = point;
-    if (point.rows <= rows) below = point;
-    if (point.rows > rows && above.rows == 0) above = point;
+    if (first.rows == 0 || point.rows < first.rows) first = point;
+    if (point.rows > last.rows) last = point;
+    if (point.rows <= rows && point.rows > below.rows) below = point;
+    if (point.rows > rows && (above.rows == 0 || point.rows < above.rows)) above = point;
   }
-  if (known == 0) return 0;
+  if (first.rows == 0) return 0;
   if (below.rows > 0 && above.rows > 0) {
     const double part = (rows - below.rows) / (above.rows - below.rows);
     return below.seconds + part * (above.seconds - below.seconds);
   }
   const double span = last.rows - first.rows;
   const Point& end = below.rows > 0 ? below : above;
-  double slope = span > 0 ? (last.seconds - first.seconds) / span : kFirstSlope * end.seconds;
+  double slope = span > 0 ? (last.seconds - first.seconds) / span
+                          : end.seconds * std::min(kFirstSlope, kFirstDouble / end.rows);
   if (span == 0 && rows < end.rows) slope = (1 - kLeastLeft) * end.seconds / end.rows;
   return std::max(kLeastLeft * end.seconds, end.seconds + std::max(0.0, slope) * (rows - end.rows));
 }
 
-double VerifyCost::OfRows(int32_t rows, double context) const {
-  const size_t at = PlaceOf(rows).knot;
-  const double seen = seen_[at], along = AlongOthers(rows, context, at);
-  if (seen < kFaded) return along > 0 ? along : 1.0 + kFirstSlope * (rows - 1);
+double VerifyCost::OfRows(const Place& place, double context) const {
+  const size_t at = place.knot;
+  const double seen = seen_[at], along = AlongOthers(place.rows, context, at);
+  if (seen < kFaded) return along > 0 ? along : 1.0 + kFirstSlope * (place.rows - 1);
   double own = SecondsAt(knots_[at], context);
   if (along <= 0) return own;
   // Of these rows; those of a knot differ little.
@@ -154,17 +172,18 @@ double VerifyCost::OfRows(int32_t rows, double context) const {
   return own + (along - own) * weight / (weight + seen);
 }
 
-double VerifyCost::Predict(int32_t rows, int64_t context_tokens) const {
-  return level_ * OfRows(rows, OfRow(context_tokens, rows));
+double VerifyCost::Predict(int32_t rows, int32_t drafts, int64_t context_tokens) const {
+  return level_ * OfRows(PlaceOf(rows, drafts), OfRow(context_tokens, rows));
 }
 
-double VerifyCost::Hopeful(int32_t rows, int64_t context_tokens) const {
-  const size_t at = PlaceOf(rows).knot;
-  const double seen = seen_[at];
-  double seconds = Predict(rows, context_tokens);
+double VerifyCost::Hopeful(int32_t rows, int32_t drafts, int64_t context_tokens) const {
+  const Place place = PlaceOf(rows, drafts);
+  const double seen = seen_[place.knot];
+  double seconds = Predict(rows, drafts, context_tokens);
   // It may have been held up: what the others say has to be disproved twice.
   if (seen < kTrusted) {
-    const double along = level_ * AlongOthers(rows, OfRow(context_tokens, rows), at);
+    const double context = OfRow(context_tokens, rows);
+    const double along = level_ * AlongOthers(place.rows, context, place.knot);
     if (along > 0) seconds = std::min(seconds, along);
   }
   const double hope = std::max(kHope / (1 + seen), kHopeOfNoise * std::sqrt(noise_ / (1 + seen)));

@@ -58,7 +58,7 @@ class SpeculatorTest : public testing::Test {
     shape.max_drafts = 16;
     speculator_->Propose({&s, 1}, shape);
     speculator_->Choose({&s, 1}, shape);
-    speculator_->StepTook(1 + s.rows, 3, std::chrono::microseconds(1000 + 10 * s.rows));
+    speculator_->StepTook(1 + s.rows, s.rows, 3, std::chrono::microseconds(1000 + 10 * s.rows));
     speculator_->Verified(SequenceId(1), s.rows, s.rows, false);
     return s.rows;
   }
@@ -90,6 +90,15 @@ TEST_F(SpeculatorTest, WhatDoesNotPayIsAskedRarely) {
   EXPECT_GT(proposer_->calls, 50);
 }
 
+TEST_F(SpeculatorTest, AFirstCallThatWasHeldUpIsNotThePriceOfAToken) {
+  proposer_->token_time = std::chrono::milliseconds(20);  // a step takes one
+  Step();
+  proposer_->token_time = std::chrono::microseconds(20);
+  int32_t verified = 0;
+  for (int i = 0; i < 40; ++i) verified += Step();
+  EXPECT_GT(verified, 60);
+}
+
 TEST_F(SpeculatorTest, TakingUpAPromptIsNotThePriceOfAToken) {
   proposer_->token_time = std::chrono::microseconds(20);
   proposer_->first_time = std::chrono::milliseconds(50);
@@ -108,13 +117,36 @@ TEST_F(SpeculatorTest, NorIsWaitingForOneThatNobodyTimed) {
   EXPECT_EQ(Step(), 4);
 }
 
+TEST(Speculator, LooksSeldomerWhereNothingIsWorthARowOnADeviceThatRunsAhead) {
+  ManualClock clock;
+  for (const bool ahead : {false, true}) {
+    Speculator speculator({}, nullptr, &clock);
+    speculator.RunsOn({.sizes = {}, .ahead = ahead});
+    std::vector<int32_t> waits;
+    for (int i = 0; i < 6; ++i) {
+      SpeculativeSequence s;
+      s.context.sequence = SequenceId(1);
+      speculator.Choose({&s, 1}, {.rows = 1, .sequences = 1, .max_drafts = 16});
+      waits.push_back(speculator.plain_steps());
+    }
+    EXPECT_EQ(waits, ahead ? (std::vector<int32_t>{1, 2, 4, 8, 16, 16})
+                           : (std::vector<int32_t>{1, 1, 1, 1, 1, 1}));
+    SpeculativeSequence s;
+    s.context.sequence = SequenceId(1);
+    s.draft.Add(7, 0.9f);
+    speculator.Choose({&s, 1}, {.rows = 1, .sequences = 1, .max_drafts = 16});
+    EXPECT_EQ(s.rows, 1);
+    EXPECT_EQ(speculator.plain_steps(), 0);
+  }
+}
+
 // A run of three tokens at every step, of which so many stand as `stand`.
 struct Runs {
   ManualClock clock;
   Speculator speculator{SpeculatorOptions{}, nullptr, &clock};
 
   Runs() {
-    for (int i = 0; i < 4; ++i) speculator.StepTook(1, 3, std::chrono::microseconds(1000));
+    for (int i = 0; i < 4; ++i) speculator.StepTook(1, 0, 3, std::chrono::microseconds(1000));
   }
 
   int32_t Step(int32_t stand) {
@@ -127,7 +159,7 @@ struct Runs {
     speculator.Propose({&s, 1}, shape);
     speculator.Choose({&s, 1}, shape);
     // A row more costs a third of a step.
-    speculator.StepTook(1 + s.rows, 3, std::chrono::microseconds(1000 + 330 * s.rows));
+    speculator.StepTook(1 + s.rows, s.rows, 3, std::chrono::microseconds(1000 + 330 * s.rows));
     const int32_t accepted = std::min(s.rows, stand);
     speculator.Verified(SequenceId(1), s.rows, accepted, accepted < stand);
     return s.rows;

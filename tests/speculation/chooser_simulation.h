@@ -1,0 +1,215 @@
+// The chooser over steps of a simulated machine and drafts that stand as often as they are told to.
+// Rates are of expected tokens and of expected time, so that no luck is in them; what the chooser
+// sees is as noisy as a machine is.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <numbers>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/random.h"
+#include "speculation/speculator.h"
+
+namespace aisp {
+
+struct World {
+  std::string name;
+  std::function<double(int32_t rows)> us;  // of a step
+  int32_t batch = 1;
+  int32_t most = 8;              // num_speculative_tokens
+  std::vector<double> stands;    // by position, given those in front; the last one goes on
+  std::vector<double> others{};  // the same of every second sequence; empty: as all
+  double token_us = 0;           // what the proposer takes for a token of all sequences
+  double first_us = 0;           // and for any
+  double confidence = -1;        // what it says of every token; -1: the truth
+  double noise = 0.05;           // standard deviation of the logarithm of a step's time
+  double spikes = 0.01;          // steps that take three times as long
+  bool shared = false;           // with so much other work that a step hardly says what it costs
+  std::function<double(int)> load = [](int) { return 1.0; };  // of step i: all steps by so much
+
+  // A device that runs ahead: plain steps are launched before the tokens of the last one are known.
+  bool ahead = false;
+  double wait_us = 0;            // what a plain step takes longer that waited for tokens
+  double take_up_us = 0;         // of a step of which the proposer is told
+  std::vector<int32_t> sizes{};  // of steps; smaller ones are padded. Empty: any
+
+  double Stands(int32_t slot, int32_t at) const {
+    const auto& all = slot % 2 == 1 && !others.empty() ? others : stands;
+    return all[std::min(static_cast<size_t>(at), all.size() - 1)];
+  }
+  double Expected(int32_t slot, int32_t rows) const {
+    double tokens = 1, together = 1;
+    for (int32_t at = 0; at < rows; ++at) tokens += together *= Stands(slot, at);
+    return tokens;
+  }
+  double StepUs(int32_t rows) const {
+    const auto size = std::lower_bound(sizes.begin(), sizes.end(), rows);
+    return us(size == sizes.end() ? rows : *size);
+  }
+  // Tokens a microsecond.
+  double FixedRate(int32_t length) const {
+    double tokens = 0;
+    for (int32_t slot = 0; slot < batch; ++slot) tokens += Expected(slot, length);
+    const double told = length > 0 ? take_up_us : 0;
+    return tokens / (StepUs(batch * (1 + length)) + ProposeUs(length) + told);
+  }
+  double ProposeUs(int32_t length) const { return length > 0 ? first_us + length * token_us : 0; }
+  double BestFixed() const {
+    double best = 0;
+    for (int32_t length = 0; length <= most; ++length) best = std::max(best, FixedRate(length));
+    return best;
+  }
+};
+
+class SimulatedProposer final : public Proposer {
+ public:
+  SimulatedProposer(const World* world, ManualClock* clock) : world_(world), clock_(clock) {}
+  std::string_view name() const override { return "simulated"; }
+  bool costly() const override { return world_->token_us > 0; }
+  Status Propose(std::span<const DraftContext> contexts, std::span<TokenDraft> drafts) override {
+    longest = 0;
+    for (size_t i = 0; i < contexts.size(); ++i) {
+      for (int32_t at = 0; at < contexts[i].limit; ++at) {
+        const double truth = world_->Stands(contexts[i].prompt_tokens, at);
+        const double sure = world_->confidence < 0 ? truth : world_->confidence;
+        drafts[i].Add(7, static_cast<float>(sure));
+      }
+      longest = std::max(longest, contexts[i].limit);
+    }
+    clock_->Advance(Duration(static_cast<int64_t>(world_->ProposeUs(longest) * 1e3)));
+    return {};
+  }
+  void Ended(const DraftContext&) override {}
+  int32_t longest = 0;
+
+ private:
+  const World* const world_;
+  ManualClock* const clock_;
+};
+
+class Simulation {
+ public:
+  static constexpr int kTokensOfASequence = 200;
+
+  Simulation(const World& world, uint64_t seed) : world_(world), random_(seed) {
+    auto proposer = std::make_unique<SimulatedProposer>(&world_, &clock_);
+    proposer_ = proposer.get();
+    speculator_ = std::make_unique<Speculator>(SpeculatorOptions{.num_tokens = world.most},
+                                               std::move(proposer), &clock_);
+    speculator_->RunsOn({world.sizes, world.ahead});
+    for (int32_t i = 0; i < world.batch; ++i) {
+      Begin(i);
+      left_.back() = 1 + static_cast<int>(random_.Below(kTokensOfASequence));
+    }
+  }
+
+  // Tokens a microsecond of the next `steps`.
+  double Run(int steps) {
+    double tokens = 0, us = 0;
+    for (int i = 0; i < steps; ++i) {
+      const auto [brought, took] = Step(world_.load(step_++));
+      tokens += brought;
+      us += took;
+    }
+    return tokens / us;
+  }
+  void Stand(std::vector<double> stands) { world_.stands = std::move(stands); }
+  // The same until every sequence would have so many more.
+  double RunTokens(double of_each) {
+    double tokens = 0, us = 0;
+    while (tokens < of_each * world_.batch) {
+      const auto [brought, took] = Step(world_.load(step_++));
+      tokens += brought;
+      us += took;
+    }
+    return tokens / us;
+  }
+
+ private:
+  void Begin(int32_t slot) {
+    ids_.resize(static_cast<size_t>(world_.batch));
+    left_.resize(static_cast<size_t>(world_.batch));
+    ids_[static_cast<size_t>(slot)] = SequenceId(++next_);
+    left_[static_cast<size_t>(slot)] = kTokensOfASequence;
+  }
+
+  double Noise() {
+    if (world_.shared) {
+      const double u = random_.Uniform();
+      return u < 0.3 ? 0.15 + u : 0.7 + 1.17 * random_.Uniform();
+    }
+    const double gauss = std::sqrt(-2 * std::log(1 - random_.Uniform())) *
+                         std::cos(2 * std::numbers::pi * random_.Uniform());
+    return std::exp(world_.noise * gauss) * (random_.Uniform() < world_.spikes ? 3 : 1);
+  }
+
+  // Expected tokens and microseconds, the latter as if nobody else used the machine.
+  std::pair<double, double> Step(double load) {
+    if (world_.ahead && plain_left_ > 0) {
+      --plain_left_;
+      return {world_.batch, Take(world_.batch, 0, 0, load)};
+    }
+    std::vector<SpeculativeSequence> sequences(ids_.size());
+    for (size_t i = 0; i < ids_.size(); ++i) {
+      sequences[i].context.sequence = ids_[i];
+      sequences[i].context.limit = world_.most;
+      sequences[i].context.prompt_tokens = static_cast<int32_t>(i);
+    }
+    StepShape shape;
+    shape.rows = shape.sequences = world_.batch;
+    shape.context_tokens = 1000 * world_.batch;
+    shape.max_drafts = world_.most * world_.batch;
+    proposer_->longest = 0;
+    speculator_->Propose(sequences, shape);
+    speculator_->Choose(sequences, shape);
+    int32_t rows = world_.batch;
+    double tokens = 0;
+    for (size_t i = 0; i < ids_.size(); ++i) {
+      rows += sequences[i].rows;
+      tokens += world_.Expected(static_cast<int32_t>(i), sequences[i].rows);
+    }
+    const bool plain = rows == world_.batch;
+    plain_left_ = speculator_->plain_steps() - 1;
+    const double us = Take(rows, plain && world_.ahead ? world_.wait_us : 0,
+                           world_.ProposeUs(proposer_->longest), load);
+    for (size_t i = 0; i < ids_.size(); ++i) Verify(static_cast<int32_t>(i), sequences[i]);
+    return {tokens, us};
+  }
+
+  double Take(int32_t rows, double waited, double proposed, double load) {
+    const double us = world_.StepUs(rows) + waited;
+    const auto took = Duration(static_cast<int64_t>(us * load * Noise() * 1e3));
+    clock_.Advance(took);
+    speculator_->StepTook(rows, rows - world_.batch, 1000 * rows, took);
+    return us + proposed + world_.take_up_us;
+  }
+
+  void Verify(int32_t slot, const SpeculativeSequence& s) {
+    const auto drafted = static_cast<int32_t>(s.draft.tokens.size());
+    int32_t stand = 0;
+    while (stand < drafted && random_.Uniform() < world_.Stands(slot, stand)) ++stand;
+    const int32_t accepted = std::min(stand, s.rows);
+    if (drafted > 0) speculator_->Verified(s.context.sequence, s.rows, accepted, stand > s.rows);
+    if ((left_[static_cast<size_t>(slot)] -= 1 + accepted) > 0) return;
+    speculator_->Ended(s.context);
+    Begin(slot);
+  }
+
+  World world_;
+  SplitMix64 random_;
+  ManualClock clock_;
+  SimulatedProposer* proposer_ = nullptr;
+  std::unique_ptr<Speculator> speculator_;
+  std::vector<SequenceId> ids_;
+  std::vector<int> left_;
+  uint64_t next_ = 0;
+  int plain_left_ = 0, step_ = 0;
+};
+
+}  // namespace aisp
