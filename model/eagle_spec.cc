@@ -64,6 +64,12 @@ Status CheckTarget(const EagleSpec& spec, const ModelSpec& target) {
 
 Result<EagleSpec> ParseEagleSpec(std::string_view config_json, const ModelSpec& target) {
   AISP_ASSIGN_OR_RETURN(Json json, ParseJsonObject(config_json, "config.json"));
+  if (json.contains("medusa_num_heads")) {
+    return InvalidArgument(
+        "config.json: medusa_num_heads: these are Medusa heads and no EAGLE-3 head; their method "
+        "is "
+        "\"medusa\"");
+  }
   // Heads call themselves in many ways; the layer is always a Llama one.
   json["architectures"] = Json::array({"LlamaForCausalLM"});
   EagleSpec spec;

@@ -4,6 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/strings.h"
+
 namespace aisp {
 namespace {
 
@@ -60,6 +62,20 @@ bool ReadsFeatures(Method method) {
   return method == Method::kEagle3 || method == Method::kMedusa || method == Method::kMtp;
 }
 
+// For messages.
+std::string KeysOf(Method method) {
+  std::string keys = "method, num_speculative_tokens, adaptive";
+  if (method == Method::kNgram) keys += ", prompt_lookup_min, prompt_lookup_max";
+  if (method == Method::kSuffix) {
+    keys +=
+        ", suffix_decoding_max_cached_tokens, suffix_decoding_max_spec_factor, "
+        "suffix_decoding_min_token_prob";
+  }
+  if (TakesModel(method)) keys += ", model";
+  if (ReadsFeatures(method)) keys += ", prompt_features";
+  return keys;
+}
+
 // Keys of one method are refused with another.
 Status ReadKey(const std::string& key, const Json& value, SpeculationConfig* c) {
   const bool ngram = c->method == Method::kNgram, suffix = c->method == Method::kSuffix;
@@ -90,8 +106,8 @@ Status ReadKey(const std::string& key, const Json& value, SpeculationConfig* c) 
   }
   if (key == "prompt_features" && ReadsFeatures(c->method))
     return ReadInt(value, key, 0, SpeculationConfig::kMostPromptFeatures, &c->prompt_features);
-  return InvalidArgument(
-      fmt::format("{}: method {} has no key '{}'", kWhat, MethodName(c->method), key));
+  return InvalidArgument(fmt::format("{}: method {} has no key '{}'; it has {}", kWhat,
+                                     MethodName(c->method), Excerpt(key), KeysOf(c->method)));
 }
 
 }  // namespace
@@ -126,7 +142,10 @@ Result<SpeculationConfig> ParseSpeculationConfig(std::string_view text) {
                     "{{\"method\": \"suffix\", \"num_speculative_tokens\": 8}}",
                     kWhat, text));
   }
-  if (!json.contains("method")) return InvalidArgument(fmt::format("{} names no method", kWhat));
+  if (!json.contains("method")) {
+    return InvalidArgument(
+        fmt::format("{} names no method; as in {{\"method\": \"suffix\"}}", kWhat));
+  }
   AISP_RETURN_IF_ERROR(ReadMethod(json["method"], &config.method));
   for (const auto& [key, value] : json.items()) AISP_RETURN_IF_ERROR(ReadKey(key, value, &config));
   config.says_num_tokens = json.contains("num_speculative_tokens");

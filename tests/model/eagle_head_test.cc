@@ -85,6 +85,12 @@ TEST(EagleSpec, ReadsThreeLayersWhereTheConfigNamesNone) {
   EXPECT_THAT(named->feature_layers, ElementsAre(1, 32));
 }
 
+TEST(EagleSpec, HeadsOfAnotherMethodAreNamed) {
+  const auto spec = ParseEagleSpec(R"({"medusa_num_heads": 4, "hidden_size": 128})", Target());
+  ASSERT_FALSE(spec.has_value());
+  EXPECT_THAT(spec.error().message, testing::HasSubstr("Medusa heads"));
+}
+
 // A copy of the golden head with one thing changed.
 class ChangedHead : public ChangedFolder {
  protected:

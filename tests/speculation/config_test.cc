@@ -55,7 +55,8 @@ TEST(SpeculationConfig, RefusalsNameTheValueAndWhatIsAllowed) {
               testing::AllOf(HasSubstr("33"), HasSubstr("1 to 32")));
   EXPECT_THAT(Refusal(R"({"method": "suffix", "num_speculative_tokens": 0})"), HasSubstr("is 0"));
   EXPECT_THAT(Refusal(R"({"method": "suffix", "prompt_lookup_min": 2})"),
-              HasSubstr("no key 'prompt_lookup_min'"));
+              testing::AllOf(HasSubstr("no key 'prompt_lookup_min'"),
+                             HasSubstr("suffix_decoding_max_spec_factor")));
   EXPECT_THAT(Refusal(R"({"method": "ngram", "prompt_lookup_min": 4, "prompt_lookup_max": 2})"),
               testing::AllOf(HasSubstr("4"), HasSubstr("2")));
   EXPECT_THAT(Refusal(R"({"method": "suffix", "prompt_features": 9})"),
