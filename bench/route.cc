@@ -147,7 +147,8 @@ class Bench final : private LinkSender<v1::RouterMessage> {
     const uint64_t prefix = random_.Below(static_cast<uint64_t>(options_.prefixes));
     SplitMix64 shared(options_.seed * 1'000'003 + prefix);
     std::vector<TokenId> tokens;
-    tokens.reserve(static_cast<size_t>(options_.prefix_tokens + options_.own_tokens));
+    tokens.reserve(static_cast<size_t>(options_.prefix_tokens) +
+                   static_cast<size_t>(options_.own_tokens));
     for (int32_t i = 0; i < options_.prefix_tokens; ++i)
       tokens.push_back(static_cast<TokenId>(shared.Below(kVocabulary)));
     for (int32_t i = 0; i < options_.own_tokens; ++i)

@@ -36,7 +36,6 @@ function(aisp_library folder)
     target_link_libraries(${target}
       PUBLIC ${deps} ${arg_LINK_PUBLIC}
       PRIVATE ${arg_LINK} $<BUILD_INTERFACE:aisp_warnings>)
-    aisp_unity(${target})
   else()
     add_library(${target} INTERFACE)
     target_include_directories(${target} INTERFACE "${CMAKE_SOURCE_DIR}")
@@ -77,7 +76,6 @@ function(aisp_test folder)
   target_compile_definitions(${name}_test PRIVATE
     AISP_SHARED_DIR="${AISP_SHARED_DIR}" AISP_SOURCE_DIR="${CMAKE_SOURCE_DIR}" AISP_BINARY_DIR="${CMAKE_BINARY_DIR}")
   target_link_libraries(${name}_test PRIVATE ${deps} ${arg_LINK} ext::gmock_main aisp_warnings)
-  aisp_unity(${name}_test)
   set_target_properties(${name}_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
   set(labels "${name};${arg_LABELS}")
   list(REMOVE_ITEM labels "")

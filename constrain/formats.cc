@@ -1,5 +1,7 @@
 #include "constrain/formats.h"
 
+#include <fmt/format.h>
+
 #include <string>
 
 #include "constrain/pattern.h"
@@ -74,8 +76,9 @@ std::string Ipv6Pattern() {
   out += "|::(?:" + h + ":){5}" + tail;
   for (int before = 1; before <= 5; ++before) {
     const int after = 5 - before;
-    out += "|(?:(?:" + h + ":){0," + std::to_string(before - 1) + "}" + h + ")?::";
-    out += after > 0 ? "(?:" + h + ":){" + std::to_string(after) + "}" + tail : tail;
+    out += fmt::format("|(?:(?:{0}:){{0,{1}}}{0})?::", h, before - 1);
+    if (after > 0) out += fmt::format("(?:{}:){{{}}}", h, after);
+    out += tail;
   }
   out += "|(?:(?:" + h + ":){0,5}" + h + ")?::" + h;
   out += "|(?:(?:" + h + ":){0,6}" + h + ")?::)";
@@ -122,7 +125,7 @@ std::string UriPattern(bool relative, bool international = false) {
       "(?:\\?(?:" + pchar + "|[/?" + query + "])*)?(?:#(?:" + pchar + "|[/?])*)?";
   const std::string hier = "(?:" + authority + segments + "|/(?:" + pchar + "+" + segments + ")?|" +
                            pchar + "+" + segments + "|)";
-  const std::string uri = "[a-zA-Z][a-zA-Z0-9+.-]*:" + hier + tail;
+  std::string uri = "[a-zA-Z][a-zA-Z0-9+.-]*:" + hier + tail;
   if (!relative) return uri;
   const std::string part = "(?:" + authority + segments + "|/(?:" + pchar + "+" + segments + ")?|" +
                            nc + "+" + segments + "|)";

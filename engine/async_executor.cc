@@ -202,6 +202,7 @@ Status AsyncExecutor::CaptureGraphs() {
   }
   if (model_->adapter_slots() > 0) {
     std::vector<GraphSize> sizes;
+    sizes.reserve(graphs_.size());
     for (const auto& [size, graphs] : graphs_) sizes.push_back({true, size.longest, size.rows});
     for (const GraphSize& size : sizes) graphs_[size];
   }
