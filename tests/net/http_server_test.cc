@@ -2,7 +2,7 @@
 #include <sys/socket.h>
 
 #include <atomic>
-#include <thread>
+#include <future>
 
 #include "tests/net/http_fixture.h"
 
@@ -68,23 +68,31 @@ TEST_F(HttpServerTest, ManyRequestsOfOneConnectionKeepNobodyWaiting) {
   constexpr int kPiped = 400;
   std::atomic<int> piped{0};
   std::atomic<int> before_other{-1};
+  std::promise<void> begun, other_sent;
   StartServer([&](const Exchange& exchange) {
     if (exchange->request().path == "/other") {
       before_other = piped.load();
-    } else {
-      ++piped;
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    } else if (exchange->request().path == "/piped" && ++piped == 1) {
+      // All but this one are still to be read when the other client's request is there.
+      begun.set_value();
+      other_sent.get_future().wait();
     }
     exchange->Respond(200, {}, "");
   });
   HttpClient other = Client();
   HttpClient client = Client();
   std::string requests;
-  for (int i = 0; i < kPiped; ++i) requests += "HEAD / HTTP/1.1\r\nHost: x\r\n\r\n";
+  for (int i = 0; i < kPiped; ++i) requests += "HEAD /piped HTTP/1.1\r\nHost: x\r\n\r\n";
+  ASSERT_EQ(other.Request("GET", "/known")->status, 200);
   ASSERT_TRUE(client.SendRaw(requests));
-  while (piped == 0) {
-  }
-  EXPECT_EQ(other.Request("GET", "/other")->status, 200);
+  begun.get_future().wait();
+  const bool sent =
+      other.SendRaw("GET /other HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").has_value();
+  other_sent.set_value();
+  ASSERT_TRUE(sent);
+  const auto answer = other.ReceiveRaw();
+  ASSERT_TRUE(answer);
+  EXPECT_THAT(*answer, HasSubstr("200"));
   EXPECT_LT(before_other, kPiped / 2) << "it waited for all that another connection had sent";
 }
 
