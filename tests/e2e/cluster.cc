@@ -167,11 +167,12 @@ bool Cluster::AwaitReady() {
   return true;
 }
 
-bool Eventually(const std::function<bool()>& done, std::chrono::milliseconds timeout) {
+bool Eventually(const std::function<bool()>& done, std::chrono::milliseconds timeout,
+                std::chrono::milliseconds interval) {
   const auto deadline = Clock::now() + timeout;
   while (!done()) {
     if (Clock::now() >= deadline) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    std::this_thread::sleep_for(interval);
   }
   return true;
 }

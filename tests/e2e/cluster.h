@@ -83,9 +83,10 @@ class Cluster {
   std::string workers_;
 };
 
-// Waits until `done()`; false after `timeout`. Asks at short intervals, for conditions that only
+// Waits until `done()`; false after `timeout`. Asks every `interval`, for conditions that only
 // another process knows.
 bool Eventually(const std::function<bool()>& done,
-                std::chrono::milliseconds timeout = std::chrono::seconds(20));
+                std::chrono::milliseconds timeout = std::chrono::seconds(20),
+                std::chrono::milliseconds interval = std::chrono::milliseconds(20));
 
 }  // namespace aisp::e2e

@@ -26,14 +26,11 @@ class Crashes {
   explicit Crashes(const Cluster& cluster) {
     for (const auto& worker : cluster.prefill) {
       threads_.emplace_back([this, process = worker.get(), admin = worker->Await("admin")] {
-        while (!stop_) {
-          if (Metric(admin, "aisp_num_requests_running") > 0) {
-            process->Signal(SIGKILL);
-            ++ended_;
-            return;
-          }
-          std::this_thread::sleep_for(milliseconds(2));
-        }
+        const auto computes = [&] { return Metric(admin, "aisp_num_requests_running") > 0; };
+        const auto seen = [&] { return stop_ || computes(); };
+        if (!Eventually(seen, std::chrono::minutes(2), milliseconds(2)) || stop_) return;
+        process->Signal(SIGKILL);
+        ++ended_;
       });
     }
   }
