@@ -9,8 +9,8 @@
 // that is right. Spans, block tables, positions and slots are copied to the device before the
 // step's first kernel starts, and no kernel of a step writes them. The plan made of them is
 // complete when the step's first attention starts, which does so in plain stream order. A layer's
-// pool is written by this kernel alone while a step runs, in the slot of the step's own position,
-// which is never copied before the wait (it is zeros in the ring, then what this CTA computed). All
+// pool is written by this kernel alone while a step runs, in the slots of the step's own positions,
+// which are never copied (zeros in the ring, then what each CTA that wants them computed). All
 // older slots were written in earlier steps, by copies, or by the prompt's kernels: a step is a
 // graph of its own, or follows a copy, on the same stream, and neither overlaps with what is before
 // it; early starts (programmatic dependent launch) happen only between kernels of one step. So the
