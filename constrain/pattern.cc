@@ -1,5 +1,6 @@
 #include "constrain/pattern.h"
 
+#include <algorithm>
 #include <array>
 #include <functional>
 #include <optional>
@@ -64,7 +65,7 @@ class Compiler {
           "the pattern's assertions stand too deep in repetitions; repeat less, or leave them out");
       return Languages::kNothing;
     }
-    if (!HasAssertion(node)) return Consume(Plain(node), before, rest);
+    if (!HasAssertion(node)) return Consume(node, before, rest);
     switch (node.kind) {
       case Kind::kSequence:
         return Sequence(node, before, rest);
@@ -95,21 +96,69 @@ class Compiler {
     return Languages::kNothing;
   }
 
-  // `part` and then `rest`, which may want to know how `part` ended.
-  TermId Consume(TermId part, Before before, Rest* rest) {
-    if (!rest->asks) return l_.Concat(part, rest->Get(before));
-    const TermId word = l_.Set(WordCharacters()), other = l_.Set(WordCharacters().Complement());
+  // Any text, and then `rest`.
+  TermId Anywhere(Rest* rest) {
     const TermId any = Languages::kAnyText;
-    std::vector<TermId> ways;
-    if (l_.AcceptsEmpty(part)) ways.push_back(rest->Get(before));
-    ways.push_back(l_.Concat(l_.Intersect({part, l_.Concat(any, word)}), rest->Get(kAfterWord)));
-    ways.push_back(l_.Concat(l_.Intersect({part, l_.Concat(any, other)}), rest->Get(kAfterOther)));
-    return l_.Union(ways);
+    if (!rest->asks) return l_.Concat(any, rest->Get(kStart));
+    const TermId word = l_.Set(WordCharacters()), other = l_.Set(WordCharacters().Complement());
+    return l_.Union({rest->Get(kStart), l_.Concat(any, l_.Concat(word, rest->Get(kAfterWord))),
+                     l_.Concat(any, l_.Concat(other, rest->Get(kAfterOther)))});
   }
 
   const Status& status() const { return status_; }
 
  private:
+  // What `node`, which asserts nothing, matches, and then `rest`, which may want to know how that
+  // ended.
+  TermId Consume(const PatternNode& node, Before before, Rest* rest) {
+    const TermId part = Plain(node);
+    if (!rest->asks) return l_.Concat(part, rest->Get(before));
+    const CharSet word = WordCharacters();
+    std::vector<TermId> ways;
+    if (l_.AcceptsEmpty(part)) ways.push_back(rest->Get(before));
+    for (const bool in_word : {true, false}) {
+      const TermId ending = EndingIn(node, in_word ? word : word.Complement());
+      if (ending == Languages::kNothing) continue;
+      ways.push_back(l_.Concat(ending, rest->Get(in_word ? kAfterWord : kAfterOther)));
+    }
+    return l_.Union(ways);
+  }
+
+  // What `node`, which asserts nothing, matches with its last character in `last`. Said by its
+  // parts: an intersection with "anything and then such a character" would stay in the terms, and
+  // what can never match would double them with each part of the pattern.
+  TermId EndingIn(const PatternNode& node, const CharSet& last) {
+    std::vector<TermId> ways;
+    switch (node.kind) {
+      case Kind::kSet:
+        return l_.Set(node.set.Intersect(last));
+      case Kind::kChoice:
+        for (const PatternNode& child : node.children) ways.push_back(EndingIn(child, last));
+        return l_.Union(ways);
+      case Kind::kRepeat: {
+        if (node.max == 0) return Languages::kNothing;
+        const PatternNode& body = node.children[0];
+        const int32_t max = node.max < 0 ? Languages::kUnbounded : node.max - 1;
+        const TermId before = l_.Repeat(Plain(body), std::max(node.min - 1, 0), max);
+        return l_.Concat(before, EndingIn(body, last));
+      }
+      case Kind::kSequence: {
+        std::vector<TermId> parts;
+        for (const PatternNode& child : node.children) parts.push_back(Plain(child));
+        // Child i is the last that matches anything: those behind it match the empty text.
+        for (size_t i = parts.size(); i-- > 0;) {
+          TermId way = EndingIn(node.children[i], last);
+          for (size_t k = i; k-- > 0;) way = l_.Concat(parts[k], way);
+          ways.push_back(way);
+          if (!l_.AcceptsEmpty(parts[i])) break;
+        }
+        return l_.Union(ways);
+      }
+      default:
+        return Languages::kNothing;
+    }
+  }
+
   TermId Plain(const PatternNode& node) {
     std::vector<TermId> parts;
     switch (node.kind) {
@@ -189,8 +238,7 @@ Result<TermId> CompileWith(std::string_view pattern, bool anywhere, Languages* l
   Rest end{
       false, [&](Before) { return anywhere ? Languages::kAnyText : Languages::kEmptyText; }, {}};
   Rest body{AsksBefore(node), [&](Before b) { return compiler.Compile(node, b, &end); }, {}};
-  const TermId out =
-      anywhere ? compiler.Consume(Languages::kAnyText, kStart, &body) : body.Get(kStart);
+  const TermId out = anywhere ? compiler.Anywhere(&body) : body.Get(kStart);
   if (!compiler.status()) return tl::unexpected(compiler.status().error());
   if (languages->TimedOut()) {
     return ResourceExhausted(

@@ -1,5 +1,10 @@
 #include "constrain/pattern.h"
 
+#include <iterator>
+#include <regex>
+
+#include "common/random.h"
+#include "constrain/automaton.h"
 #include "constrain/grammar_constraint.h"
 #include "constrain/text_constraint.h"
 #include "tests/constrain/schema_harness.h"
@@ -30,6 +35,76 @@ TEST(Pattern, LookAheadAndBoundariesAreExact) {
   EXPECT_TRUE(Finds("\\bcat\\b", "a cat!"));
   EXPECT_FALSE(Finds("\\bcat\\b", "concat"));
   EXPECT_TRUE(Finds("\\Bcat", "concat"));
+}
+
+// Behind a word boundary the compiler tells texts by their last character. The terms of a literal
+// used to double with each of its characters.
+TEST(Pattern, BoundariesBehindLongTextsTakeFewTerms) {
+  const std::string literal(60, 'a');
+  for (const std::string& pattern :
+       {literal + "\\b", "\\b" + literal + "\\b", "^(?:" + literal + " ?)+\\b"}) {
+    Languages languages(20'000);
+    const auto language = CompilePattern(pattern, &languages);
+    ASSERT_TRUE(language.has_value()) << language.error().message;
+    Automaton automaton(&languages, *language);
+    EXPECT_TRUE(automaton.Matches(literal + " b"));
+    EXPECT_FALSE(automaton.Matches(literal + "b"));
+    EXPECT_FALSE(languages.Exhausted());
+  }
+}
+
+std::string RandomPattern(SplitMix64* random, int depth) {
+  const auto pick = [random](const auto& list) {
+    return std::string(list[random->Next() % std::size(list)]);
+  };
+  constexpr const char* kLeaves[] = {"a",    "b",    "_",   " ",   "-", ".",
+                                     "[ab]", "[^a]", "\\w", "\\W", ""};
+  constexpr const char* kAsserts[] = {"\\b", "\\B", "^", "$"};
+  constexpr const char* kCounts[] = {"*", "+", "?", "{2}", "{1,3}", "{0,2}"};
+  std::string out;
+  for (uint64_t parts = 1 + random->Next() % 3; parts > 0; --parts) {
+    const uint64_t kind = random->Next() % 10;
+    if (kind < 3 && depth > 0) {
+      out += "(?:" + RandomPattern(random, depth - 1);
+      out += random->Next() % 3 == 0 ? "|" + RandomPattern(random, depth - 1) + ")" : ")";
+    } else if (kind < 5) {
+      out += pick(kAsserts);
+      continue;
+    } else {
+      out += pick(kLeaves);
+      if (out.empty() || out.back() == ')') continue;
+    }
+    const bool counts = kind < 8 && !out.empty() &&
+                        std::string_view("(|{*+?^$").find(out.back()) == std::string_view::npos;
+    if (counts && random->Next() % 2 == 0) out += pick(kCounts);
+  }
+  return out;
+}
+
+TEST(Pattern, AssertionsAgreeWithAReference) {
+  SplitMix64 random(20261126);
+  int compared = 0;
+  for (int round = 0; round < 1500; ++round) {
+    const std::string pattern = RandomPattern(&random, 2);
+    Languages languages;
+    const auto language = CompilePattern(pattern, &languages);
+    if (!language) continue;
+    std::regex reference;
+    try {
+      reference = std::regex(pattern, std::regex::ECMAScript);
+    } catch (const std::regex_error&) {
+      continue;
+    }
+    Automaton automaton(&languages, *language);
+    for (int i = 0; i < 8; ++i) {
+      std::string text;
+      for (uint64_t n = random.Next() % 7; n > 0; --n) text += "ab_ -"[random.Next() % 5];
+      EXPECT_EQ(automaton.Matches(text), std::regex_search(text, reference))
+          << "/" << pattern << "/ in \"" << text << "\"";
+      ++compared;
+    }
+  }
+  EXPECT_GT(compared, 4000);
 }
 
 TEST(Pattern, ClassesCountCodePoints) {
