@@ -38,6 +38,13 @@ size_t SplitIndex(int splits) {
                              std::begin(kGemmSplits));
 }
 
+Status AskForShared(const void* function, int bytes) {
+  if (function == nullptr) return {};
+  return FromCuda(
+      cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+      "asking for shared memory");
+}
+
 // Clusters of a split kernel that run at a time: a cluster stays within a part of the device.
 Result<int> ActiveClusters(const GemmKernel& kernel, size_t split, int multiprocessors) {
   const auto ctas = static_cast<unsigned>(kGemmCluster * kGemmSplits[split]);
@@ -88,13 +95,9 @@ Result<Gemm> Gemm::Create() {
   gemm.multiprocessors_ = multiprocessors;
   gemm.clusters_ = multiprocessors / kGemmCluster;
   for (const GemmKernel& kernel : GemmKernels()) {
-    for (const void* const function : {kernel.function, kernel.split[0], kernel.split[1]}) {
-      if (function == nullptr) continue;
-      AISP_RETURN_IF_ERROR(
-          FromCuda(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                        kernel.shared_bytes),
-                   "asking for shared memory"));
-    }
+    AISP_RETURN_IF_ERROR(AskForShared(kernel.function, kernel.shared_bytes));
+    for (const void* const function : kernel.split)
+      AISP_RETURN_IF_ERROR(AskForShared(function, kernel.shared_bytes));
     for (size_t i = 0; i < gemm.split_clusters_.size() && kernel.split[i] != nullptr; ++i) {
       AISP_ASSIGN_OR_RETURN(gemm.split_clusters_[i], ActiveClusters(kernel, i, multiprocessors));
     }
@@ -115,7 +118,7 @@ int Gemm::Splits(const LinearCall& call, int kernel) const {
   int splits = GemmSplits(TraitsOf(call), call.rows, kernel, multiprocessors_);
   const int tiles =
       DivideUp(call.rows, instance.tokens) * DivideUp(call.weight->n, kGemmCluster * kGemmRows);
-  while (splits > 1 && tiles > split_clusters_[SplitIndex(splits)]) splits /= 2;
+  while (splits > 1 && tiles > split_clusters_[SplitIndex(splits)]) --splits;
   return splits;
 }
 
@@ -207,7 +210,9 @@ Status Gemm::Launch(const LinearCall& call, int kernel, bool overlap, cudaStream
   p.n = static_cast<int32_t>(w.n);
   p.rows = call.rows;
   const int splits = Splits(call, kernel);
-  p.k_units = StagesOf(w, instance) / splits;
+  p.k_units = StagesOf(w, instance);
+  const int32_t step = instance.step_k / instance.stage_k;
+  p.part_units = DivideUp(p.k_units / step, splits) * step;
   p.scale_columns = DivideUp(w.k, 128);
   p.token_tiles = DivideUp(call.rows, instance.tokens);
   p.row_pairs = DivideUp(w.n, kGemmCluster * kGemmRows);

@@ -14,10 +14,10 @@
 // matrix's edges and adds to f32 rows in L2 (one addition per element: the same bits every time).
 // Where tiles are too few for all multiprocessors, gemm_split.cuh takes K in parts.
 //
-// FP8: Hopper adds FP8 products in fewer bits than f32, so sums of 256 of K (128 where blocks have
-// scales) are added to f32 by ordinary instructions, while the other warpgroup has the tensor
-// cores. NVFP4 and FP8 weights with bf16 activations are widened in registers, under the products
-// of the stage before: exactly, but for FP8's block scales, which are rounded to bf16.
+// FP8: Hopper adds FP8 products in fewer bits than f32, so sums of 128 of K are added to f32 by
+// ordinary instructions, while the next ones or the other warpgroup have the tensor cores. NVFP4
+// and FP8 weights with bf16 activations are widened in registers, under the products of the stage
+// before: exactly, but for FP8's block scales, which are rounded to bf16.
 #pragma once
 
 #include <cuda.h>
@@ -122,7 +122,7 @@ __device__ __forceinline__ void ConsumeTiles(const GemmShared<C>& shared, int32_
     const int32_t row = tile.row + group * 64 + warp * 16;
     const RowScales rows = LoadRowScales<C>(p, row + lane / 4);
     if constexpr (C::kFp8) {
-      MultiplyFp8(shared, p, group, lane, row, at, sums);
+      MultiplyFp8(shared, p, p.k_units, group, lane, row, at, sums);
     } else if constexpr (C::kNvfp4 || C::kWide8) {
       MultiplyWidened(shared, p, group, warp, lane, row, at, sums);
     } else {
@@ -181,7 +181,7 @@ GemmKernel DescribeGemmKernel() {
   kernel.format = C::kFormat;
   kernel.tokens = C::kTokens;
   kernel.stage_k = C::kStageK;
-  kernel.step_k = C::kNvfp4 ? kNvfp4PadK : C::kWide8 ? 128 : C::kStageK * C::kAdded;
+  kernel.step_k = C::kNvfp4 ? kNvfp4PadK : C::kWide8 ? 128 : C::kStageK * (C::kAhead ? 2 : 1);
   kernel.stages = C::kStages;
   kernel.shared_bytes = C::kSharedBytes;
   kernel.weight_row_bytes = C::kNvfp4 ? 0 : C::kWeightRowBytes;

@@ -50,8 +50,8 @@ class Gemm {
 
   PFN_cuTensorMapEncodeTiled_v12000 encode_ = nullptr;
   int multiprocessors_ = 0;
-  int clusters_ = 0;                     // that run at a time
-  std::array<int, 2> split_clusters_{};  // of kGemmSplits parts
+  int clusters_ = 0;  // that run at a time
+  std::array<int, kNumGemmSplits> split_clusters_{};
 };
 
 }  // namespace aisp::cuda

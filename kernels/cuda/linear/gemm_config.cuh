@@ -39,7 +39,8 @@ struct GemmConfig {
   // registers.
   static constexpr int kParts = kTokens > 192 ? 2 : 1;
   static constexpr int kPartSums = kSums / kParts;
-  static constexpr int kAdded = kFormat == GemmFormat::kFp8 ? 2 : 1;  // stages
+  // FP8: products of two stages fit the registers.
+  static constexpr bool kAhead = kFormat == GemmFormat::kFp8 && kTokens == 128;
   // Arrivals that give a stage back: a lane of each warp of both CTAs; NVFP4: all lanes of this
   // one's (ReleaseStage).
   static constexpr int kStageReleases = kNvfp4 ? 8 * 32 + 8 * (kGemmCluster - 1) : 8 * kGemmCluster;

@@ -7,6 +7,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <iterator>
 #include <span>
 
 #include "kernels/cuda/linear/linear.h"
@@ -32,7 +33,8 @@ struct GemmParams {
   int32_t row_groups = 0;           // NVFP4: how many are stored
   int32_t n = 0;                    // weight rows
   int32_t rows = 0;                 // tokens
-  int32_t k_units = 0;              // stages along K, of a part (gemm_split.cuh)
+  int32_t k_units = 0;              // stages along K
+  int32_t part_units = 0;           // of a part, but for the last one's (gemm_split.cuh)
   int32_t scale_columns = 0;
   int32_t token_tiles = 0;
   int32_t row_pairs = 0;     // of weight tiles
@@ -42,19 +44,20 @@ struct GemmParams {
 };
 
 // Parts of K that a split tile may have.
-constexpr int kGemmSplits[] = {2, 4};
+constexpr int kGemmSplits[] = {2, 3, 4};
+constexpr size_t kNumGemmSplits = std::size(kGemmSplits);
 
 struct GemmKernel {
   const void* function = nullptr;  // (CUtensorMap weight, CUtensorMap x, CUtensorMap y, GemmParams)
-  const void* split[2] = {};       // the same for tiles of kGemmSplits parts, if there are any
+  const void* split[kNumGemmSplits] = {};  // the same for tiles of so many parts, if there are any
   GemmFormat format = GemmFormat::kBf16;
   int tokens = 0;   // of a tile
   int stage_k = 0;  // of K, of a stage
   int step_k = 0;   // K is padded with zeros to a multiple of this
   int stages = 0;
   int shared_bytes = 0;
-  int weight_row_bytes = 0;  // boxes of the weight: [kGemmRows][64 or 128 bytes], 0: no map; of x:
-                             // [tokens / 2][128 bytes]
+  int weight_row_bytes = 0;  // boxes of the weight: [kGemmRows][64 or 128 bytes], 0: no map; of
+                             // x: [tokens / 2][128 bytes]
 };
 
 // Tokens of a box of y: 64 of bf16, 32 of f32. A box is 64 columns of bf16, 32 of bf16 for gated

@@ -133,66 +133,120 @@ __device__ __forceinline__ void MultiplyWidened(const GemmShared<C>& shared, con
 // Starts the products of a stage with part `part` of the tile's tokens.
 template <class C>
 __device__ __forceinline__ void StartFp8(const GemmShared<C>& shared, int stage, int group,
-                                         int part, bool keep, float (&sums)[C::kPartSums]) {
+                                         int part, float (&sums)[C::kPartSums]) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     WideWgmma<C::kTokens / C::kParts>::Fp8(
         sums, SwizzledDescriptor(shared.Weight(stage) + group * 64 * 128, i * 32),
         SwizzledDescriptor(shared.Input(stage), part * (C::kInputBytes / C::kParts) + i * 32),
-        keep || i > 0);
+        i > 0);
   }
   WgmmaCommit();
 }
 
-// kAdded stages between two additions.
+// Adds a part's products of a stage to its sums.
 template <class C>
-__device__ __forceinline__ void AddFp8Stages(const GemmShared<C>& shared,
-                                             const int (&stages)[C::kAdded], int group, int lane,
-                                             const float (&scale)[2], float (&sums)[C::kSums]) {
+__device__ __forceinline__ void AddPart(const float (&added)[C::kPartSums], const float (&scale)[2],
+                                        float* sums) {
 #pragma unroll
-  for (int part = 0; part < C::kParts; ++part) {
-    float added[C::kPartSums];
-    WgmmaFence();
-#pragma unroll
-    for (int s = 0; s < C::kAdded; ++s) StartFp8(shared, stages[s], group, part, s > 0, added);
-    if constexpr (C::kAdded == 2) {
-      WgmmaWait<1>();
-      if (part == C::kParts - 1) ReleaseStage(shared, stages[0], lane);
-    }
-    WgmmaWait<0>();
-    if (part == C::kParts - 1) ReleaseStage(shared, stages[C::kAdded - 1], lane);
-#pragma unroll
-    for (int i = 0; i < C::kPartSums; ++i) {
-      float& sum = sums[part * C::kPartSums + i];
-      sum = C::kBlockScales ? fmaf(added[i], scale[i / 2 % 2], sum) : sum + added[i];
-    }
-  }
+  for (int i = 0; i < C::kPartSums; ++i)
+    sums[i] = C::kBlockScales ? fmaf(added[i], scale[i / 2 % 2], sums[i]) : sums[i] + added[i];
 }
 
+// One part after the other: the registers hold the products of one.
 template <class C>
-__device__ __forceinline__ void MultiplyFp8(const GemmShared<C>& shared, const GemmParams& p,
-                                            int group, int lane, int32_t row,
-                                            StageCursor<C::kStages>& at, float (&sums)[C::kSums]) {
-#pragma unroll
-  for (int i = 0; i < C::kSums; ++i) sums[i] = 0.0f;
+__device__ __forceinline__ void MultiplyFp8InParts(const GemmShared<C>& shared, const GemmParams& p,
+                                                   int32_t k_units, int group, int lane,
+                                                   int32_t row, StageCursor<C::kStages>& at,
+                                                   float (&sums)[C::kSums]) {
   const int32_t last = (p.n - 1) / 8;
   const float* const top = p.scales + static_cast<int64_t>(min(row / 8, last)) * p.scale_columns;
   const float* const bottom =
       p.scales + static_cast<int64_t>(min(row / 8 + 1, last)) * p.scale_columns;
-  for (int32_t k = 0; k < p.k_units; k += C::kAdded) {
+  for (int32_t k = 0; k < k_units; ++k, at.Next()) {
     float scale[2] = {1.0f, 1.0f};
     if constexpr (C::kBlockScales) {
       scale[0] = __ldg(top + k);
       scale[1] = __ldg(bottom + k);
     }
-    int stages[C::kAdded];
+    BarrierWait(shared.Full(at.stage), at.parity);
 #pragma unroll
-    for (int s = 0; s < C::kAdded; ++s) {
-      BarrierWait(shared.Full(at.stage), at.parity);
-      stages[s] = at.stage;
-      at.Next();
+    for (int part = 0; part < C::kParts; ++part) {
+      float added[C::kPartSums];
+      WgmmaFence();
+      StartFp8(shared, at.stage, group, part, added);
+      WgmmaWait<0>();
+      if (part == C::kParts - 1) ReleaseStage(shared, at.stage, lane);
+      AddPart<C>(added, scale, sums + part * C::kPartSums);
     }
-    AddFp8Stages(shared, stages, group, lane, scale, sums);
+  }
+}
+
+// Keeps what reads `sums` behind the wait in front of this.
+template <int kCount>
+__device__ __forceinline__ void HoldSums(float (&sums)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(sums[i])::"memory");
+}
+
+// The next kCount stages, an even number. While a stage's products are added, the tensor cores have
+// the next one's; the assembler wants none of them left at the end of a loop's body.
+template <int kCount, class C>
+__device__ __forceinline__ void AddFp8Stages(const GemmShared<C>& shared, int group, int lane,
+                                             StageCursor<C::kStages>& at, float (&sums)[C::kSums]) {
+  const float scale[2] = {1.0f, 1.0f};
+  float even[C::kSums];
+  float odd[C::kSums];
+  const auto start = [&](float(&added)[C::kSums]) {
+    const int stage = at.stage;
+    BarrierWait(shared.Full(stage), at.parity);
+    WgmmaFence();
+    StartFp8(shared, stage, group, 0, added);
+    at.Next();
+    return stage;
+  };
+  const auto add = [&](int stage, float(&added)[C::kSums]) {
+    HoldSums(added);
+    ReleaseStage(shared, stage, lane);
+    AddPart<C>(added, scale, sums);
+  };
+  int even_stage = start(even);
+#pragma unroll
+  for (int i = 1; i < kCount; i += 2) {
+    const int odd_stage = start(odd);
+    WgmmaWait<1>();
+    add(even_stage, even);
+    if (i + 1 < kCount) {
+      even_stage = start(even);
+      WgmmaWait<1>();
+    } else {
+      WgmmaWait<0>();
+    }
+    add(odd_stage, odd);
+  }
+}
+
+// `k_units`: even.
+template <class C>
+__device__ __forceinline__ void MultiplyFp8Ahead(const GemmShared<C>& shared, int32_t k_units,
+                                                 int group, int lane, StageCursor<C::kStages>& at,
+                                                 float (&sums)[C::kSums]) {
+  static_assert(C::kParts == 1 && !C::kBlockScales);
+  int32_t k = 0;
+  for (; k + 4 <= k_units; k += 4) AddFp8Stages<4>(shared, group, lane, at, sums);
+  if (k < k_units) AddFp8Stages<2>(shared, group, lane, at, sums);
+}
+
+template <class C>
+__device__ __forceinline__ void MultiplyFp8(const GemmShared<C>& shared, const GemmParams& p,
+                                            int32_t k_units, int group, int lane, int32_t row,
+                                            StageCursor<C::kStages>& at, float (&sums)[C::kSums]) {
+#pragma unroll
+  for (int i = 0; i < C::kSums; ++i) sums[i] = 0.0f;
+  if constexpr (C::kAhead) {
+    MultiplyFp8Ahead(shared, k_units, group, lane, at, sums);
+  } else {
+    MultiplyFp8InParts(shared, p, k_units, group, lane, row, at, sums);
   }
 }
 

@@ -10,15 +10,24 @@
 
 namespace aisp::cuda {
 
-template <class C, int kSplits>
+template <class C, int kSplits, Store kStore>
 struct SplitTile {
-  static constexpr int kChunk = GemmStoreTokens(Store::kAccumulateF32);
+  static constexpr int kChunk = GemmStoreTokens(kStore);
   static constexpr int kChunks = C::kTokens / kChunk;
-  static constexpr int kOwned = kChunks / kSplits;  // chunks of tokens that a pair finishes
-  static constexpr int kChunkSums = kChunk / 2;     // of a thread
+  static constexpr int kChunkSums = kChunk / 2;  // of a thread
+  // Chunks of tokens that a pair finishes, at most.
+  static constexpr int kOwned = (kChunks + kSplits - 1) / kSplits;
   static constexpr int kQuads = kOwned * kChunkSums / 4;
-  static_assert(kChunks % kSplits == 0);
   static_assert((kSplits - 1) * kQuads * 256 * 16 <= C::kStages * C::kStageBytes);
+  static_assert(kOwned <= C::kBuffers);
+
+  // Chunk c is finished by part c kSplits / kChunks.
+  static __host__ __device__ constexpr int FirstOf(int part) {
+    return (part * kChunks + kSplits - 1) / kSplits;
+  }
+  static __device__ __forceinline__ int OwnedBy(int part) {
+    return FirstOf(part + 1) - FirstOf(part);
+  }
 
   // Where the sums of another part lie in the CTA that finishes them: `slot` counts the others.
   static __device__ __forceinline__ uint32_t Quad(const GemmShared<C>& shared, int slot, int quad) {
@@ -31,17 +40,18 @@ struct SplitTile {
                                               float (&own)[kOwned * kChunkSums]) {
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
-      const int owner = c / kOwned;
+      const int owner = c * kSplits / kChunks;
+      const int index = c - FirstOf(owner);
       const float* const from = sums + c * kChunkSums;
       if (owner == part) {
 #pragma unroll
-        for (int i = 0; i < kChunkSums; ++i) own[c % kOwned * kChunkSums + i] = from[i];
+        for (int i = 0; i < kChunkSums; ++i) own[index * kChunkSums + i] = from[i];
         continue;
       }
       const int slot = part < owner ? part : part - 1;
 #pragma unroll
       for (int q = 0; q < kChunkSums / 4; ++q) {
-        const uint32_t here = Quad(shared, slot, c % kOwned * (kChunkSums / 4) + q);
+        const uint32_t here = Quad(shared, slot, index * (kChunkSums / 4) + q);
         StoreRemote16(AddressIn(here, static_cast<uint32_t>(owner * kGemmCluster + rank)),
                       from + 4 * q);
       }
@@ -52,6 +62,7 @@ struct SplitTile {
                                                 float (&own)[kOwned * kChunkSums]) {
 #pragma unroll
     for (int q = 0; q < kQuads; ++q) {
+      if (q / (kChunkSums / 4) >= OwnedBy(part)) break;
       float total[4] = {};
 #pragma unroll
       for (int other = 0; other < kSplits; ++other) {
@@ -74,32 +85,53 @@ struct SplitTile {
     }
   }
 
-  // Adds the finished tokens to y.
-  static __device__ __forceinline__ void AddToOutput(const GemmShared<C>& shared,
-                                                     const GemmParams& p, const CUtensorMap* output,
-                                                     const RowScales& rows, const GemmTile& tile,
-                                                     int part,
-                                                     const float (&own)[kOwned * kChunkSums]) {
+  // Stores the finished tokens or adds them to y.
+  static __device__ __forceinline__ void StoreOwn(const GemmShared<C>& shared, const GemmParams& p,
+                                                  const CUtensorMap* output, const RowScales& rows,
+                                                  const GemmTile& tile, int part,
+                                                  const float (&own)[kOwned * kChunkSums]) {
     const int group = threadIdx.x / 128;
     const int thread = threadIdx.x % 128;
+    const int32_t row = tile.row + group * 64;
 #pragma unroll
     for (int c = 0; c < kOwned; ++c) {
-      const int32_t token = tile.token + (part * kOwned + c) * kChunk;
-      const uint32_t buffer = shared.Output(group) + c % C::kBuffers * C::kBufferBytes;
-      static_assert(kOwned <= C::kBuffers);
-      WriteChunk<C, Store::kF32, kChunk>(p, rows, buffer, token, thread / 32, thread % 32,
-                                         own + c * kChunkSums);
+      if (c >= OwnedBy(part)) break;
+      const int32_t token = tile.token + (FirstOf(part) + c) * kChunk;
+      const uint32_t buffer = shared.Output(group) + c * C::kBufferBytes;
+      WriteChunk<C, kStore, kChunk>(p, rows, buffer, token, thread / 32, thread % 32,
+                                    own + c * kChunkSums);
       FenceProxyAsync();
       NamedSync(1 + group, 128);
       if (thread != 0) continue;
+      if constexpr (kStore == Store::kBf16) {
+        TensorStore(output, row, token, buffer);
+      } else {
 #pragma unroll
-      for (int b = 0; b < 2; ++b)
-        TensorAdd(output, tile.row + group * 64 + b * 32, token, buffer + b * (kChunk * 128));
+        for (int b = 0; b < 2; ++b)
+          TensorAdd(output, row + b * 32, token, buffer + b * (kChunk * 128));
+      }
       BulkStoreCommit();
     }
     if (thread == 0) BulkStoreWaitRead<0>();
   }
+
+  // All that follows the products of a part. All consumers of the cluster call it.
+  static __device__ __forceinline__ void Finish(const GemmShared<C>& shared, const GemmParams& p,
+                                                const CUtensorMap* output, const RowScales& rows,
+                                                const GemmTile& tile, int part, int rank,
+                                                const float (&sums)[C::kSums]) {
+    float own[kOwned * kChunkSums];
+    Send(shared, part, rank, sums, own);
+    ClusterSync();
+    AddAll(shared, part, own);
+    StoreOwn(shared, p, output, rows, tile, part, own);
+  }
 };
+
+// Stages of a part.
+__device__ __forceinline__ int32_t UnitsOf(const GemmParams& p, int part) {
+  return min(p.part_units, p.k_units - part * p.part_units);
+}
 
 // One thread: the stages of a part.
 template <class C>
@@ -111,8 +143,9 @@ __device__ __forceinline__ void ProducePart(const GemmShared<C>& shared, int par
   const int32_t half_token = tile.token + rank * (C::kTokens / 2);
   const auto mask = static_cast<uint16_t>(3u << shared.pair);
   const uint64_t weight_policy = EvictFirstPolicy();
-  const int32_t first_k = part * p.k_units;
-  const int32_t ahead = min(p.k_units, C::kStages);
+  const int32_t first_k = part * p.part_units;
+  const int32_t k_units = UnitsOf(p, part);
+  const int32_t ahead = min(k_units, C::kStages);
   // Weights of the first stages do not depend on the kernel before this one.
   for (int32_t k = 0; k < ahead; ++k) {
     BarrierExpect(shared.Full(k), C::kLoadedBytes);
@@ -120,7 +153,7 @@ __device__ __forceinline__ void ProducePart(const GemmShared<C>& shared, int par
   }
   WaitForPreviousKernel();
   StageCursor<C::kStages> at;
-  for (int32_t k = 0; k < p.k_units; ++k, at.Next()) {
+  for (int32_t k = 0; k < k_units; ++k, at.Next()) {
     if (k >= ahead) {
       BarrierWait(shared.Empty(at.stage), at.parity ^ 1);
       BarrierExpect(shared.Full(at.stage), C::kLoadedBytes);
@@ -128,18 +161,17 @@ __device__ __forceinline__ void ProducePart(const GemmShared<C>& shared, int par
     }
     TensorLoadMulticast(shared.Input(at.stage) + half, input, (first_k + k) * C::kStageK,
                         half_token, shared.Full(at.stage), mask);
-    if (part == 0) PrefetchOutput<C>(output, tile, k - p.k_units);
+    if (part == 0 && p.store == Store::kAccumulateF32) PrefetchOutput<C>(output, tile, k - k_units);
   }
 }
 
-// A cluster for each tile. FP8 rows and weights, Store::kAccumulateF32.
+// A cluster for each tile. FP8 rows and weights, Store::kAccumulateF32 or kBf16.
 template <class C, int kSplits>
 __global__ void __cluster_dims__(kGemmCluster* kSplits, 1, 1) __launch_bounds__(kGemmThreads, 1)
     GemmSplitKernel(const __grid_constant__ CUtensorMap weight,
                     const __grid_constant__ CUtensorMap input,
                     const __grid_constant__ CUtensorMap output, const GemmParams p) {
   static_assert(C::kFormat == GemmFormat::kFp8);
-  using Tile = SplitTile<C, kSplits>;
   extern __shared__ uint8_t memory[];
   constexpr int kCtas = kGemmCluster * kSplits;
   const int cta = static_cast<int>(blockIdx.x) % kCtas;
@@ -175,13 +207,14 @@ __global__ void __cluster_dims__(kGemmCluster* kSplits, 1, 1) __launch_bounds__(
     float sums[C::kSums];
     WaitForPreviousKernel();
     const RowScales rows = LoadRowScales<C>(p, row + lane / 4);
-    MultiplyFp8(shared, p, group, lane, row, at, sums);
+    MultiplyFp8(shared, p, UnitsOf(p, part), group, lane, row, at, sums);
     ClusterSync();
-    float own[Tile::kOwned * Tile::kChunkSums];
-    Tile::Send(shared, part, rank, sums, own);
-    ClusterSync();
-    Tile::AddAll(shared, part, own);
-    Tile::AddToOutput(shared, p, &output, rows, tile, part, own);
+    if (p.store == Store::kBf16) {
+      SplitTile<C, kSplits, Store::kBf16>::Finish(shared, p, &output, rows, tile, part, rank, sums);
+    } else {
+      SplitTile<C, kSplits, Store::kAccumulateF32>::Finish(shared, p, &output, rows, tile, part,
+                                                           rank, sums);
+    }
   }
 }
 
@@ -190,6 +223,7 @@ GemmKernel DescribeSplitGemmKernel() {
   GemmKernel kernel = DescribeGemmKernel<C>();
   kernel.split[0] = reinterpret_cast<const void*>(&GemmSplitKernel<C, kGemmSplits[0]>);
   kernel.split[1] = reinterpret_cast<const void*>(&GemmSplitKernel<C, kGemmSplits[1]>);
+  kernel.split[2] = reinterpret_cast<const void*>(&GemmSplitKernel<C, kGemmSplits[2]>);
   return kernel;
 }
 

@@ -7,42 +7,68 @@
 namespace aisp::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kMostThreads = 1024;
+constexpr int kMostUnits = 4;  // of 16 elements, of a thread
 
-// A block per row. A thread takes 16 elements at a time: the unit of the permutation, 32 bytes in
-// and 16 out.
-__global__ void __launch_bounds__(kThreads)
+// The largest of what the threads of a block give, to all of them.
+__device__ __forceinline__ float BlockMost(float v) {
+  __shared__ float warps[kMostThreads / 32];
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2)
+    v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, offset));
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = v;
+  __syncthreads();
+  v = threadIdx.x % 32 < blockDim.x / 32 ? warps[threadIdx.x % 32] : 0.0f;
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2)
+    v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, offset));
+  return v;
+}
+
+// A block per row, which stays in registers between its largest value and the rounding: all of it
+// is under way at a time. A unit is 16 elements, 32 bytes in and 16 out, permuted.
+template <int kUnits>
+__global__ void __launch_bounds__(kMostThreads)
     QuantizeRowsKernel(const __nv_bfloat16* x, uint8_t* y, float* scales, int64_t k) {
   AllowNextKernel();
   WaitForPreviousKernel();
   const int64_t row = blockIdx.x;
-  const uint4* const in = reinterpret_cast<const uint4*>(x + row * k);
-  const auto elements = static_cast<int32_t>(k / 16);
-  float largest = 0.0f;
-  for (int32_t i = threadIdx.x; i < 2 * elements; i += kThreads) {
-    const uint4 v = in[i];
-    const auto* const pairs = reinterpret_cast<const __nv_bfloat162*>(&v);
+  const auto* const in = reinterpret_cast<const uint4*>(x + row * k);
+  const auto units = static_cast<int32_t>(k / 16);
+  uint4 kept[kUnits][2] = {};
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
+  for (int u = 0; u < kUnits; ++u) {
+    const int32_t i = u * static_cast<int32_t>(blockDim.x) + static_cast<int32_t>(threadIdx.x);
+    if (i < units) {
+      kept[u][0] = in[2 * i];
+      kept[u][1] = in[2 * i + 1];
+    }
+  }
+  float largest = 0.0f;
+#pragma unroll
+  for (int u = 0; u < kUnits; ++u) {
+    const auto* const pairs = reinterpret_cast<const __nv_bfloat162*>(kept[u]);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
       const float2 f = __bfloat1622float2(pairs[j]);
       largest = fmaxf(largest, fmaxf(fabsf(f.x), fabsf(f.y)));
     }
   }
-  largest = BlockMax<kThreads>(largest);
+  largest = BlockMost(largest);
   const float scale = largest > 0.0f ? largest / kFp8Max : 1.0f;
   const float inverse = 1.0f / scale;
   if (threadIdx.x == 0) scales[row] = scale;
-  uint4* const out = reinterpret_cast<uint4*>(y + row * k);
-  for (int32_t i = threadIdx.x; i < elements; i += kThreads) {
-    const uint4 v[2] = {in[2 * i], in[2 * i + 1]};
-    const auto* const values = reinterpret_cast<const __nv_bfloat16*>(v);
+  auto* const out = reinterpret_cast<uint4*>(y + row * k);
+#pragma unroll
+  for (int u = 0; u < kUnits; ++u) {
+    const int32_t i = u * static_cast<int32_t>(blockDim.x) + static_cast<int32_t>(threadIdx.x);
+    const auto* const values = reinterpret_cast<const __nv_bfloat16*>(kept[u]);
     uint4 packed;
     auto* const bytes = reinterpret_cast<uint8_t*>(&packed);
 #pragma unroll
-    for (int j = 0; j < 16; ++j) {
+    for (int j = 0; j < 16; ++j)
       bytes[Fp8Position(j)] = ToFp8(__bfloat162float(values[j]) * inverse);
-    }
-    out[i] = packed;
+    if (i < units) out[i] = packed;
   }
 }
 
@@ -75,22 +101,33 @@ Status LastError(const char* what) {
 
 Status QuantizeRows(const void* x, void* y, float* scales, int32_t rows, int64_t k,
                     cudaStream_t stream) {
-  if (k % 16 != 0 || rows < 0) {
-    return InvalidArgument("quantising rows to FP8 needs a multiple of 16 elements, not " +
-                           std::to_string(k));
+  constexpr int64_t kMostWidth = int64_t{16} * kMostUnits * kMostThreads;
+  if (k < 16 || k % 16 != 0 || k > kMostWidth || rows < 0) {
+    return InvalidArgument("quantising rows to FP8 needs a multiple of 16 elements, at most " +
+                           std::to_string(kMostWidth) + ", not " + std::to_string(k));
   }
   if (rows == 0) return {};
+  const int64_t units = k / 16;
+  const int each = units <= 256 ? 1 : units <= 2 * kMostThreads ? 2 : kMostUnits;
+  const int64_t threads = (units + each - 1) / each;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(rows));
-  config.blockDim = dim3(kThreads);
+  config.blockDim = dim3(static_cast<unsigned>((threads + 31) / 32 * 32));
   config.stream = stream;
   cudaLaunchAttribute overlap;
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &overlap;
   config.numAttrs = 1;
-  cudaLaunchKernelEx(&config, QuantizeRowsKernel, static_cast<const __nv_bfloat16*>(x),
-                     static_cast<uint8_t*>(y), scales, k);
+  const auto* const from = static_cast<const __nv_bfloat16*>(x);
+  auto* const to = static_cast<uint8_t*>(y);
+  if (each == 1) {
+    cudaLaunchKernelEx(&config, QuantizeRowsKernel<1>, from, to, scales, k);
+  } else if (each == 2) {
+    cudaLaunchKernelEx(&config, QuantizeRowsKernel<2>, from, to, scales, k);
+  } else {
+    cudaLaunchKernelEx(&config, QuantizeRowsKernel<kMostUnits>, from, to, scales, k);
+  }
   return LastError("quantising rows to FP8");
 }
 

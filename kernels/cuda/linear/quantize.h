@@ -15,7 +15,7 @@ namespace aisp::cuda {
 
 // y[r, :] = e4m3(x[r, :] / scale[r]), scale[r] = max |x[r, :]| / 448 (1 for a row of zeros).
 // Elements are stored permuted within each 16, as packed FP8 weights are, so y is for Store-calls
-// with InputFormat::kFp8 only. x: bf16 [rows, k], k a multiple of 16.
+// with InputFormat::kFp8 only. x: bf16 [rows, k], k a multiple of 16 up to 65,536.
 Status QuantizeRows(const void* x, void* y, float* scales, int32_t rows, int64_t k,
                     cudaStream_t stream);
 

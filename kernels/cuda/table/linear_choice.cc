@@ -181,16 +181,17 @@ std::vector<int> GemmInstancesOf(aisp::WeightFormat format, bool fp8_rows) {
 
 int GemmSplits(const LinearTraits& w, int32_t rows, int instance, int multiprocessors) {
   const GemmInstance& g = GemmInstances()[static_cast<size_t>(instance)];
+  const StoreForm store = StoreOf(w);
   if (g.format != aisp::WeightFormat::kFp8 || !g.fp8_rows || g.tokens != kSplitTokens ||
-      StoreOf(w) != StoreForm::kAccumulateF32)
+      (store != StoreForm::kAccumulateF32 && store != StoreForm::kBf16))
     return 1;
   const int64_t tiles = DivideUp(rows, g.tokens) * DivideUp(w.n, kGemmPairRows);
   const int64_t steps = DivideUp(w.k, g.step_k);
   int best = 1;
-  for (const int splits : {2, 4}) {
+  for (const int splits : {2, 3, 4}) {
     // Short parts would gain less than their exchange takes.
     const bool pays = steps / splits * (g.step_k / g.stage_k) >= kLeastSplitStages;
-    if (pays && steps % splits == 0 && tiles * splits <= multiprocessors / 2) best = splits;
+    if (pays && tiles * splits <= multiprocessors / 2) best = splits;
   }
   return best;
 }
@@ -201,7 +202,7 @@ double GemmEstimate(const LinearTraits& w, int32_t rows, int instance, int multi
   const int splits = GemmSplits(w, rows, instance, multiprocessors);
   const int64_t tiles = DivideUp(rows, g.tokens) * DivideUp(w.n, kGemmPairRows);
   const int64_t rounds = DivideUp(tiles * splits, clusters);
-  const int64_t stages = DivideUp(w.k, g.step_k) / splits * (g.step_k / g.stage_k);
+  const int64_t stages = DivideUp(DivideUp(w.k, g.step_k), splits) * (g.step_k / g.stage_k);
   const double epilogue = (IsF32(w) ? 22.0 : 11.0) * g.tokens;
   return static_cast<double>(rounds) * (static_cast<double>(stages) * StageCycles(g) + epilogue) /
              kCyclesPerUs +

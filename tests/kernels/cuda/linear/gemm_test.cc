@@ -262,22 +262,32 @@ INSTANTIATE_TEST_SUITE_P(Formats, GemmFormats,
                          ::testing::Values(WeightFormat::kBf16, WeightFormat::kFp8,
                                            WeightFormat::kFp8Block, WeightFormat::kNvfp4));
 
-// Where fp8_activation_rows asks for it, many rows of bf16 give what their e4m3 values would.
 // Few tiles: K is taken in parts. Run() compares the bits of two runs.
 TEST_F(GemmTest, PartsOfKAddUp) {
-  std::set<int> seen;
-  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{512, 4096}, {1000, 2048}, {4096, 14336}}) {
+  std::set<int> added;
+  std::set<int> stored;
+  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{512, 4096},
+                             {1000, 2048},
+                             {4480, 3072},
+                             {6144, 4096},
+                             {4096, 14336}}) {
     MakeWeight(WeightFormat::kFp8, {n}, k, true, false);
     MakeInput(InputFormat::kFp8, 1);
     for (const int32_t rows : {1, 100, 128, 200, 256}) {
-      const LinearCall call = Call(Store::kAccumulateF32, InputFormat::kFp8, rows);
-      for (const int kernel : gemm_.Instances(call)) seen.insert(gemm_.Splits(call, kernel));
+      const LinearCall add = Call(Store::kAccumulateF32, InputFormat::kFp8, rows);
+      const LinearCall store = Call(Store::kBf16, InputFormat::kFp8, rows);
+      for (const int kernel : gemm_.Instances(add)) {
+        added.insert(gemm_.Splits(add, kernel));
+        stored.insert(gemm_.Splits(store, kernel));
+      }
     }
     CompareInputs(InputFormat::kFp8, {1, 100, 128, 200, 256});
   }
-  EXPECT_EQ(seen, (std::set<int>{1, 2, 4}));
+  EXPECT_EQ(added, (std::set<int>{1, 2, 3, 4}));
+  EXPECT_EQ(stored, added);
 }
 
+// Where fp8_activation_rows asks for it, many rows of bf16 give what their e4m3 values would.
 TEST_F(GemmTest, LinearLayersRoundActivationsWhereAsked) {
   constexpr int32_t kRows = 300;
   for (const auto format : {WeightFormat::kFp8, WeightFormat::kFp8Block}) {

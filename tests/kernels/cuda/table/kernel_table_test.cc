@@ -316,7 +316,7 @@ TEST(KernelTable, NormsRoundForTheLayerThatReadsThem) {
   EXPECT_EQ(launches_of(64)[1], 0);
 }
 
-TEST(KernelTable, FewTilesOfAnAddedProductAreSplit) {
+TEST(KernelTable, FewTilesOfAProductAreSplit) {
   LinearTraits down;
   down.format = aisp::WeightFormat::kFp8;
   down.epilogue = Epilogue::kAccumulate;
@@ -334,8 +334,12 @@ TEST(KernelTable, FewTilesOfAnAddedProductAreSplit) {
   EXPECT_EQ(splits(128), std::vector{4});
   EXPECT_EQ(splits(256), std::vector{2});
   EXPECT_EQ(splits(1024), std::vector{1});
-  down.epilogue = Epilogue::kStore;  // sums in f32 of a layer that is stored are never parts
+  down.epilogue = Epilogue::kStore;  // f32 that is stored is never the sum of parts
   EXPECT_EQ(splits(128), std::vector{1});
+  down.output = DType::kBF16;
+  EXPECT_EQ(splits(128), std::vector{4});
+  down.n = 6144;
+  EXPECT_EQ(splits(128), std::vector{2});
 }
 
 TEST(KernelTable, WhatNoKernelTakesIsRefusedByName) {
