@@ -4,7 +4,6 @@
 BUILD ?= build
 ARGS ?=
 CLANG_FORMAT ?= clang-format-14
-CLANG_TIDY ?= clang-tidy-19
 # As many compilers as there are cores and 1.5 GiB pieces of free memory.
 JOBS ?= $(shell awk -v cores=$$(nproc) '/^MemAvailable/ { n = int($$2 / 1572864); if (n > cores) n = cores; print (n < 1 ? 1 : n) }' /proc/meminfo)
 
@@ -163,7 +162,7 @@ text:
 check: layers text format-check
 
 tidy: build
-	@git ls-files '*.cc' | CLANG_TIDY=$(CLANG_TIDY) tools/tidy.sh $(BUILD) $(JOBS)
+	@git ls-files '*.cc' | tools/tidy.sh $(BUILD) $(JOBS)
 
 ci:
 	@.ci/run

@@ -76,6 +76,8 @@ function(aisp_test folder)
   target_compile_definitions(${name}_test PRIVATE
     AISP_SHARED_DIR="${AISP_SHARED_DIR}" AISP_SOURCE_DIR="${CMAKE_SOURCE_DIR}" AISP_BINARY_DIR="${CMAKE_BINARY_DIR}")
   target_link_libraries(${name}_test PRIVATE ${deps} ${arg_LINK} ext::gmock_main aisp_warnings)
+  # Tests run once and are compiled often: a fifth less time (decision 080). What they test keeps the flags it ships with.
+  target_compile_options(${name}_test PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:RelWithDebInfo>>:-O1>)
   set_target_properties(${name}_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
   set(labels "${name};${arg_LABELS}")
   list(REMOVE_ITEM labels "")

@@ -14,9 +14,16 @@ endif()
 # Line numbers in backtraces, without the four-fold object size of -g2. Assertions of the standard library stay off;
 # our own invariants are AISP_CHECK and are always on.
 set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1 -DNDEBUG")
-if(AISP_ASAN OR AISP_TSAN)
+if(AISP_ASAN OR AISP_TSAN OR AISP_FUZZ)
   # Instrumented code takes a third less time to compile so; what sanitizers find is the same.
   set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g1 -DNDEBUG")
+endif()
+
+# lld links these programs in a fifth of the time that GNU ld takes (decision 080); nothing else depends on it.
+include(CheckLinkerFlag)
+check_linker_flag(CXX -fuse-ld=lld AISP_LLD)
+if(AISP_LLD)
+  add_link_options($<$<LINK_LANGUAGE:CXX>:-fuse-ld=lld>)
 endif()
 
 find_program(AISP_CCACHE ccache)

@@ -64,11 +64,11 @@ Result<std::vector<std::string>> RouterResolver::SystemLookup(const std::string&
   return out;
 }
 
-RouterResolver::RouterResolver(std::vector<std::string> routers,
+RouterResolver::RouterResolver(const std::vector<std::string>& routers,
                                std::function<void(const std::vector<std::string>&)> on_change)
-    : RouterResolver(std::move(routers), std::move(on_change), Options()) {}
+    : RouterResolver(routers, std::move(on_change), Options()) {}
 
-RouterResolver::RouterResolver(std::vector<std::string> routers,
+RouterResolver::RouterResolver(const std::vector<std::string>& routers,
                                std::function<void(const std::vector<std::string>&)> on_change,
                                Options options)
     : fixed_(WithoutNames(routers)),

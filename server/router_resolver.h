@@ -31,9 +31,9 @@ class RouterResolver {
   static bool Needed(const std::vector<std::string>& routers);
   static std::vector<std::string> WithoutNames(const std::vector<std::string>& routers);
 
-  RouterResolver(std::vector<std::string> routers,
+  RouterResolver(const std::vector<std::string>& routers,
                  std::function<void(const std::vector<std::string>&)> on_change);
-  RouterResolver(std::vector<std::string> routers,
+  RouterResolver(const std::vector<std::string>& routers,
                  std::function<void(const std::vector<std::string>&)> on_change, Options options);
   ~RouterResolver();
 

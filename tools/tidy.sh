@@ -5,7 +5,7 @@ set -euo pipefail
 
 build=$1
 jobs=$2
-tidy=${CLANG_TIDY:-clang-tidy-19}
+tidy=${CLANG_TIDY:-$("$(dirname "$0")/clang_tidy.sh")}
 
 # Files that this build does not compile (another backend, another preset) have no compile command: say so, go on.
 compiled=$(python3 -c '
