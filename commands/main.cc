@@ -1,5 +1,7 @@
 // The program: picks a command. Everything else is in the command's own file.
+#include <algorithm>
 #include <cstdio>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -30,40 +32,62 @@ constexpr const char* kHelp = R"(aisp: a disaggregated LLM inference server
   aisp --version
 )";
 
+struct Command {
+  const char* name;
+  int (*run)(const std::vector<std::string>& args);
+  bool reads_signals;  // by StopSignals; SIGINT and SIGTERM end the others at once
+};
+
+constexpr Command kCommands[] = {
+    {"up", aisp::RunUp, true},
+    {"serve", aisp::RunServe, true},
+    {"generate", aisp::RunGenerate, true},
+    {"pull", aisp::RunPull, true},
+    {"drain", aisp::RunDrain, false},
+    {"role", aisp::RunRole, false},
+    {"planner", aisp::RunPlanner, true},
+    {"top", aisp::RunTop, true},
+    {"status", aisp::RunStatus, false},
+    {"trace", aisp::RunTrace, false},
+    {"doctor", aisp::RunDoctor, false},
+    {"info", aisp::RunInfo, false},
+    {"bench", aisp::RunBench, false},
+    {"simulate", aisp::RunSimulate, false},
+    {"constrain", aisp::RunConstrain, false},
+};
+
+int Run(const Command& command, const std::vector<std::string>& args) {
+  if (command.reads_signals) aisp::BlockSignals();
+  return command.run(args);
+}
+
+std::string Names() {
+  std::string names;
+  for (const Command& command : kCommands)
+    names += std::string(names.empty() ? "" : ", ") + command.name;
+  return names;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::vector<std::string> args(argv + 1, argv + argc);
-  aisp::BlockSignals();
+  aisp::IgnoreBrokenPipes();
   if (args.empty()) {
     std::fputs(kHelp, stderr);
     return 2;
   }
-  const std::string& command = args[0];
-  const std::vector<std::string> rest(args.begin() + 1, args.end());
-  if (command == "serve") return aisp::RunServe(rest);
-  if (command == "up") return aisp::RunUp(rest);
-  if (command == "drain") return aisp::RunDrain(rest);
-  if (command == "role") return aisp::RunRole(rest);
-  if (command == "planner") return aisp::RunPlanner(rest);
-  if (command == "top") return aisp::RunTop(rest);
-  if (command == "status") return aisp::RunStatus(rest);
-  if (command == "trace") return aisp::RunTrace(rest);
-  if (command == "doctor") return aisp::RunDoctor(rest);
-  if (command == "generate") return aisp::RunGenerate(rest);
-  if (command == "pull") return aisp::RunPull(rest);
-  if (command == "info") return aisp::RunInfo(rest);
-  if (command == "bench") return aisp::RunBench(rest);
-  if (command == "constrain") return aisp::RunConstrain(rest);
-  if (command == "simulate") return aisp::RunSimulate(rest);
-  if (command == "--help" || command == "-h" || command == "help") {
+  const std::string& name = args[0];
+  if (name == "--help" || name == "-h" || name == "help") {
     std::fputs(kHelp, stdout);
     return 0;
   }
   // `aisp --version` and `aisp --print-config` are those of serve.
-  if (command.starts_with("--")) return aisp::RunServe(args);
-  return aisp::ReportUsageError("", "unknown command '" + command +
-                                        "'; known: up, serve, generate, pull, drain, role, "
-                                        "planner, top, status, trace, doctor, info, bench, "
-                                        "simulate, constrain");
+  if (name.starts_with("--")) return Run({"serve", aisp::RunServe, true}, args);
+  const auto* const command = std::find_if(std::begin(kCommands), std::end(kCommands),
+                                           [&](const Command& c) { return name == c.name; });
+  if (command == std::end(kCommands)) {
+    return aisp::ReportUsageError("", "unknown command '" + name + "'; known: " + Names());
+  }
+  return Run(*command, {args.begin() + 1, args.end()});
 }

@@ -65,8 +65,9 @@ void BlockSignals() {
   sigemptyset(&set);
   for (int signal : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&set, signal);
   AISP_CHECK(pthread_sigmask(SIG_BLOCK, &set, nullptr) == 0);
-  signal(SIGPIPE, SIG_IGN);
 }
+
+void IgnoreBrokenPipes() { signal(SIGPIPE, SIG_IGN); }
 
 void StopThisProcess() { kill(getpid(), SIGTERM); }
 

@@ -33,9 +33,12 @@ class Announcer {
   int fd_;
 };
 
-// Blocks SIGINT, SIGTERM and SIGCHLD in this and all later threads and ignores SIGPIPE; they are
-// then read by StopSignals. Call first.
+// Blocks SIGINT, SIGTERM and SIGCHLD in this and all later threads; they are then read by
+// StopSignals. Before any thread is started.
 void BlockSignals();
+
+// A write to a closed pipe or socket is an error of that write, and nothing else.
+void IgnoreBrokenPipes();
 
 // Ends this process as SIGTERM from outside would. Any thread.
 void StopThisProcess();

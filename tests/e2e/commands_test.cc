@@ -1,7 +1,11 @@
 // The commands as a person types them: help, version, one-off answers, what goes wrong and what is
 // then said.
+#include <fcntl.h>
 #include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdio>
@@ -49,6 +53,32 @@ TEST(Commands, AWrongCommandLineIsExitCodeTwoAndNamesWhatIsWrong) {
   refused("generate --max-tokens abc hi", "--max-tokens wants a whole number, got 'abc'");
   refused("generate --temperature 9 hi", "--temperature 9 is out of range; allowed: 0 to 2");
   refused("generate --kv-blocks 1 hi", "engine.kv_blocks (--kv-blocks) = 1");
+}
+
+// A command that computes has nothing to tidy up: Ctrl-C and SIGTERM end it at once.
+TEST(Commands, ACommandThatComputesEndsAtASignal) {
+  const TempFile schema("never_written");
+  for (const int signal : {SIGINT, SIGTERM}) {
+    ASSERT_EQ(mkfifo(schema.path().c_str(), 0600), 0);
+    const pid_t pid = fork();
+    ASSERT_GE(pid, 0);
+    if (pid == 0) {
+      ::signal(signal, SIG_DFL);  // a job in a shell's background starts with SIGINT ignored
+      execl(AISP_BINARY_DIR "/bin/aisp", "aisp", "constrain", "--schema", schema.path().c_str(),
+            "none.json", nullptr);
+      _exit(127);
+    }
+    // Open once the command reads its schema, which never comes.
+    const int writer = open(schema.path().c_str(), O_WRONLY | O_CLOEXEC);
+    ASSERT_GE(writer, 0);
+    ASSERT_EQ(kill(pid, signal), 0);
+    int status = 0;
+    ASSERT_EQ(waitpid(pid, &status, 0), pid);
+    EXPECT_TRUE(WIFSIGNALED(status));
+    EXPECT_EQ(WTERMSIG(status), signal);
+    close(writer);
+    ASSERT_EQ(unlink(schema.path().c_str()), 0);
+  }
 }
 
 TEST(Commands, TheMapOfAStepNeedsNoGpu) {
