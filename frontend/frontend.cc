@@ -255,9 +255,12 @@ void Frontend::GetResponse(const std::shared_ptr<HttpExchange>& exchange, const 
   constexpr std::string_view kItems = "/input_items";
   if (id.ends_with(kItems)) {
     id.resize(id.size() - kItems.size());
-    return Respond(
-        *exchange, caller,
-        InputItemsBody(*context_->responses, caller.tenant, id, exchange->request().query));
+    // A page of large items is as much work as a large request.
+    const auto kept = context_->responses->Find(caller.tenant, id);
+    return OnPool(exchange, caller, kept == nullptr ? 0 : kept->bytes,
+                  [exchange, store = context_->responses, tenant = caller.tenant, id] {
+                    return InputItemsBody(*store, tenant, id, exchange->request().query);
+                  });
   }
   Respond(*exchange, caller, StoredResponseBody(*context_->responses, caller.tenant, id));
 }
@@ -275,14 +278,14 @@ void Frontend::CreateMessage(const std::shared_ptr<HttpExchange>& exchange, cons
 
 void Frontend::CountMessageTokens(const std::shared_ptr<HttpExchange>& exchange,
                                   const Caller& caller) {
-  OnPool(exchange, caller, [exchange, model = context_->model] {
+  OnPool(exchange, caller, exchange->request().body.size(), [exchange, model = context_->model] {
     return CountTokens(*model, exchange->request().body);
   });
 }
 
 void Frontend::CountResponseTokens(const std::shared_ptr<HttpExchange>& exchange,
                                    const Caller& caller) {
-  OnPool(exchange, caller,
+  OnPool(exchange, caller, exchange->request().body.size(),
          [exchange, model = context_->model, store = context_->responses, tenant = caller.tenant] {
            return CountInputTokens(*model, *store, tenant, exchange->request().body);
          });
@@ -332,21 +335,23 @@ void Frontend::StartJob(const std::shared_ptr<HttpExchange>& exchange, const Cal
 }
 
 void Frontend::Tokenize(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller) {
-  OnPool(exchange, caller, [exchange, model = context_->model]() -> ApiResult<std::string> {
-    AISP_ASSIGN_OR_RETURN(const TokenizeRequest request,
-                          ParseTokenize(exchange->request().body, model->limits));
-    AISP_ASSIGN_OR_RETURN(const Tokenized out, aisp::Tokenize(*model, request));
-    return TokenizeResponse(out.tokens, model->max_model_len, out.pieces);
-  });
+  OnPool(exchange, caller, exchange->request().body.size(),
+         [exchange, model = context_->model]() -> ApiResult<std::string> {
+           AISP_ASSIGN_OR_RETURN(const TokenizeRequest request,
+                                 ParseTokenize(exchange->request().body, model->limits));
+           AISP_ASSIGN_OR_RETURN(const Tokenized out, aisp::Tokenize(*model, request));
+           return TokenizeResponse(out.tokens, model->max_model_len, out.pieces);
+         });
 }
 
 void Frontend::Detokenize(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller) {
-  OnPool(exchange, caller, [exchange, model = context_->model]() -> ApiResult<std::string> {
-    AISP_ASSIGN_OR_RETURN(const DetokenizeRequest request,
-                          ParseDetokenize(exchange->request().body, model->limits));
-    AISP_ASSIGN_OR_RETURN(const std::string text, aisp::Detokenize(*model, request));
-    return DetokenizeResponse(text);
-  });
+  OnPool(exchange, caller, exchange->request().body.size(),
+         [exchange, model = context_->model]() -> ApiResult<std::string> {
+           AISP_ASSIGN_OR_RETURN(const DetokenizeRequest request,
+                                 ParseDetokenize(exchange->request().body, model->limits));
+           AISP_ASSIGN_OR_RETURN(const std::string text, aisp::Detokenize(*model, request));
+           return DetokenizeResponse(text);
+         });
 }
 
 void Frontend::Models(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller) {
@@ -377,7 +382,7 @@ void Frontend::Version(const std::shared_ptr<HttpExchange>& exchange, const Call
 }
 
 void Frontend::OnPool(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller,
-                      std::function<ApiResult<std::string>()> work) {
+                      size_t bytes, std::function<ApiResult<std::string>()> work) {
   // A place of the tenant's, as for any other request.
   auto entered = context_->tenants->Enter(caller.tenant, context_->clock->Now());
   if (!entered) {
@@ -391,7 +396,7 @@ void Frontend::OnPool(const std::shared_ptr<HttpExchange>& exchange, const Calle
   // The pool may outlive us by what it runs; the loop runs nothing for us then.
   EventLoop* const loop = context_->loop;
   const bool taken = context_->pool->TrySubmit(
-      exchange->request().body.size(),
+      bytes,
       [this, loop, exchange, caller, slot, turn, work = std::move(work)]() mutable {
         const ApiResult<void> wanted = turn->Check();
         ApiResult<std::string> body = wanted ? work() : tl::unexpected(wanted.error());

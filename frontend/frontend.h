@@ -64,7 +64,8 @@ class Frontend {
   void Version(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller);
 
   // Runs `work`, which makes the body of the answer, on the pool.
-  void OnPool(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller,
+  // `bytes`: how much work it is.
+  void OnPool(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller, size_t bytes,
               std::function<ApiResult<std::string>()> work);
   void Respond(HttpExchange& exchange, const Caller& caller, const ApiResult<std::string>& body);
   void Log(const Caller& caller, int status, std::string_view error = {});

@@ -6,16 +6,25 @@
 namespace aisp {
 namespace {
 
-// What a value takes, as if nothing of it were shared: conversations share most of what they hold,
-// so this bounds from above.
+// What the allocator gives for an object, its counts and its own books.
+constexpr size_t kObject = 112;
+// A place in a list or map that grew by doubling, and an entry of a map's index.
+constexpr size_t kPlace = 2 * sizeof(Value);
+constexpr size_t kEntry = 2 * sizeof(std::pair<std::string, Value>);
+constexpr size_t kIndexed = 96;
+
+// What a value holds beside its own place, as if nothing of it were shared: conversations share
+// most of what they hold, so this bounds from above, also where all parts are tiny.
 size_t BytesOf(const Value& value) {
-  constexpr size_t kNode = 64;
-  size_t bytes = kNode;
-  if (value.IsString()) bytes += value.AsString().size();
+  size_t bytes = 0;
+  if (value.IsString()) bytes = kObject + value.AsString().size();
   if (value.IsList()) {
-    for (const Value& item : value.AsList()) bytes += BytesOf(item);
+    bytes = kObject;
+    for (const Value& item : value.AsList()) bytes += kPlace + BytesOf(item);
   } else if (value.IsMap()) {
-    for (const auto& [key, item] : value.AsMap()) bytes += key.size() + BytesOf(item);
+    bytes = kObject;
+    for (const auto& [key, item] : value.AsMap())
+      bytes += kEntry + kIndexed + 2 * key.size() + BytesOf(item);
   }
   return bytes;
 }
@@ -24,8 +33,9 @@ size_t BytesOf(const Value& value) {
 
 bool ResponseStore::Put(const std::string& tenant, const std::string& id, StoredResponse response) {
   size_t bytes = response.json.size();
-  for (const Value& item : response.conversation) bytes += BytesOf(item);
+  for (const Value& item : response.conversation) bytes += kPlace + BytesOf(item);
   if (limits_.count == 0 || bytes > std::min(limits_.bytes, limits_.total_bytes)) return false;
+  response.bytes = bytes;
   auto kept = std::make_shared<const StoredResponse>(std::move(response));
   const std::lock_guard lock(mutex_);
   auto shelf = shelves_.try_emplace(tenant).first;

@@ -22,6 +22,7 @@ struct StoredResponse {
   std::string json;          // the response object
   Value::List conversation;  // as items of an input, its own output last
   size_t inputs = 0;         // of these, those that it was made from
+  size_t bytes = 0;          // what it takes at most; Put sets it
 };
 
 class ResponseStore {

@@ -120,9 +120,10 @@ Value ListedItem(const Value& item, std::string id) {
   return Value(std::move(out));
 }
 
-std::string IdOf(const Value& item) {
+std::string IdOf(const Value& item, const std::string& own_id) {
   const Value* id = item.AsMap().Find("id");
-  return id != nullptr && id->IsString() ? id->AsString() : "";
+  if (id == nullptr) return own_id;
+  return id->IsString() ? id->AsString() : "";
 }
 
 }  // namespace
@@ -132,15 +133,15 @@ ApiResult<std::string> InputItemsBody(ResponseStore& store, const std::string& t
   const auto kept = store.Find(tenant, id);
   if (kept == nullptr) return tl::unexpected(NotKept(id, "response_id"));
   AISP_ASSIGN_OR_RETURN(const Page page, ReadPage(query));
-  Value::List items;
-  for (size_t i = 0; i < kept->inputs; ++i)
-    items.push_back(ListedItem(kept->conversation[i], fmt::format("{}_in_{}", id, i)));
-  if (page.newest_first) std::reverse(items.begin(), items.end());
-  auto from = items.begin();
+  // The place on the list of each item, and back; only the page's own items are made.
+  const size_t count = kept->inputs;
+  const auto at = [&](size_t place) { return page.newest_first ? count - 1 - place : place; };
+  const auto own_id = [&](size_t item) { return fmt::format("{}_in_{}", id, item); };
+  size_t from = 0;
   if (!page.after.empty()) {
-    from = std::find_if(items.begin(), items.end(),
-                        [&page](const Value& item) { return IdOf(item) == page.after; });
-    if (from == items.end()) {
+    while (from < count && IdOf(kept->conversation[at(from)], own_id(at(from))) != page.after)
+      ++from;
+    if (from == count) {
       return tl::unexpected(ApiError(
           Code::kInvalidArgument,
           fmt::format("after names '{}', which is no item of this response", Excerpt(page.after)),
@@ -148,11 +149,14 @@ ApiResult<std::string> InputItemsBody(ResponseStore& store, const std::string& t
     }
     ++from;
   }
-  const bool more = static_cast<size_t>(items.end() - from) > page.limit;
-  const Value::List shown(from, more ? from + static_cast<ptrdiff_t>(page.limit) : items.end());
+  const size_t end = std::min(count, from + page.limit);
+  const bool more = end < count;
+  Value::List shown;
+  for (size_t place = from; place < end; ++place)
+    shown.push_back(ListedItem(kept->conversation[at(place)], own_id(at(place))));
   Value::Map out{{"object", "list"}, {"data", Value(shown)}, {"has_more", more}};
-  out.Set("first_id", shown.empty() ? Value() : Value(IdOf(shown.front())));
-  out.Set("last_id", shown.empty() ? Value() : Value(IdOf(shown.back())));
+  out.Set("first_id", shown.empty() ? Value() : Value(IdOf(shown.front(), "")));
+  out.Set("last_id", shown.empty() ? Value() : Value(IdOf(shown.back(), "")));
   std::string json;
   AppendJson(Value(std::move(out)), &json);
   return json;

@@ -119,6 +119,9 @@ size_t ConnectionBytes::Enforce() {
         kSlack + (now.taken - connection.since.taken) + connection.reading * MessageBytes();
     if (now.received - connection.since.received <= allowed) continue;
     connection.ended = true;
+    // A reset in the end: what it still sends would be answered politely for a minute.
+    const linger reset{1, 0};
+    setsockopt(connection.fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
     shutdown(connection.fd, SHUT_RDWR);
     ++over;
   }

@@ -26,6 +26,7 @@
 #include <grpcpp/support/server_callback.h>
 
 #include "common/result.h"
+#include "net/connection_bytes.h"
 #include "net/grpc_links.h"
 #include "net/link_inbox.h"
 
@@ -254,12 +255,37 @@ inline grpc::Status ToGrpcStatus(const Error& error) {
   return {static_cast<grpc::StatusCode>(error.code), error.message};
 }
 
+// What a stream tells of itself to the count of its connection's bytes. While it lives one message
+// is awaited of it, also while reading pauses: what a paused one sends waits in its window.
+class StreamBytes {
+ public:
+  StreamBytes(std::shared_ptr<ConnectionBytes> bytes, std::string key)
+      : bytes_(std::move(bytes)), key_(std::move(key)) {
+    bytes_->OnReading(key_);
+  }
+  ~StreamBytes() { bytes_->OnRead(key_, /*whole=*/false); }
+  StreamBytes(const StreamBytes&) = delete;
+  StreamBytes& operator=(const StreamBytes&) = delete;
+
+  void OnMessage() {
+    bytes_->OnRead(key_, /*whole=*/true);
+    bytes_->OnReading(key_);
+  }
+
+ private:
+  const std::shared_ptr<ConnectionBytes> bytes_;
+  const std::string key_;
+};
+
 template <typename In, typename Out>
 class ServerStream final : public grpc::ServerBidiReactor<In, Out>, public GrpcStream<In, Out> {
  public:
   using Call = GrpcCall<In, Out>;
-  ServerStream(std::shared_ptr<Call> call, grpc::CallbackServerContext* context)
-      : call_(std::move(call)), context_(context) {
+  ServerStream(std::shared_ptr<Call> call, grpc::CallbackServerContext* context,
+               std::shared_ptr<ConnectionBytes> bytes)
+      : call_(std::move(call)),
+        context_(context),
+        bytes_(std::move(bytes), PeerKey(context->peer())) {
     this->StartSendInitialMetadata();
     call_->Attach(this);
   }
@@ -280,7 +306,10 @@ class ServerStream final : public grpc::ServerBidiReactor<In, Out>, public GrpcS
   }
 
   void OnReadDone(bool ok) override {
-    if (ok) return call_->Received();
+    if (ok) {
+      bytes_.OnMessage();
+      return call_->Received();
+    }
     const Error why{Code::kUnavailable, context_->IsCancelled()
                                             ? "the connection to the peer was lost"
                                             : "the peer closed the link"};
@@ -307,6 +336,7 @@ class ServerStream final : public grpc::ServerBidiReactor<In, Out>, public GrpcS
 
   const std::shared_ptr<Call> call_;
   grpc::CallbackServerContext* const context_;
+  StreamBytes bytes_;
   bool finished_ = false;  // under the call's mutex
 };
 

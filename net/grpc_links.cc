@@ -7,7 +7,6 @@
 #include "common/log.h"
 #include "kv.grpc.pb.h"
 #include "net/grpc_acceptor.h"
-#include "net/grpc_bind.h"
 #include "net/grpc_call.h"
 #include "net/grpc_credentials.h"
 #include "net/grpc_reflection.h"
@@ -21,6 +20,13 @@ namespace {
 constexpr std::chrono::milliseconds kFlushLimit{500};
 constexpr std::chrono::milliseconds kCancelLimit{5000};
 constexpr int kConnectTimeoutMs = 5000;
+
+// Of who reaches a server of links without being let in. A link is one stream on a connection of
+// its own; whoever has none for so long is no peer.
+constexpr GrpcAcceptor::Limits kConnections{.connections = 4096, .per_address = 1024};
+constexpr int kHandshakeTimeoutMs = 10'000;
+constexpr int kIdleMs = 30'000;
+constexpr int kMaxStreamsPerConnection = 16;
 
 int Ms(std::chrono::milliseconds duration) { return static_cast<int>(duration.count()); }
 
@@ -64,13 +70,16 @@ class ServerEndpoint final : public LinkSender<Out>, public Endpoint {
   using Call = GrpcCall<In, Out>;
   using Inbox = typename Call::Inbox;
 
-  ServerEndpoint(LinkHandler<In>* handler, Poster post, const GrpcLinkOptions& options)
+  ServerEndpoint(LinkHandler<In>* handler, Poster post, const GrpcLinkOptions& options,
+                 std::shared_ptr<ConnectionBytes> bytes)
       : options_(options),
+        bytes_(std::move(bytes)),
         inbox_(std::make_shared<Inbox>(handler, std::move(post))),
         live_(std::make_shared<typename Call::Live>()) {}
 
   // A new stream; gRPC owns the reactor.
   grpc::ServerBidiReactor<In, Out>* Accept(grpc::CallbackServerContext* context) {
+    bytes_->OnHead(PeerKey(context->peer()));
     if (!HasToken(options_.security.get(), *context)) {
       LogWarning("a peer without the cluster's token was refused",
                  {{"peer", ReadablePeer(context->peer())}});
@@ -80,7 +89,7 @@ class ServerEndpoint final : public LinkSender<Out>, public Endpoint {
     auto call = std::make_shared<Call>(id, options_, inbox_, live_);
     // Before the stream is read, so that Up is posted before its first message.
     const bool accepted = inbox_->Accept(id, ReadablePeer(context->peer()), call);
-    auto* stream = new ServerStream<In, Out>(call, context);
+    auto* stream = new ServerStream<In, Out>(call, context, bytes_);
     if (!accepted) {
       call->EndStream(Error{Code::kUnavailable, "the server is shutting down"},
                       /*drop_unsent=*/false);
@@ -104,6 +113,7 @@ class ServerEndpoint final : public LinkSender<Out>, public Endpoint {
 
  private:
   const GrpcLinkOptions options_;
+  const std::shared_ptr<ConnectionBytes> bytes_;
   const std::shared_ptr<Inbox> inbox_;
   const std::shared_ptr<typename Call::Live> live_;
   std::atomic<uint64_t> next_id_{1};
@@ -232,10 +242,11 @@ class GrpcDialer final : public LinkDialer<Out> {
 }  // namespace
 
 struct GrpcServer::Impl {
-  template <typename Service>
-  typename Service::Links* Add(typename Service::Links* links,
-                               const GrpcLinkOptions& link_options) {
+  template <typename Service, typename Handler>
+  typename Service::Links* Add(Handler* handler, Poster post, const GrpcLinkOptions& link_options) {
     AISP_CHECK_MSG(!server, "services are added before Start");
+    if (!bytes) bytes = std::make_shared<ConnectionBytes>(link_options.max_message_bytes);
+    auto* links = new typename Service::Links(handler, std::move(post), link_options, bytes);
     endpoints.emplace_back(links);
     services.push_back(std::make_unique<Service>(links));
     options = link_options;
@@ -246,9 +257,13 @@ struct GrpcServer::Impl {
   std::vector<std::unique_ptr<grpc::Service>> services;
   void Configure(grpc::ServerBuilder* builder) const;
 
+  Status StartOn(int listen_fd);
+
   GrpcLinkOptions options;
+  std::shared_ptr<ConnectionBytes> bytes;  // of all connections
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<GrpcAcceptor> acceptor;
+  bool handed_over = false;  // another process may hold the socket too
   int port = 0;
 };
 
@@ -266,15 +281,13 @@ GrpcServer::~GrpcServer() { Shutdown(kFlushLimit); }
 
 LinkSender<v1::RouterMessage>* GrpcServer::ServeRouterControl(
     LinkHandler<v1::WorkerMessage>* handler, Poster post, const GrpcLinkOptions& options) {
-  return impl_->Add<RouterControlService>(
-      new RouterControlService::Links(handler, std::move(post), options), options);
+  return impl_->Add<RouterControlService>(handler, std::move(post), options);
 }
 
 LinkSender<v1::PrefillToDecode>* GrpcServer::ServeKvPeer(LinkHandler<v1::DecodeToPrefill>* handler,
                                                          Poster post,
                                                          const GrpcLinkOptions& options) {
-  return impl_->Add<KvPeerService>(new KvPeerService::Links(handler, std::move(post), options),
-                                   options);
+  return impl_->Add<KvPeerService>(handler, std::move(post), options);
 }
 
 void GrpcServer::Impl::Configure(grpc::ServerBuilder* builder) const {
@@ -282,50 +295,56 @@ void GrpcServer::Impl::Configure(grpc::ServerBuilder* builder) const {
   for (const auto& service : services) builder->RegisterService(service.get());
   builder->SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
   builder->SetMaxSendMessageSize(static_cast<int>(options.max_message_bytes));
-  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // gRPC looks at a message's size when it is unpacked; nobody here packs any.
+  builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
+  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, Ms(options.keepalive_interval));
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Ms(options.keepalive_timeout));
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   // Clients ping as often as their own settings say; that is no offence.
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
+  // What a stream may send beyond what was taken of it; a probed window would grow.
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 1 << 20);
 }
 
 Status GrpcServer::Start(const std::string& address) {
   AISP_CHECK_MSG(!impl_->server, "Start is called once");
-  grpc::ServerBuilder builder;
-  builder.AddListeningPort(address, LinkServerCredentials(impl_->options.security.get()),
-                           &impl_->port);
-  impl_->Configure(&builder);
-  impl_->server = builder.BuildAndStart();
-  if (impl_->server && impl_->port != 0) return {};
-  impl_->server.reset();
-  return tl::unexpected(BindError(address, "0 is a free one"));
+  AISP_ASSIGN_OR_RETURN(const int listen_fd, ListenOn(address, "another number in this address"));
+  return impl_->StartOn(listen_fd);
 }
 
 Status GrpcServer::StartOn(int listen_fd) {
   AISP_CHECK_MSG(!impl_->server, "Start is called once");
+  impl_->handed_over = true;
+  return impl_->StartOn(listen_fd);
+}
+
+// Never on a port of gRPC's own: its listener bounds nothing.
+Status GrpcServer::Impl::StartOn(int listen_fd) {
   grpc::ServerBuilder builder;
-  impl_->port = PortOf(listen_fd);
-  impl_->acceptor = std::make_unique<GrpcAcceptor>(
-      &builder, listen_fd, LinkServerCredentials(impl_->options.security.get()),
-      GrpcAcceptor::Limits());
-  impl_->Configure(&builder);
-  impl_->server = builder.BuildAndStart();
-  if (!impl_->server) return Unavailable("gRPC did not start on the socket that was handed over");
-  impl_->acceptor->Start();
+  port = PortOf(listen_fd);
+  acceptor = std::make_unique<GrpcAcceptor>(
+      &builder, listen_fd, LinkServerCredentials(options.security.get()), kConnections, bytes);
+  Configure(&builder);
+  server = builder.BuildAndStart();
+  if (!server) return Unavailable("gRPC did not start for links between processes");
+  acceptor->Start();
   return {};
 }
 
 void GrpcServer::StopAccepting() {
-  if (impl_->acceptor) impl_->acceptor->Stop();
+  if (impl_->acceptor && impl_->handed_over) impl_->acceptor->Stop();
 }
 
 uint16_t GrpcServer::port() const { return static_cast<uint16_t>(impl_->port); }
 
 void GrpcServer::Shutdown(std::chrono::milliseconds deadline) {
-  StopAccepting();
+  if (impl_->acceptor) impl_->acceptor->Stop();
   for (const auto& endpoint : impl_->endpoints) endpoint->CloseAll();
   if (!impl_->server) return;
   impl_->server->Shutdown(std::chrono::system_clock::now() + deadline);

@@ -39,6 +39,7 @@ struct HttpServerState {
 
   IoLoop* loop = nullptr;
   std::shared_ptr<const TlsContext> tls;  // null: plain HTTP
+  const std::shared_ptr<LoopTurns> handshakes = std::make_shared<LoopTurns>();
   HttpServerOptions options;
   HttpServer::Handler handler;
   SteadyClock clock;

@@ -80,15 +80,25 @@ void HttpSocket::ShutdownSend(error_code& ec) {
   socket_.shutdown(Tcp::socket::shutdown_send, ec);
 }
 
-asio::awaitable<bool> HttpSocket::Handshake(std::string* why) {
+asio::awaitable<bool> HttpSocket::Handshake(std::shared_ptr<LoopTurns> turns, std::string* why) {
   if (!tls()) co_return true;
   for (;;) {
-    ERR_clear_error();
-    errno = 0;
-    const int rc = SSL_accept(ssl_.get());
-    if (rc == 1) co_return true;
+    int rc = 0;
     error_code ec;
-    const Wants wants = After(rc, ec);
+    Wants wants = Wants::kNothing;
+    {
+      const auto turn = co_await turns->Take(get_executor());
+      // Closed while it waited: the descriptor may be another connection's by now.
+      if (!socket_.is_open()) {
+        *why = "the connection ended";
+        co_return false;
+      }
+      ERR_clear_error();
+      errno = 0;
+      rc = SSL_accept(ssl_.get());
+      if (rc != 1) wants = After(rc, ec);
+    }
+    if (rc == 1) co_return true;
     if (wants == Wants::kNothing) {
       *why = TlsErrorText();
       co_return false;

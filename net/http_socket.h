@@ -15,6 +15,7 @@
 #include <memory>
 #include <utility>
 
+#include "net/loop_turns.h"
 #include "net/tls_context.h"
 
 namespace aisp {
@@ -31,8 +32,9 @@ class HttpSocket {
   executor_type get_executor() { return socket_.get_executor(); }
   bool tls() const { return ssl_ != nullptr; }
 
-  // TLS: the exchange before the first byte; false when it failed, with the reason for the log.
-  boost::asio::awaitable<bool> Handshake(std::string* why);
+  // TLS: the exchange before the first byte, each step in its turn; false when it failed, with the
+  // reason for the log.
+  boost::asio::awaitable<bool> Handshake(std::shared_ptr<LoopTurns> turns, std::string* why);
 
   template <typename Buffers, typename Token>
   auto async_read_some(const Buffers& buffers, Token&& token) {

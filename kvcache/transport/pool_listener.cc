@@ -17,6 +17,8 @@ namespace {
 
 constexpr Duration kHelloLimit = std::chrono::seconds(2);
 constexpr int kAcceptPauseMs = 200;
+// Connections that have not said hello; whoever connects says it at once.
+constexpr size_t kMaxStrangers = 64;
 
 }  // namespace
 
@@ -102,16 +104,31 @@ void PoolListener::Accept(Instant now) {
       accept_paused_ = errno == EMFILE || errno == ENFILE || errno == ENOMEM;
       return;
     }
-    if (writers_.size() >= max_writers_) {
-      LogWarning("a KV writer was refused: too many are connected", {{"limit", max_writers_}});
-      continue;
-    }
     if (const Status user = CheckPeerUser(socket.get()); !user) {
       LogWarning("a KV writer was refused", {{"reason", user.error().message}});
       continue;
     }
+    if (Strangers() >= kMaxStrangers) CloseOldestStranger();
     writers_.push_back({std::move(socket), now + kHelloLimit, nullptr, {}});
   }
+}
+
+size_t PoolListener::Strangers() const {
+  return static_cast<size_t>(std::ranges::count_if(
+      writers_, [](const Writer& writer) { return writer.hello_by != kNever; }));
+}
+
+// They stand in the order in which they came. It may have said hello by now.
+void PoolListener::CloseOldestStranger() {
+  const auto oldest = std::ranges::find_if(
+      writers_, [](const Writer& writer) { return writer.hello_by != kNever; });
+  if (!Serve(*oldest) || oldest->hello_by != kNever) writers_.erase(oldest);
+}
+
+void PoolListener::Refuse(const Writer& writer, Code code) const {
+  PoolReply refusal;
+  refusal.code = static_cast<uint32_t>(code);
+  static_cast<void>(SendReply(writer.socket.get(), refusal, -1, -1));
 }
 
 bool PoolListener::Serve(Writer& writer) {
@@ -123,22 +140,23 @@ bool PoolListener::Serve(Writer& writer) {
       hello.magic != kPoolMagic)
     return false;
   if (hello.cookie != offer_.cookie) {
-    PoolReply refusal;
-    refusal.code = static_cast<uint32_t>(Code::kPermissionDenied);
-    static_cast<void>(SendReply(writer.socket.get(), refusal, -1, -1));
+    Refuse(writer, Code::kPermissionDenied);
+    return false;
+  }
+  if (writers_.size() - Strangers() >= max_writers_) {
+    LogWarning("a KV writer was refused: too many are connected", {{"limit", max_writers_}});
+    Refuse(writer, Code::kResourceExhausted);
     return false;
   }
   Result<PeerWatch> watch = PeerWatch::OpenSocketPeer(writer.socket.get());
   if (!watch && !offer_.processes_only) watch = PeerWatch::OfConnection(writer.socket.get());
-  PoolReply reply = offer_.reply;
   if (!watch) {
     LogWarning("a KV writer is refused: its death could not be proven",
                {{"lane", offer_.lane}, {"reason", watch.error().message}});
-    reply = PoolReply{};
-    reply.code = static_cast<uint32_t>(Code::kFailedPrecondition);
-    static_cast<void>(SendReply(writer.socket.get(), reply, -1, -1));
+    Refuse(writer, Code::kFailedPrecondition);
     return false;
   }
+  PoolReply reply = offer_.reply;
   writer.watch = std::make_unique<PeerWatch>(std::move(*watch));
   writer.token = reply.token = NewCookie();
   writer.hello_by = kNever;

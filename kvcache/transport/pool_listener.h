@@ -36,7 +36,7 @@ class PoolListener {
  private:
   struct Writer {
     UniqueFd socket;
-    Instant hello_by;                  // kNever once it said hello
+    Instant hello_by;                  // kNever once it said hello and has a writer's place
     std::unique_ptr<PeerWatch> watch;  // from its hello on
     Hash128 token;
   };
@@ -46,6 +46,9 @@ class PoolListener {
   void Run();
   int PollTimeoutMs(Instant now) const;
   void Accept(Instant now);
+  size_t Strangers() const;
+  void CloseOldestStranger();
+  void Refuse(const Writer& writer, Code code) const;
   // False: the connection is to be closed.
   bool Serve(Writer& writer);
 

@@ -166,6 +166,8 @@ Result<GrantedPool> AskForPool(std::string_view lane, std::string_view descripto
     return FailedPrecondition(
         "the pool's owner cannot know of this process's death (another PID namespace?)");
   }
+  if (granted.received.reply.code == static_cast<uint32_t>(Code::kResourceExhausted))
+    return ResourceExhausted("the pool has as many writers as it allows");
   if (granted.received.reply.code != 0) {
     return Fail(Code::kPermissionDenied,
                 "the pool's owner refused the descriptor's cookie: it is another incarnation's");

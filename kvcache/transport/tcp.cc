@@ -126,6 +126,8 @@ Result<std::unique_ptr<KvTransport::Reached>> TcpTransport::Reach(std::string_vi
   AISP_RETURN_IF_ERROR(ReceiveAll(socket.get(), BytesOf(reply), deadline));
   if (reply.magic != kTcpMagic)
     return FailedPrecondition("the peer speaks another protocol or version");
+  if (reply.code == static_cast<uint32_t>(Code::kResourceExhausted))
+    return ResourceExhausted("the pool has as many writers as it allows");
   if (reply.code != 0) {
     return Fail(Code::kPermissionDenied,
                 "the pool's owner refused the descriptor's cookie: it is another incarnation's");

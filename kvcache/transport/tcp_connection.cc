@@ -17,6 +17,7 @@ namespace {
 // The lock is held while a chunk lands, so a chunk bounds how long Revoke waits.
 constexpr size_t kChunkBytes = 256 << 10;
 constexpr int kStepsPerServe = 64;
+constexpr Duration kHelloLimit = std::chrono::seconds(2);
 // A writer that does not read its acknowledgements is not served until it does.
 constexpr size_t kMaxUnsentAckBytes = 64 << 10;
 
@@ -28,10 +29,12 @@ void AppendBytes(std::vector<std::byte>& out, const T& value) {
 
 }  // namespace
 
-TcpOwner::Connection::Connection(TcpOwner* owner, UniqueFd socket, Instant now)
+TcpOwner::Connection::Connection(TcpOwner* owner, UniqueFd socket, std::string party, Instant now)
     : owner_(owner),
       socket_(std::move(socket)),
-      stalled_at_(now + owner->options_.stall_timeout),
+      party_(std::move(party)),
+      since_(now),
+      stalled_at_(now + std::min(kHelloLimit, owner->options_.stall_timeout)),
       stage_(owner->region_) {
   TuneTcp(socket_.get(), owner->options_.stall_timeout);
 }
@@ -81,7 +84,8 @@ TcpOwner::Connection::Io TcpOwner::Connection::Fill(void* target, size_t size) {
   if (n < 0) return errno == EAGAIN || errno == EINTR ? Io::kWouldBlock : Io::kClosed;
   if (n == 0) return Io::kClosed;
   filled_ += static_cast<size_t>(n);
-  stalled_at_ = owner_->clock_.Now() + owner_->options_.stall_timeout;
+  // A greeting that trickles in has no more time than one that does not.
+  if (!stranger()) stalled_at_ = owner_->clock_.Now() + owner_->options_.stall_timeout;
   return Io::kProgress;
 }
 
@@ -95,12 +99,19 @@ void TcpOwner::Connection::NextMessage(State state) {
 bool TcpOwner::Connection::OnHello() {
   if (hello_.magic != kTcpMagic) return false;
   TcpHelloReply reply{.pool_bytes = owner_->region_.bytes};
-  const bool known = hello_.cookie == owner_->cookie_;
-  if (!known) reply = {.code = static_cast<uint32_t>(Code::kPermissionDenied)};
+  if (hello_.cookie != owner_->cookie_) {
+    reply = {.code = static_cast<uint32_t>(Code::kPermissionDenied)};
+  } else if (owner_->Writers() >= owner_->options_.max_writers) {
+    reply = {.code = static_cast<uint32_t>(Code::kResourceExhausted)};
+    owner_->Warn("a KV writer was refused: too many are connected");
+  }
   AppendBytes(out_, reply);
+  if (reply.code != 0) {
+    static_cast<void>(Flush());
+    return false;
+  }
   NextMessage(State::kHeader);
-  if (!known) static_cast<void>(Flush());
-  return known;
+  return true;
 }
 
 bool TcpOwner::Connection::OnHeader() {

@@ -12,10 +12,14 @@ namespace aisp {
 
 class TcpOwner::Connection {
  public:
-  Connection(TcpOwner* owner, UniqueFd socket, Instant now);
+  Connection(TcpOwner* owner, UniqueFd socket, std::string party, Instant now);
   ~Connection();
 
   int fd() const { return socket_.get(); }
+  // Of whom it is while it is a stranger's; it may be a writer's after the next Serve.
+  const std::string& party() const { return party_; }
+  bool stranger() const { return state_ == State::kHello; }
+  Instant since() const { return since_; }
   // Reads and answers what there is, at most a bounded amount. False: to be closed.
   bool Serve(uint32_t events);
   // In the middle of a message for too long.
@@ -45,6 +49,8 @@ class TcpOwner::Connection {
 
   TcpOwner* const owner_;
   const UniqueFd socket_;
+  const std::string party_;
+  const Instant since_;
   State state_ = State::kHello;
   Instant stalled_at_;
   size_t filled_ = 0;  // of the current fixed-size piece

@@ -3,8 +3,10 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <string>
 #include <utility>
 
 #include "common/log.h"
@@ -16,6 +18,9 @@ namespace aisp {
 namespace {
 constexpr size_t kWasteBytes = 256 << 10;
 constexpr int kStallCheckMs = 200;
+// The queue may fill faster than it is emptied; writers have their turn in between.
+constexpr int kAcceptsPerRound = 64;
+constexpr Duration kWarnInterval = std::chrono::seconds(10);
 
 bool Watch(const UniqueFd& epoll, int fd) {
   epoll_event event{.events = EPOLLIN, .data = {.fd = fd}};
@@ -89,23 +94,64 @@ void TcpOwner::Run() {
 }
 
 void TcpOwner::Accept() {
-  while (true) {
-    UniqueFd socket(accept4(listen_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  for (int i = 0; i < kAcceptsPerRound; ++i) {
+    sockaddr_storage peer{};
+    socklen_t size = sizeof(peer);
+    UniqueFd socket(accept4(listen_.get(), reinterpret_cast<sockaddr*>(&peer), &size,
+                            SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) {
       // Out of descriptors: the waiting connection would wake this thread again at once and for
       // ever.
       if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) PauseAccepting(true);
       return;
     }
-    if (connections_.size() >= options_.max_writers) {
-      LogWarning("a KV writer was refused: too many are connected",
-                 {{"limit", options_.max_writers}});
-      continue;
-    }
     const int fd = socket.get();
-    auto connection = std::make_unique<Connection>(this, std::move(socket), clock_.Now());
+    auto connection =
+        std::make_unique<Connection>(this, std::move(socket), PartyOf(peer), clock_.Now());
     if (Watch(epoll_, fd)) connections_.emplace(fd, std::move(connection));
+    MakeRoomForStrangers();
   }
+}
+
+size_t TcpOwner::Writers() const {
+  return static_cast<size_t>(std::ranges::count_if(
+      connections_, [](const auto& entry) { return !entry.second->stranger(); }));
+}
+
+TcpOwner::Connection* TcpOwner::StrangerToClose() const {
+  std::unordered_map<std::string, size_t> held;
+  for (const auto& [fd, connection] : connections_) {
+    if (connection->stranger()) ++held[connection->party()];
+  }
+  Connection* worst = nullptr;
+  for (const auto& [fd, connection] : connections_) {
+    if (!connection->stranger()) continue;
+    if (worst == nullptr) worst = connection.get();
+    const size_t mine = held[connection->party()];
+    const size_t most = held[worst->party()];
+    if (mine > most || (mine == most && connection->since() < worst->since()))
+      worst = connection.get();
+  }
+  return worst;
+}
+
+void TcpOwner::MakeRoomForStrangers() {
+  while (connections_.size() - Writers() > options_.max_strangers) {
+    Connection* worst = StrangerToClose();
+    // It may have greeted by now.
+    if (worst->Serve(EPOLLIN) && !worst->stranger()) continue;
+    Warn("connections to the KV pool were closed: too many have not greeted");
+    connections_.erase(worst->fd());
+  }
+}
+
+void TcpOwner::Warn(const char* what) {
+  const Instant now = clock_.Now();
+  if (now < next_warning_) return;
+  next_warning_ = now + kWarnInterval;
+  LogWarning(what, {{"writers", Writers()},
+                    {"most", options_.max_writers},
+                    {"strangers", connections_.size() - Writers()}});
 }
 
 void TcpOwner::PauseAccepting(bool pause) {

@@ -8,6 +8,10 @@
 // with an error. Whatever is not our protocol, has the wrong cookie, or stops in the middle of a
 // message for `stall_timeout` is disconnected.
 //
+// A writer's place goes to who has shown the cookie. Until then a connection is a stranger's: these
+// have two seconds and places of their own, and where those are taken the oldest of the address
+// that has most of them goes, so that strangers keep no writer out.
+//
 // Allow and Revoke: any thread.
 #pragma once
 
@@ -33,6 +37,7 @@ class TcpOwner {
     uint16_t port = 0;
     Duration stall_timeout = std::chrono::seconds(10);
     size_t max_writers = 256;
+    size_t max_strangers = 256;
   };
   static Result<std::unique_ptr<TcpOwner>> Start(const KvRegion& region, const Options& options);
   ~TcpOwner();
@@ -50,6 +55,11 @@ class TcpOwner {
   void Run();
   void Accept();
   void PauseAccepting(bool pause);
+  size_t Writers() const;
+  // Closes strangers until they are few enough again.
+  void MakeRoomForStrangers();
+  Connection* StrangerToClose() const;
+  void Warn(const char* what);
   void CloseStalled();
 
   const KvRegion region_;
@@ -63,6 +73,7 @@ class TcpOwner {
   std::unordered_map<int, std::unique_ptr<Connection>> connections_;  // the thread's
   std::vector<std::byte> waste_;  // where dropped payload goes; the thread's
   bool accept_paused_ = false;    // the thread's
+  Instant next_warning_;          // the thread's
   std::mutex mutex_;              // of the gate, and of landing bytes
   EpochGate gate_;
   std::atomic<bool> stop_{false};

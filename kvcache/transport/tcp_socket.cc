@@ -83,6 +83,18 @@ Result<uint16_t> LocalPort(int socket) {
   return ntohs(reinterpret_cast<sockaddr_in6*>(&address.storage)->sin6_port);
 }
 
+std::string PartyOf(const sockaddr_storage& peer) {
+  constexpr size_t kPrefix = 8;
+  if (peer.ss_family == AF_INET) {
+    const in_addr& host = reinterpret_cast<const sockaddr_in&>(peer).sin_addr;
+    return {reinterpret_cast<const char*>(&host), sizeof(host)};
+  }
+  const in6_addr& host = reinterpret_cast<const sockaddr_in6&>(peer).sin6_addr;
+  const auto* bytes = reinterpret_cast<const char*>(&host);
+  if (IN6_IS_ADDR_V4MAPPED(&host)) return {bytes + sizeof(host) - sizeof(in_addr), sizeof(in_addr)};
+  return {bytes, kPrefix};
+}
+
 Result<UniqueFd> ConnectTcp(const std::string& address, uint16_t port, Duration timeout) {
   AISP_ASSIGN_OR_RETURN(const Address remote, NumericAddress(address, port));
   const std::string where = fmt::format("connecting to {} port {}", address, port);

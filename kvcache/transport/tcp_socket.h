@@ -2,6 +2,8 @@
 // server.
 #pragma once
 
+#include <sys/socket.h>
+
 #include <cstdint>
 #include <span>
 #include <string>
@@ -16,6 +18,8 @@ namespace aisp {
 // Listens, non-blocking. `address` is an IPv4 or IPv6 address; port 0: any free one.
 Result<UniqueFd> ListenTcp(const std::string& address, uint16_t port);
 Result<uint16_t> LocalPort(int socket);
+// Who an address counts as where places are shared out: the host, of IPv6 its /64.
+std::string PartyOf(const sockaddr_storage& peer);
 
 // Connected and non-blocking; fails within `timeout`.
 Result<UniqueFd> ConnectTcp(const std::string& address, uint16_t port, Duration timeout);

@@ -10,6 +10,12 @@
 #include "kvcache/ucx/address.h"
 
 namespace aisp::ucx {
+namespace {
+
+constexpr Duration kHelloLimit = std::chrono::seconds(2);
+constexpr size_t kMaxStrangers = 64;
+
+}  // namespace
 
 // One receive by rendezvous, until its callback.
 struct Owner::Fetch {
@@ -50,7 +56,9 @@ Result<uint16_t> Owner::Listen(const std::string& address, uint16_t port) {
 
 void Owner::OnConnection(ucp_conn_request_h request, void* self) {
   auto* owner = static_cast<Owner*>(self);
-  if (owner->connections_.size() >= owner->options_.max_writers) {
+  owner->MakeRoomForAStranger();
+  // Those that are to be closed are still there for a moment.
+  if (owner->connections_.size() >= owner->options_.max_writers + 2 * kMaxStrangers) {
     static_cast<void>(ucp_listener_reject(owner->listener_, request));
     return;
   }
@@ -68,8 +76,25 @@ void Owner::OnConnection(ucp_conn_request_h request, void* self) {
   auto connection = std::make_shared<Connection>();
   connection->endpoint = endpoint;
   // Whoever does not greet does not stay.
-  connection->deadline = owner->clock_.Now() + owner->options_.stall_timeout;
+  connection->deadline = owner->clock_.Now() + std::min(kHelloLimit, owner->options_.stall_timeout);
   owner->connections_.insert_or_assign(endpoint, std::move(connection));
+}
+
+size_t Owner::Writers() const {
+  return static_cast<size_t>(std::ranges::count_if(connections_, [](const auto& entry) {
+    return entry.second->greeted && !entry.second->broken;
+  }));
+}
+
+void Owner::MakeRoomForAStranger() {
+  size_t strangers = 0;
+  Connection* oldest = nullptr;
+  for (const auto& [endpoint, connection] : connections_) {
+    if (connection->greeted || connection->broken) continue;
+    ++strangers;
+    if (oldest == nullptr || connection->deadline < oldest->deadline) oldest = connection.get();
+  }
+  if (strangers >= kMaxStrangers) oldest->broken = true;
 }
 
 std::shared_ptr<Owner::Connection> Owner::Find(ucp_ep_h endpoint) {
@@ -89,6 +114,9 @@ void Owner::OnHello(ucp_ep_h from, const void* header, size_t bytes) {
   HelloReply reply{.pool_bytes = region_.bytes};
   if (!ours || hello.cookie != cookie_) {
     reply.code = static_cast<uint32_t>(Code::kPermissionDenied);
+    reply.pool_bytes = 0;
+  } else if (!connection->greeted && Writers() >= options_.max_writers) {
+    reply.code = static_cast<uint32_t>(Code::kResourceExhausted);
     reply.pool_bytes = 0;
   }
   // Who was refused leaves by itself, or when its time to greet is over.

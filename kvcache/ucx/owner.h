@@ -74,6 +74,9 @@ class Owner {
   struct Fetch;
 
   static void OnConnection(ucp_conn_request_h request, void* self);
+  size_t Writers() const;
+  // Those that have not greeted keep no writer out: the oldest goes where they are many.
+  void MakeRoomForAStranger();
   // Null once it is broken.
   std::shared_ptr<Connection> Find(ucp_ep_h endpoint);
   // False: the piece breaks the protocol.

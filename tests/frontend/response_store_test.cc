@@ -1,8 +1,12 @@
 #include "frontend/response_store.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 
+#include <functional>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace aisp {
 namespace {
@@ -54,6 +58,40 @@ TEST(ResponseStore, TheSameIdReplacesAndNothingIsKeptWhereNothingMayBe) {
   ResponseStore none({.count = 0});
   EXPECT_FALSE(none.Put("a", "1", Of(1)));
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// What tiny parts take is mostly not their text. Clients choose their number.
+TEST(ResponseStore, CountsNoLessThanTheAllocatorGives) {
+  constexpr size_t kParts = 20'000;
+  const auto numbered = [](size_t i) { return std::to_string(i); };
+  const std::vector<std::pair<const char*, std::function<Value(size_t)>>> shapes = {
+      {"empty objects", [](size_t) { return Value(Value::Map()); }},
+      {"empty lists", [](size_t) { return Value(Value::List()); }},
+      {"short strings", [&](size_t i) { return Value(numbered(i)); }},
+      {"objects of one",
+       [](size_t) {
+         return Value(Value::Map{{"a", 1}});
+       }},
+      {"numbers", [](size_t i) { return Value(static_cast<int64_t>(i)); }},
+      {"long strings", [](size_t) { return Value(std::string(1000, 'x')); }},
+  };
+  for (const auto& [name, make] : shapes) {
+    for (const bool named : {false, true}) {
+      ResponseStore store({});
+      const size_t before = mallinfo2().uordblks + mallinfo2().hblkhd;
+      Value::List parts;
+      Value::Map by_name;
+      for (size_t i = 0; i < kParts; ++i)
+        named ? by_name.Set(numbered(i), make(i)) : parts.push_back(make(i));
+      Value item = named ? Value(std::move(by_name)) : Value(std::move(parts));
+      ASSERT_TRUE(store.Put("a", "1", {"", {std::move(item)}}));
+      const size_t taken = mallinfo2().uordblks + mallinfo2().hblkhd - before;
+      EXPECT_GE(store.bytes(), taken) << name << (named ? " by name" : "");
+      EXPECT_LE(store.bytes(), 4 * taken) << name << (named ? " by name" : "");
+    }
+  }
+}
+#endif
 
 }  // namespace
 }  // namespace aisp

@@ -17,7 +17,8 @@ namespace aisp {
 class HalfCall {
  public:
   // `authorization` and `timeout` may be empty.
-  HalfCall(uint16_t port, const std::string& authorization, const std::string& timeout = "") {
+  HalfCall(uint16_t port, const std::string& authorization, const std::string& timeout = "",
+           const std::string& path = "/aisp.v1.Inference/Generate") {
     fd_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in to{};
     to.sin_family = AF_INET;
@@ -32,7 +33,7 @@ class HalfCall {
     };
     add(":method", "POST");
     add(":scheme", "http");
-    add(":path", "/aisp.v1.Inference/Generate");
+    add(":path", path);
     add(":authority", "t");
     add("te", "trailers");
     add("content-type", "application/grpc");

@@ -1,8 +1,10 @@
 // The HTTP server behind TLS: who is served, who is not, and that nothing else changes.
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/ssl.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -63,6 +65,15 @@ class TlsClient {
     return out;
   }
   int fd() const { return fd_; }
+  // The first step alone.
+  void SendHello() {
+    fcntl(fd_, F_SETFL, fcntl(fd_, F_GETFL) | O_NONBLOCK);
+    EXPECT_NE(SSL_connect(ssl_), 1);
+  }
+  bool HasBytes() const {
+    pollfd state{fd_, POLLIN, 0};
+    return poll(&state, 1, 0) == 1;
+  }
 
  private:
   void Show(const Certificate& own) {
@@ -110,6 +121,30 @@ class Https : public HttpServerTest {
   const Certificate server_cert_ = MakeCertificate(authority_, "localhost");
   const TempFolder folder_;
 };
+
+// Whoever connects makes the loop compute; who is connected already is answered in between.
+TEST_F(Https, ACrowdThatShakesHandsKeepsNobodyWaiting) {
+  constexpr size_t kCrowd = 60;
+  std::vector<std::unique_ptr<TlsClient>> crowd;
+  std::atomic<size_t> greeted{0};  // of the crowd, when the request was handled
+  UseTls(server_cert_);
+  StartServer([&](const Exchange& exchange) {
+    for (const auto& each : crowd) greeted += each->HasBytes();
+    Echo(exchange);
+  });
+  TlsClient client(port_, authority_);
+  ASSERT_TRUE(client.Handshake());
+  for (size_t i = 0; i < kCrowd; ++i)
+    crowd.push_back(std::make_unique<TlsClient>(port_, authority_));
+  for (size_t accepted = 0; accepted < kCrowd + 1;)
+    loop_.On([&] { accepted = server_->connections(); });
+  loop_.On([&] {
+    for (const auto& each : crowd) each->SendHello();
+    EXPECT_TRUE(client.Send(kGet));
+  });
+  EXPECT_THAT(client.ReadAll(), HasSubstr("200 OK"));
+  EXPECT_LT(greeted, kCrowd / 4);
+}
 
 TEST_F(Https, ARequestIsAnsweredAndConnectionsAreKept) {
   UseTls(server_cert_);

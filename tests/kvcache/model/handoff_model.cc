@@ -327,7 +327,8 @@ void HandoffModel::Land(WriterProcess& p, WriteJob& job) {
 
 // ---- Events ----
 
-void HandoffModel::Do(const Event& event) {
+// What a request does, and what is done with it.
+bool HandoffModel::DoRequest(const Event& event) {
   const auto at = static_cast<size_t>(event.which);
   switch (event.kind) {
     case Kind::kAsk: {
@@ -352,6 +353,33 @@ void HandoffModel::Do(const Event& event) {
     case Kind::kLocal:
       Compute(event.which);
       break;
+    case Kind::kLoad: {
+      auto reserved = blocks_->Reserve(1)->Take(PinKind::kTier);
+      load_ = Load{event.which, reserved[0]};
+      requests_[at].promoting = true;
+      memory_[static_cast<size_t>(reserved[0].value)].fill(kNothing);
+      if (config_.bug == ProtocolBug::kPromotionUnfinished)
+        blocks_->Publish(kRoot, Prompt(event.which), reserved, 0);
+      break;
+    }
+    case Kind::kLoaded: {
+      memory_[static_cast<size_t>(load_->block.value)].fill(Tag(load_->request));
+      if (config_.bug != ProtocolBug::kPromotionUnfinished)
+        blocks_->Publish(kRoot, Prompt(load_->request), {&load_->block, 1}, 0);
+      blocks_->Unpin({&load_->block, 1}, PinKind::kTier);
+      requests_[static_cast<size_t>(load_->request)].promoting = false;
+      load_.reset();
+      break;
+    }
+    default:
+      return false;
+  }
+  return true;
+}
+
+// Messages, writes and the link.
+bool HandoffModel::DoWire(const Event& event) {
+  switch (event.kind) {
     case Kind::kToWriter: {
       const Message m = to_writer_.front();
       to_writer_.pop_front();
@@ -396,6 +424,16 @@ void HandoffModel::Do(const Event& event) {
       }
       break;
     }
+    default:
+      return false;
+  }
+  return true;
+}
+
+// What ends: processes, which are started anew, and the copy to host memory.
+bool HandoffModel::DoEnd(const Event& event) {
+  const auto at = static_cast<size_t>(event.which);
+  switch (event.kind) {
     case Kind::kWriterDies:
       if (event.which > 0) {  // one that was replaced
         writers_[at - 1].alive = false;
@@ -445,25 +483,14 @@ void HandoffModel::Do(const Event& event) {
       store_.reset();
       break;
     }
-    case Kind::kLoad: {
-      auto reserved = blocks_->Reserve(1)->Take(PinKind::kTier);
-      load_ = Load{event.which, reserved[0]};
-      requests_[at].promoting = true;
-      memory_[static_cast<size_t>(reserved[0].value)].fill(kNothing);
-      if (config_.bug == ProtocolBug::kPromotionUnfinished)
-        blocks_->Publish(kRoot, Prompt(event.which), reserved, 0);
-      break;
-    }
-    case Kind::kLoaded: {
-      memory_[static_cast<size_t>(load_->block.value)].fill(Tag(load_->request));
-      if (config_.bug != ProtocolBug::kPromotionUnfinished)
-        blocks_->Publish(kRoot, Prompt(load_->request), {&load_->block, 1}, 0);
-      blocks_->Unpin({&load_->block, 1}, PinKind::kTier);
-      requests_[static_cast<size_t>(load_->request)].promoting = false;
-      load_.reset();
-      break;
-    }
+    default:
+      return false;
   }
+  return true;
+}
+
+void HandoffModel::Do(const Event& event) {
+  AISP_CHECK(DoRequest(event) || DoWire(event) || DoEnd(event));
   blocks_->CheckInvariants();
   CheckContent();
 }

@@ -138,6 +138,10 @@ class HandoffModel {
   }
   uint64_t Tag(int request) const { return static_cast<uint64_t>(request) + 100; }
   std::vector<TokenId> Prompt(int request) const;
+  // Each does its kinds of events; false: it is of another kind.
+  bool DoRequest(const Event& event);
+  bool DoWire(const Event& event);
+  bool DoEnd(const Event& event);
   void Compute(int request);
   void Publish(Request& r, int request);
   void GiveUp(Request& r);
