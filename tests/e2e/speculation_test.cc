@@ -84,10 +84,10 @@ Said Ask(const std::string& http, const Json& body, const std::string& route) {
   const Json own = usage.value("aisp", Json::object());
   if (own.value("preemptions", 0) > 0) said.met.insert(kPreempted);
   if (usage["prompt_tokens_details"].value("cached_tokens", 0) > 0) said.met.insert(kPrefixHit);
-  const std::string taken = own.value("route_taken", "");
-  const std::string_view way = answer->Header("x-aisp-route");
-  if (taken == "remote") said.met.insert(kSplit);
-  if (way.find("takeover") != std::string::npos) said.met.insert(kTakeover);
+  // Both name the decode worker and who computed the prompt.
+  const std::string meant = own.value("route", ""), taken = own.value("route_taken", "");
+  if (!taken.empty() && taken.find("prefill=local") == std::string::npos) said.met.insert(kSplit);
+  if (meant.find("takeover") != std::string::npos) said.met.insert(kTakeover);
   const Json drafts = own.value("speculation", Json());
   if (drafts.is_object()) {
     said.drafted = drafts["drafted"];
@@ -191,9 +191,9 @@ void ExpectSame(const std::vector<Said>& with, const char* where) {
   EXPECT_LT(accepted, drafted) << where;
 }
 
-// Scores of a prompt's tokens are computed where it decodes, whatever is cached.
+// Scores of a prompt's tokens are computed where it decodes.
 bool MayMeet(const std::string& feature, const std::string& met) {
-  return feature != "prompt logprobs" || (met != kPrefixHit && met != kSplit);
+  return feature != "prompt logprobs" || met != kSplit;
 }
 
 class Proposers : public testing::TestWithParam<const char*> {
@@ -246,6 +246,32 @@ TEST_P(Proposers, ChangeNothingOverWorkersThatDie) {
   ExpectSame(said, "over workers");
   EXPECT_GE(Metric(cluster.http(), "aisp_takeovers_total"), 1);
   EXPECT_GT(Metric(survivor, "aisp_prefix_cache_hits_total"), 0);
+}
+
+// Of a request's bound and the server's the smaller one holds; neither is an error.
+TEST(Speculation, MoreThanTheServersLimitIsCapped) {
+  OneProcess server({R"(--speculative-config={"method": "draft_model", "model": "story-draft-1m",)"
+                     R"( "adaptive": false, "num_speculative_tokens": 2})"});
+  HttpClient client = Connect(server.http);
+  const auto per_step = [&](int asked) {
+    const Json body = {{"prompt", Prose(30, 1)},
+                       {"max_tokens", 60},
+                       {"temperature", 0},
+                       {"ignore_eos", true},
+                       {"speculation", {{"num_speculative_tokens", asked}}}};
+    const auto answer = client.Request("POST", "/v1/completions", body.dump());
+    EXPECT_TRUE(answer && answer->status == 200) << asked;
+    const Json drafts = Json::parse(answer->body)["usage"]["aisp"].value("speculation", Json());
+    if (!drafts.is_object()) return 0.0;
+    return drafts["drafted"].get<double>() / drafts["drafts"].get<double>();
+  };
+  EXPECT_EQ(per_step(0), 0);
+  EXPECT_EQ(per_step(1), 1);
+  for (const int asked : {2, 3, 64}) {
+    const double tokens = per_step(asked);
+    EXPECT_GT(tokens, 1) << asked;
+    EXPECT_LE(tokens, 2) << asked;
+  }
 }
 
 TEST(MixedRequests, HoldEveryPair) {
