@@ -107,7 +107,7 @@ void Engine::Impl::TakeKeptFeatures(Sequence& s) {
 void Engine::Impl::TakeFeatures(Sequence& s, const PromptFeatures& features) {
   if (!GivesFeatures(s) || FeatureSize() == 0) return;
   const auto size = static_cast<size_t>(FeatureSize());
-  AISP_CHECK(features.begin >= 0 && features.rows.size() % size == 0);
+  AISP_CHECK(features.rows.empty() || (features.begin >= 0 && features.rows.size() % size == 0));
   const auto came = static_cast<int32_t>(features.rows.size() / size);
   const int32_t end = std::min(s.computed, s.size() - 1);
   const bool some = came > 0 && std::min(features.begin + came, s.computed) >
