@@ -1,6 +1,7 @@
 #include "engine/feature_cache.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace aisp {
 namespace {
@@ -46,8 +47,9 @@ FeatureRun FeatureCache::Before(const Hash128& root, std::span<const TokenId> to
                                 int32_t end) {
   FeatureRun run{end, {}};
   const int32_t units = (end + kUnit - 1) / kUnit;
-  if (begin >= end || static_cast<size_t>(units * kUnit) > tokens.size()) return run;
+  if (begin >= end || std::ssize(tokens) < units * kUnit) return run;
   std::vector<Hash128> keys;
+  keys.reserve(static_cast<size_t>(units));
   Hash128 chain = root;
   for (int32_t unit = 0; unit < units; ++unit)
     keys.push_back(chain = HashChain(chain, UnitOf(tokens, unit)));
