@@ -60,7 +60,6 @@ const std::vector<std::string>& Flags() {
 constexpr const char* kPreempted = "preempted";
 constexpr const char* kPrefixHit = "prefix hit";
 constexpr const char* kSplit = "split";
-constexpr const char* kTakeover = "takeover";
 
 // What is compared of an answer; and what it says of its drafts.
 struct Said {
@@ -84,10 +83,8 @@ Said Ask(const std::string& http, const Json& body, const std::string& route) {
   const Json own = usage.value("aisp", Json::object());
   if (own.value("preemptions", 0) > 0) said.met.insert(kPreempted);
   if (usage["prompt_tokens_details"].value("cached_tokens", 0) > 0) said.met.insert(kPrefixHit);
-  // Both name the decode worker and who computed the prompt.
-  const std::string meant = own.value("route", ""), taken = own.value("route_taken", "");
+  const std::string taken = own.value("route_taken", "");
   if (!taken.empty() && taken.find("prefill=local") == std::string::npos) said.met.insert(kSplit);
-  if (meant.find("takeover") != std::string::npos) said.met.insert(kTakeover);
   const Json drafts = own.value("speculation", Json());
   if (drafts.is_object()) {
     said.drafted = drafts["drafted"];
@@ -204,7 +201,7 @@ class Proposers : public testing::TestWithParam<const char*> {
     if (Requests() < kManyRequests || suite->test_to_run_count() < suite->total_test_count())
       return;
     for (const std::string& feature : AllFeatures()) {
-      for (const char* const met : {kPreempted, kPrefixHit, kSplit, kTakeover})
+      for (const char* const met : {kPreempted, kPrefixHit, kSplit})
         EXPECT_EQ(Met().Count(feature, met) > 0, MayMeet(feature, met)) << feature << ", " << met;
     }
   }
