@@ -81,20 +81,19 @@ void DecodeRole::Impl::OnGenerate(LinkId link, v1::GenerateRequest wire) {
   Begin(link, wire, deps.clock->Now(), nullptr);
 }
 
-void DecodeRole::Impl::Begin(LinkId link, const v1::GenerateRequest& wire, Instant received,
-                             std::shared_ptr<DrawGuide> guide) {
-  SharedTokens shared;
-  if (wire.prompt_id() != 0) {
-    const auto known = prompts[link].Find(wire.prompt_id());
-    if (!known) {
-      return Refuse(link, wire,
-                    Error{Code::kUnavailable,
-                          fmt::format("shared prompt {} is not known here", wire.prompt_id())},
-                    /*handed_back=*/false);
-    }
-    shared = *known;
-  }
-  SequenceRequest sequence = SequenceFromWire(wire, shared);
+Result<SharedTokens> DecodeRole::Impl::SharedPromptOf(LinkId link,
+                                                      const v1::GenerateRequest& wire) {
+  if (wire.prompt_id() == 0) return SharedTokens();
+  const auto known = prompts[link].Find(wire.prompt_id());
+  if (known) return *known;
+  return tl::unexpected(Error{Code::kUnavailable,
+                              fmt::format("shared prompt {} is not known here", wire.prompt_id())});
+}
+
+// What it is before the engine knows of it: when it has to be over, and who computes its prompt.
+DecodeRequest DecodeRole::Impl::RequestOf(const v1::GenerateRequest& wire,
+                                          const SequenceRequest& sequence,
+                                          const SharedTokens& shared, Instant received) {
   DecodeRequest request;
   request.trace_id = wire.trace_id();
   request.received = received;
@@ -106,13 +105,21 @@ void DecodeRole::Impl::Begin(LinkId link, const v1::GenerateRequest& wire, Insta
                            ? "outputs of every position of the prompt are wanted"
                            : "the decode worker's own cache holds the prompt, or it has no KV "
                              "transport";
-
   if (!request.targets.empty()) {
     request.shares_prompt = wire.prompt_id() != 0;
     request.prompt = request.shares_prompt ? shared : SharedTokens(sequence.tokens);
     if (request.shares_prompt) request.rest.assign(wire.tokens().begin(), wire.tokens().end());
   }
   PlacePull(wire, sequence.tokens, &request);
+  return request;
+}
+
+void DecodeRole::Impl::Begin(LinkId link, const v1::GenerateRequest& wire, Instant received,
+                             std::shared_ptr<DrawGuide> guide) {
+  const Result<SharedTokens> shared = SharedPromptOf(link, wire);
+  if (!shared) return Refuse(link, wire, shared.error(), /*handed_back=*/false);
+  SequenceRequest sequence = SequenceFromWire(wire, *shared);
+  DecodeRequest request = RequestOf(wire, sequence, *shared, received);
   sequence.deadline = request.deadline;
   sequence.guide = std::move(guide);
   if (!request.targets.empty() && MayBeDrawnElsewhere(sequence))
@@ -125,9 +132,10 @@ void DecodeRole::Impl::Begin(LinkId link, const v1::GenerateRequest& wire, Insta
     Refuse(link, wire, added.error(), /*handed_back=*/false);
     return;
   }
+  const size_t tokens = shared->size() + static_cast<size_t>(wire.tokens_size());
   LogDebug("request accepted", {{"request", wire.trace_id()},
                                 {"choice", wire.choice()},
-                                {"tokens", shared.size() + static_cast<size_t>(wire.tokens_size())},
+                                {"tokens", tokens},
                                 {"prompt_tokens", wire.prompt_tokens()},
                                 {"prefill_targets", request.targets.size()}});
   request.sequence = *added;
@@ -136,17 +144,21 @@ void DecodeRole::Impl::Begin(LinkId link, const v1::GenerateRequest& wire, Insta
   AddReader(request, {link, wire.request_id()});
   Keep(wire, &request);
   shell->NoteLoad(/*request=*/true);
-  DecodeRequest& stored = requests.emplace(request.key, std::move(request)).first->second;
+  AwaitKv(wire, requests.emplace(request.key, std::move(request)).first->second);
+}
+
+// Asks for the KV of its prompt, or for the beginning of it.
+void DecodeRole::Impl::AwaitKv(const v1::GenerateRequest& wire, DecodeRequest& request) {
   // A sequence that was complete as it came needs no KV.
-  const bool local = stored.targets.empty() && stored.pull == 0;
-  if (local || !deps.engine->Alive(stored.sequence)) return;
-  stored.prefill.set_trace_id(wire.trace_id());
-  stored.prefill.set_cache_salt(wire.cache_salt());
-  stored.prefill.set_adapter(wire.adapter());
-  stored.prefill.set_priority(wire.priority());
-  *stored.prefill.mutable_tenant() = wire.tenant();
-  if (stored.pull == 0) return StartRemote(stored);
-  stored.phase = RequestPhase::kPulling;
+  const bool local = request.targets.empty() && request.pull == 0;
+  if (local || !deps.engine->Alive(request.sequence)) return;
+  request.prefill.set_trace_id(wire.trace_id());
+  request.prefill.set_cache_salt(wire.cache_salt());
+  request.prefill.set_adapter(wire.adapter());
+  request.prefill.set_priority(wire.priority());
+  *request.prefill.mutable_tenant() = wire.tenant();
+  if (request.pull == 0) return StartRemote(request);
+  request.phase = RequestPhase::kPulling;
 }
 
 void DecodeRole::Impl::OnCancel(LinkId link, uint64_t request_id) {

@@ -42,6 +42,11 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   void AddSpeculationMetrics(Metrics& metrics, const MetricLabels& labels);
   void OnGenerate(LinkId link, v1::GenerateRequest wire);
   // It has its guide, or needs none.
+  // UNAVAILABLE: it has not heard of that prompt.
+  Result<SharedTokens> SharedPromptOf(LinkId link, const v1::GenerateRequest& wire);
+  DecodeRequest RequestOf(const v1::GenerateRequest& wire, const SequenceRequest& sequence,
+                          const SharedTokens& shared, Instant received);
+  void AwaitKv(const v1::GenerateRequest& wire, DecodeRequest& request);
   void Begin(LinkId link, const v1::GenerateRequest& wire, Instant received,
              std::shared_ptr<DrawGuide> guide);
   void OnCancel(LinkId link, uint64_t request_id);
@@ -117,6 +122,9 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   void RefuseGrant(DecodeRequest& request);
   void SendGrant(DecodeRequest& request, const RemoteGrant& grant, const Writer& writer);
   void OnDone(const std::string& address, const v1::PrefillDone& done);
+  // Whether all that was granted has been written, and nothing more may be.
+  Status CheckWhole(const DecodeRequest& request, const v1::PrefillDone& done);
+  void NoteFilled(DecodeRequest& request, const v1::PrefillDone& done);
   // DATA_LOSS: what lies in the pool is not what the writer sent.
   Status Verify(const DecodeRequest& request, const v1::PrefillDone& done);
   // The token that came with the KV, if any. DATA_LOSS: it cannot be what was asked for.

@@ -281,65 +281,64 @@ std::vector<float> DecodeRole::Impl::TakeFeatures(const DecodeRequest& request,
   return {};
 }
 
+Status DecodeRole::Impl::CheckWhole(const DecodeRequest& request, const v1::PrefillDone& done) {
+  const KvLayout& layout = deps.engine->blocks().layout();
+  const uint64_t expected = static_cast<uint64_t>(request.kv_end() - request.first_token) *
+                            static_cast<uint64_t>(layout.num_layers);
+  if (done.epoch() != request.epoch.value || done.token_layers() != expected) {
+    return DataLoss(fmt::format(
+        "data loss: epoch {} with {} token-layers were reported, epoch {} with {} expected",
+        done.epoch(), done.token_layers(), request.epoch.value, expected));
+  }
+  const Lease& lease = *leases.Find(request.epoch);
+  // Nothing more may come. What our side copies has been acknowledged, so none of it is under way.
+  const bool fenced = lease.writer.transport->RevokeEpoch(request.epoch);
+  if (!fenced && lease.writer.transport->capabilities().owner_copies) {
+    return DataLoss(
+        fmt::format("data loss: epoch {} was reported done while it was written", done.epoch()));
+  }
+  return Verify(request, done);
+}
+
+void DecodeRole::Impl::NoteFilled(DecodeRequest& request, const v1::PrefillDone& done) {
+  const Lease& lease = *leases.Find(request.epoch);
+  request.filled = true;
+  request.remote.filled = deps.clock->Now();
+  request.remote.queue = Duration(done.queue_ns());
+  request.remote.prefill = Duration(done.prefill_ns());
+  request.remote.moving = Duration(done.transfer_ns());
+  request.remote.cached_tokens = done.prefill_cached_tokens();
+  request.remote.blocks = done.blocks();
+  request.remote.preemptions = done.preemptions();
+  request.remote.pull = done.pull();
+  request.remote.transport = lease.writer.transport->capabilities().name;
+  request.remote.worker = lease.writer.worker_id;
+  request.remote.its_spans.assign(done.spans().begin(), done.spans().end());
+  LogDebug("KV arrived", {{"request", request.trace_id},
+                          {"address", request.address},
+                          {"blocks", done.blocks()},
+                          {"transport", request.remote.transport},
+                          {"converted", lease.writer.conversion}});
+}
+
 void DecodeRole::Impl::OnDone(const std::string& address, const v1::PrefillDone& done) {
   DecodeRequest* request = FindTransfer(address, done.transfer_id());
   if (request == nullptr || request->phase != RequestPhase::kGranted) return;
-  const KvLayout& layout = deps.engine->blocks().layout();
-  const uint64_t expected = static_cast<uint64_t>(request->kv_end() - request->first_token) *
-                            static_cast<uint64_t>(layout.num_layers);
-  if (done.epoch() != request->epoch.value || done.token_layers() != expected) {
+  const auto lost = [&](const Error& error) {
     data_loss.Add();
-    FailRemote(
-        *request,
-        fmt::format(
-            "data loss: epoch {} with {} token-layers were reported, epoch {} with {} expected",
-            done.epoch(), done.token_layers(), request->epoch.value, expected));
-    return;
-  }
-  const Lease& lease = *leases.Find(request->epoch);
-  // Nothing more may come. What our side copies has been acknowledged, so none of it is under way.
-  const bool fenced = lease.writer.transport->RevokeEpoch(request->epoch);
-  if (!fenced && lease.writer.transport->capabilities().owner_copies) {
-    data_loss.Add();
-    FailRemote(*request, fmt::format("data loss: epoch {} was reported done while it was written",
-                                     done.epoch()));
-    return;
-  }
-  if (Status whole = Verify(*request, done); !whole) {
-    data_loss.Add();
-    FailRemote(*request, whole.error().message);
-    return;
-  }
+    FailRemote(*request, error.message);
+  };
+  if (Status whole = CheckWhole(*request, done); !whole) return lost(whole.error());
   Result<std::optional<SampledToken>> drawn = TakeDrawn(*request, done);
-  if (!drawn) {
-    data_loss.Add();
-    FailRemote(*request, drawn.error().message);
-    return;
-  }
-  request->remote.filled = deps.clock->Now();
-  request->remote.queue = Duration(done.queue_ns());
-  request->remote.prefill = Duration(done.prefill_ns());
-  request->remote.moving = Duration(done.transfer_ns());
-  request->remote.cached_tokens = done.prefill_cached_tokens();
-  request->remote.blocks = done.blocks();
-  request->remote.preemptions = done.preemptions();
-  request->remote.pull = done.pull();
-  request->remote.transport = lease.writer.transport->capabilities().name;
-  request->remote.worker = lease.writer.worker_id;
-  request->remote.its_spans.assign(done.spans().begin(), done.spans().end());
+  if (!drawn) return lost(drawn.error());
+  NoteFilled(*request, done);
   const std::vector<float> features = TakeFeatures(*request, done);
-  LogDebug("KV arrived", {{"request", request->trace_id},
-                          {"address", address},
-                          {"blocks", done.blocks()},
-                          {"transport", request->remote.transport},
-                          {"converted", lease.writer.conversion}});
   const Epoch epoch = request->epoch;
-  leases.Close(epoch);  // `lease` is gone from here on
+  leases.Close(epoch);
   by_transfer.erase(request->transfer_id);
   request->transfer_id = 0;
   ReleasePrompt(*request);
   request->phase = RequestPhase::kRunning;
-  request->filled = true;
   remote_filled.Add();
   request->remote.drawn = drawn->has_value();
   const auto first =

@@ -58,8 +58,10 @@ CollectOutput Engine::Impl::Collect() {
       computed_rows.clear();
       for (const StepRecord::Entry& entry : step.entries) {
         const SequenceId id = entry.sequence->id;
-        Absorb(step, entry, brought, now, &out);
         const size_t own = static_cast<size_t>(entry.features) * feature_bytes;
+        arriving = {id, entry.end - entry.features, {brought.features, own}};
+        Absorb(step, entry, brought, now, &out);
+        arriving = {};
         if (own > 0) NoteFeatures(id, entry, {brought.features, own});
         brought.sampled += entry.draws;
         brought.scores += entry.scored;
@@ -224,6 +226,7 @@ bool Engine::Impl::AbsorbToken(Sequence& s, SampledToken& sampled, Instant now,
     }
   }
   const bool ends = output.finish != FinishReason::kNone;
+  if (ends && output.finish != FinishReason::kError) KeepArriving(s);
   out->push_back(std::move(output));
   if (ends) End(s);
   return !ends;

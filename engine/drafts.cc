@@ -15,7 +15,9 @@ constexpr int32_t kMostForced = 15;
 // That a token of a forced run is drawn as it was proposed, before anything is known.
 constexpr float kForcedStands = 0.9f;
 
-DraftContext ContextOf(const Sequence& s) {
+}  // namespace
+
+DraftContext Engine::Impl::ContextOf(const Sequence& s) {
   DraftContext context;
   context.sequence = s.id;
   context.tokens = s.request.tokens;
@@ -25,8 +27,6 @@ DraftContext ContextOf(const Sequence& s) {
   context.request = &s.request;
   return context;
 }
-
-}  // namespace
 
 void Engine::Impl::Propose(SequenceId id, std::span<const TokenId> tokens) {
   Sequence* const s = table.Find(id);
@@ -208,84 +208,6 @@ void Engine::Impl::NoteVerified(Sequence& s, std::span<const TokenId> draft, int
   }
   if (options.speculator != nullptr && !draft.empty())
     options.speculator->Verified(s.id, drafted, accepted, next);
-}
-
-bool Engine::Impl::GivesFeatures(const Sequence& s) const {
-  return options.speculator != nullptr && limits.max_draft_rows > 0 && !s.has_reader() &&
-         s.draws() && s.request.max_draft_tokens != 0 && options.speculator->feature_size() > 0;
-}
-
-int32_t Engine::Impl::FeatureSize() const {
-  return executor->features_on_host() ? executor->feature_size() : 0;
-}
-
-int32_t Engine::Impl::FeatureRows(const Sequence& s, int32_t begin, int32_t end) const {
-  if (GivesFeatures(s)) return std::clamp(end - s.window_begin, 0, end - begin);
-  if (!s.has_reader() || s.request.feature_window == 0 || FeatureSize() == 0) return 0;
-  return std::clamp(end - (s.target() - s.request.feature_window), 0, end - begin);
-}
-
-int32_t Engine::Impl::FeatureWindow(SequenceId id) const {
-  const Sequence* const s = table.Find(id);
-  if (s == nullptr || !GivesFeatures(*s) || FeatureSize() == 0) return 0;
-  return std::max(0, s->size() - s->window_begin);
-}
-
-// Rows of a step that failed come again; behind a gap nothing of before is of use.
-void Engine::Impl::KeepForReader(Sequence& s, int32_t begin,
-                                 std::span<const std::byte> features) const {
-  const auto size = static_cast<size_t>(FeatureSize());
-  const auto end = s.features_from + static_cast<int32_t>(s.features.size() / size);
-  if (begin < s.features_from || begin > end) {
-    s.features.clear();
-    s.features_from = begin;
-  }
-  s.features.resize(static_cast<size_t>(begin - s.features_from) * size);
-  const auto* const rows = reinterpret_cast<const float*>(features.data());
-  s.features.insert(s.features.end(), rows, rows + features.size() / sizeof(float));
-}
-
-PromptFeatures Engine::Impl::FeaturesOf(SequenceId id) const {
-  const Sequence* const s = table.Find(id);
-  if (s == nullptr || s->features.empty() || s->state != SequenceState::kHolding) return {};
-  const auto size = static_cast<size_t>(FeatureSize());
-  const auto rows = static_cast<int32_t>(s->features.size() / size);
-  if (s->features_from + rows != s->target()) return {};
-  return {s->features_from, s->features};
-}
-
-// The head takes up what came; that is a proposer's time, and none of a step's. The last token's
-// row runs here where no token came behind it, and brings its own: then one more came in front than
-// the proposer would see of a prompt that is computed here.
-void Engine::Impl::TakeFeatures(const Sequence& s, const PromptFeatures& features) {
-  if (features.rows.empty() || !GivesFeatures(s) || FeatureSize() == 0) return;
-  const auto size = static_cast<size_t>(FeatureSize());
-  AISP_CHECK(features.begin >= 0 && features.rows.size() % size == 0);
-  const auto came = static_cast<int32_t>(features.rows.size() / size);
-  const int32_t first = std::max(features.begin, s.window_begin);
-  const int32_t rows = std::min(features.begin + came, s.computed) - first;
-  if (rows <= 0) return;
-  const Instant begin = clock->Now();
-  const auto skipped = static_cast<size_t>(first - features.begin);
-  const ComputedRows computed{
-      ContextOf(s), first,
-      std::as_bytes(features.rows.subspan(skipped * size, static_cast<size_t>(rows) * size))};
-  options.speculator->Computed({&computed, 1});
-  propose_time += clock->Now() - begin;
-}
-
-void Engine::Impl::NoteFeatures(SequenceId id, const StepRecord::Entry& entry,
-                                std::span<const std::byte> features) {
-  Sequence* const s = table.Find(id);
-  if (s == nullptr) return;
-  const int32_t begin = entry.end - entry.features;
-  if (s->has_reader()) return KeepForReader(*s, begin, features);
-  // Behind the last one a token has to be known: not yet where another step draws it.
-  const int32_t stand = std::min(s->computed, s->size() - 1) - begin;
-  if (stand <= 0) return;
-  const size_t size = features.size() / static_cast<size_t>(entry.features);
-  computed_rows.push_back(
-      {ContextOf(*s), begin, features.first(static_cast<size_t>(stand) * size)});
 }
 
 void Engine::Impl::TellEnded(const Sequence& s) {

@@ -45,6 +45,8 @@ Engine::Impl::Impl(const EngineOptions& engine_options, Executor* engine_executo
       ring(static_cast<size_t>(engine_executor->max_depth())) {
   if (options.tiers.io != nullptr && options.enable_prefix_cache)
     tiers.emplace(options.tiers, &blocks, clock);
+  if (FeatureSize() > 0 && options.enable_prefix_cache && options.feature_cache_bytes > 0)
+    feature_cache.emplace(FeatureSize(), options.feature_cache_bytes);
   AISP_CHECK(executor->max_depth() >= 1);
   const int32_t wanted = options.speculator != nullptr ? options.speculator->feature_size() : 0;
   AISP_CHECK_MSG(wanted == 0 || wanted == executor->feature_size(),

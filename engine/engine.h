@@ -49,6 +49,9 @@ struct EngineOptions {
   // tokens of the last one are known, those with proposed tokens are not, and a few plain ones go
   // by before the next proposal when none was worth a row.
   std::shared_ptr<Speculator> speculator;
+  // Features of positions whose KV may be found in the prefix cache, in the host's memory; 0: none
+  // are kept, and proposers begin behind what is found.
+  size_t feature_cache_bytes = size_t{64} << 20;
   // Where prefix blocks go and come from beside the pool; without TierOptions::io nowhere.
   TierOptions tiers;
   // StepInput::between_layers. May call whatever of the engine may be called while a step is in

@@ -1,9 +1,9 @@
-// The inside of Engine, in eleven parts: engine.cc (queries), admission.cc (how sequences come,
+// The inside of Engine, in twelve parts: engine.cc (queries), admission.cc (how sequences come,
 // wait and end), launch.cc (plan, reserve, hand to the executor), collect.cc (what a finished step
-// means), outputs.cc (what rows bring beside draws), drafts.cc (what is proposed), remote.cc
-// (blocks that others fill or read), pulled.cc (prefixes that others fill), tiered.cc (blocks from
-// lower tiers), adapters.cc (LoRA adapters come and go), invariants.cc (what always holds). Engine
-// thread only.
+// means), outputs.cc (what rows bring beside draws), drafts.cc (what is proposed), features.cc
+// (what proposers read of computed positions), remote.cc (blocks that others fill or read),
+// pulled.cc (prefixes that others fill), tiered.cc (blocks from lower tiers), adapters.cc (LoRA
+// adapters come and go), invariants.cc (what always holds). Engine thread only.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/feature_cache.h"
 #include "engine/sequence_table.h"
 #include "speculation/speculator.h"
 
@@ -120,6 +121,8 @@ struct Engine::Impl {
   bool Apply(const PlannedSequence& planned, StepRecord& step);
   bool Start(Sequence& s, const PlannedSequence& planned);
   bool Grow(Sequence& s, int32_t new_blocks);
+  SequenceRows AppendTokens(const Sequence& s, int32_t begin, int32_t end, int32_t drafts,
+                            StepRecord& step) const;
   void AppendRows(Sequence& s, const PlannedSequence& planned, StepRecord& step);
   // Draws the token at `position`, from row `row` of the step; the draw-th of this sequence.
   void AppendSample(Sequence& s, int32_t position, int32_t row, int32_t draw, StepRecord& step);
@@ -224,6 +227,10 @@ struct Engine::Impl {
   // `next`: the token drawn behind the accepted ones is the next proposed one, which had no row.
   void NoteVerified(Sequence& s, std::span<const TokenId> draft, int32_t drafted, int32_t accepted,
                     bool next, CollectOutput* out);
+  void TellEnded(const Sequence& s);
+  static DraftContext ContextOf(const Sequence& s);
+
+  // --- features.cc ---
   // Whether the speculator wants the features of its rows.
   bool GivesFeatures(const Sequence& s) const;
   // Of the rows of positions [begin, end), how many of the last have their features wanted, by the
@@ -232,13 +239,25 @@ struct Engine::Impl {
   int32_t FeatureSize() const;
   int32_t FeatureWindow(SequenceId id) const;
   PromptFeatures FeaturesOf(SequenceId id) const;
-  void KeepForReader(Sequence& s, int32_t begin, std::span<const std::byte> features) const;
-  void TakeFeatures(const Sequence& s, const PromptFeatures& features);
+  // The first position whose features are of use to whoever reads them.
+  int32_t FirstWanted(const Sequence& s) const;
+  // Whether features of it are kept for the next prompt that begins alike.
+  bool KeepsFeatures(const Sequence& s) const;
+  // Those of the positions in front of `end` that were kept; at most a window of them.
+  FeatureRun KeptFeatures(const Sequence& s, int32_t end);
+  void KeepFeatures(Sequence& s, int32_t begin, std::span<const float> rows);
+  // Of the last step of a sequence that ends in it.
+  void KeepArriving(Sequence& s);
+  void KeepForReader(Sequence& s, int32_t begin, std::span<const float> rows) const;
+  void TellFeatures(const Sequence& s, int32_t begin, std::span<const float> rows);
+  // Of a prefix whose KV was found in the cache.
+  void TakeKeptFeatures(Sequence& s);
+  // Of a prompt that another worker has computed.
+  void TakeFeatures(Sequence& s, const PromptFeatures& features);
   // Of the rows that an entry had, those that stand; `features`: of all of them. The sequence
   // may have ended.
   void NoteFeatures(SequenceId id, const StepRecord::Entry& entry,
                     std::span<const std::byte> features);
-  void TellEnded(const Sequence& s);
 
   // --- adapters.cc ---
   Status LoadAdapter(PackedAdapter adapter);
@@ -294,6 +313,7 @@ struct Engine::Impl {
     int32_t matched = 0;          // of them: published here already
   };
   std::map<Epoch, PulledPrefix> pulled;
+  std::optional<FeatureCache> feature_cache;
   std::optional<KvTiers> tiers;
   Instant tier_deadline = kNever;  // no sequence stops waiting for a tier before
   uint64_t tier_waits_ended = 0;
@@ -314,10 +334,17 @@ struct Engine::Impl {
   std::vector<Sequence*> decodes;  // while drafts are made
   std::vector<SpeculativeSequence> drafting;
   std::vector<ComputedRows> computed_rows;  // while a step is collected
-  Duration propose_time{};                  // before the next step
-  int32_t plain_steps = 0;                  // to launch before proposals are made again
-  Instant last_collected{};                 // when the last step was
-  bool runs_on = false;  // since the last step was collected there were rows to compute
+  // What the step brought of the sequence that is told of it.
+  struct Arriving {
+    SequenceId sequence;
+    int32_t begin = 0;
+    std::span<const std::byte> features;
+  };
+  Arriving arriving;
+  Duration propose_time{};   // before the next step
+  int32_t plain_steps = 0;   // to launch before proposals are made again
+  Instant last_collected{};  // when the last step was
+  bool runs_on = false;      // since the last step was collected there were rows to compute
 };
 
 }  // namespace aisp

@@ -294,6 +294,7 @@ bool Engine::Impl::Start(Sequence& s, const PlannedSequence& planned) {
     const int32_t limit = std::min(s.target() - 1, s.match_limit());
     if (!TakeBlocks(s, s.target(), limit, /*keep_free=*/0)) return false;
     if (s.times.first_scheduled == kNever) s.times.cached_tokens = s.scheduled;
+    TakeKeptFeatures(s);
   }
   if (s.times.first_scheduled == kNever) s.times.first_scheduled = clock->Now();
   table.SetState(s, SequenceState::kRunning);
@@ -309,25 +310,18 @@ bool Engine::Impl::Grow(Sequence& s, int32_t new_blocks) {
   return true;
 }
 
-void Engine::Impl::AppendRows(Sequence& s, const PlannedSequence& planned, StepRecord& step) {
-  // A start may find another match than the snapshot saw: blocks were given up for somebody else in
-  // this step, or what it wanted has been published. All else is as it was planned.
-  AISP_CHECK(planned.starts || planned.token_begin == s.scheduled);
-  const int32_t begin = s.scheduled;
-  const int32_t drafts = planned.draft_tokens;
-  const int32_t rows = std::min(planned.num_tokens, s.target() - begin + drafts);
-  const int32_t end = begin + rows;
+// The rows of positions [begin, end); behind those that are known the sequence's draft, or what the
+// step in flight draws.
+SequenceRows Engine::Impl::AppendTokens(const Sequence& s, int32_t begin, int32_t end,
+                                        int32_t drafts, StepRecord& step) const {
   const int32_t table_blocks = BlocksFor(end);
-  AISP_CHECK(rows > drafts && table_blocks <= static_cast<int32_t>(s.blocks.size()));
-  const bool samples = s.samples() && end - drafts == s.target();
-  AISP_CHECK(planned.starts || samples == planned.samples);
-
-  SequenceRows sequence;
-  sequence.row_begin = static_cast<int32_t>(step.tokens.size());
-  sequence.num_rows = rows;
-  sequence.context_len = end;
-  sequence.table_begin = static_cast<int32_t>(step.block_tables.size());
-  step.sequences.push_back(sequence);
+  AISP_CHECK(table_blocks <= static_cast<int32_t>(s.blocks.size()));
+  SequenceRows rows;
+  rows.row_begin = static_cast<int32_t>(step.tokens.size());
+  rows.num_rows = end - begin;
+  rows.context_len = end;
+  rows.table_begin = static_cast<int32_t>(step.block_tables.size());
+  step.sequences.push_back(rows);
   for (int32_t i = begin; i < end; ++i) {
     const auto at = static_cast<size_t>(i);
     const auto size = static_cast<size_t>(s.size());
@@ -343,7 +337,22 @@ void Engine::Impl::AppendRows(Sequence& s, const PlannedSequence& planned, StepR
   step.block_tables.resize(step.block_tables.size() + static_cast<size_t>(table_blocks));
   std::transform(s.blocks.begin(), s.blocks.begin() + table_blocks,
                  step.block_tables.end() - table_blocks, [](BlockId block) { return block.value; });
+  return rows;
+}
 
+void Engine::Impl::AppendRows(Sequence& s, const PlannedSequence& planned, StepRecord& step) {
+  // A start may find another match than the snapshot saw: blocks were given up for somebody else in
+  // this step, or what it wanted has been published. All else is as it was planned.
+  AISP_CHECK(planned.starts || planned.token_begin == s.scheduled);
+  const int32_t begin = s.scheduled;
+  const int32_t drafts = planned.draft_tokens;
+  const int32_t rows = std::min(planned.num_tokens, s.target() - begin + drafts);
+  const int32_t end = begin + rows;
+  AISP_CHECK(rows > drafts);
+  const bool samples = s.samples() && end - drafts == s.target();
+  AISP_CHECK(planned.starts || samples == planned.samples);
+
+  const SequenceRows sequence = AppendTokens(s, begin, end, drafts, step);
   StepRecord::Entry entry{.sequence = &s, .end = end};
   AppendOutputs(s, sequence, step, &entry);
   entry.features = FeatureRows(s, begin, end);

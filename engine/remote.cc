@@ -75,6 +75,7 @@ void Engine::Impl::OpenGate(SequenceId id) {
   const bool taken = !queue && TakeBlocks(*s, s->target(), limit, Watermark());
   s->reported = s->computed;
   s->times.cached_tokens = s->computed;
+  if (taken) TakeKeptFeatures(*s);
   if (taken && s->computed == s->target()) {
     s->times.first_scheduled = s->times.prefill_done = clock->Now();
     table.SetState(*s, SequenceState::kHolding);

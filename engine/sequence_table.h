@@ -15,6 +15,7 @@
 
 #include "common/hash.h"
 #include "engine/engine.h"
+#include "engine/feature_cache.h"
 #include "engine/request.h"
 
 namespace aisp {
@@ -79,6 +80,7 @@ struct Sequence {
   // computed; the first of those positions.
   std::vector<float> features;
   int32_t features_from = 0;
+  FeatureTail feature_tail;  // on its way into the cache of features
   // Of another one: the first position whose features its proposer has use for.
   int32_t window_begin = 0;
   bool publishes = true;  // its whole blocks, for others to match

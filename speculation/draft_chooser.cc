@@ -1,14 +1,20 @@
 #include "speculation/draft_chooser.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace aisp {
 namespace {
 
-// Drafts have to bring so much more than none: predictions are not exact.
-constexpr double kMargin = 1.02;
+// Drafts have to bring so much more than none: predictions are not exact, the less so the noisier
+// steps are.
+constexpr double kMargin = 1.02, kMarginOfNoise = 0.15, kLittleNoise = 0.02;
 constexpr float kForgetOwn = 0.9f;
 constexpr float kForgetAll = 0.998f;
+
+double MarginOf(const VerifyCost& cost) {
+  return kMargin + kMarginOfNoise * std::sqrt(std::max(0.0, cost.noise() - kLittleNoise));
+}
 
 double ContextOfRow(const StepShape& shape) {
   return static_cast<double>(shape.context_tokens) / std::max(1, shape.rows);
@@ -61,7 +67,7 @@ int32_t ChooseDrafts(std::span<const DraftCandidate> candidates, const StepShape
     return shape.spent_seconds + cost.Hopeful(rows, drafts, static_cast<int64_t>(context * rows));
   };
   double tokens = shape.sequences;
-  double best = kMargin * tokens / seconds(0);
+  double best = MarginOf(cost) * tokens / seconds(0);
   int32_t chosen = 0;
   for (int32_t i = 0; i < limit; ++i) {
     tokens += candidates[static_cast<size_t>(i)].probability;
@@ -88,7 +94,7 @@ int32_t ChooseLength(std::span<const DraftCandidate> candidates, const StepShape
           cost.Hopeful(rows, static_cast<int32_t>(drafts), static_cast<int64_t>(context * rows));
     return seconds[drafts];
   };
-  double best = kMargin * shape.sequences / seconds_of(0);
+  double best = MarginOf(cost) * shape.sequences / seconds_of(0);
   int32_t chosen = 0;
   for (int32_t length = 1; length <= longest; ++length) {
     const double asked = drafting[static_cast<size_t>(length - 1)];

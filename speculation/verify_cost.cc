@@ -24,13 +24,14 @@ constexpr double kTrusted = 2.5;                   // samples
 // deviation may be hoped for, and is no drift.
 constexpr double kNoisy = 0.02, kMuchNoise = 0.04;
 constexpr double kMostMore = 10;  // times kMostSeen
-constexpr double kHopeOfNoise = 0.15, kDriftOfNoise = 0.5, kMostHope = 0.6;
+constexpr double kHopeOfNoise = 0.15, kDriftOfNoise = 1.0, kMostHope = 0.6;
 constexpr double kLeastOff = 0.3, kMostOff = 1.7;  // of what was predicted: more says no more
 constexpr double kForgetNoise = 0.02;
 
 // What a row more costs of a step, and as many rows again, and what no rows would leave of it,
 // before two knots are known: all little enough to be tried.
 constexpr double kFirstSlope = 0.05, kFirstDouble = 0.35;
+constexpr double kUnsureSlope = 3;  // times that slope, a standard deviation
 constexpr double kLeastLeft = 0.3;
 
 constexpr double kForget = 0.02;        // in what is known of contexts
@@ -40,6 +41,8 @@ constexpr double kLittleSpread = 0.01;  // contexts within a tenth of each other
 double OfRow(int64_t context_tokens, int32_t rows) {
   return std::max(1.0, static_cast<double>(context_tokens) / std::max(1, rows));
 }
+
+double UsualSlope(double rows) { return std::min(kFirstSlope, kFirstDouble / rows); }
 
 }  // namespace
 
@@ -120,7 +123,7 @@ void VerifyCost::Learn(Knot* at, double seen, double rows, double context, doubl
   knot.rows += weight * (rows - knot.rows);
   knot.context += weight * (context - knot.context);
   knot.seen = std::min(seen + 1, kMostSeen * std::clamp(noise_ / kNoisy, 1.0, kMostMore));
-  level_ *= 1 + kLevel * off;
+  level_ *= 1 + kLevel / std::max(1.0, noise_ / kNoisy) * off;
   if (seen < kWellKnown) return;
   // Of sizes that are well known a few in a row that all took longer are the machine's doing.
   drift_ += kDrift * (off - drift_);
@@ -137,11 +140,47 @@ void VerifyCost::NoteNoise(double of_expected) {
   noise_ += part * (step * step / 2 - noise_);
 }
 
+// Of all that was seen, with what slope is usual counting against it the more, the noisier it was.
+VerifyCost::Line VerifyCost::LineThroughAll(double context) const {
+  double weight = 0, rows = 0, seconds = 0;
+  for (size_t k = 0; k < knots_.size(); ++k) {
+    if (seen_[k] < kFaded) continue;
+    weight += seen_[k];
+    rows += seen_[k] * knots_[k].rows;
+    seconds += seen_[k] * SecondsAt(knots_[k], context);
+  }
+  if (weight == 0) return {};
+  Line line{rows / weight, seconds / weight, 0};
+  double spread = 0, together = 0;
+  for (size_t k = 0; k < knots_.size(); ++k) {
+    if (seen_[k] < kFaded) continue;
+    const double away = knots_[k].rows - line.rows;
+    spread += seen_[k] * away * away;
+    together += seen_[k] * away * (SecondsAt(knots_[k], context) - line.seconds);
+  }
+  const double usual = UsualSlope(line.rows), unsure = kUnsureSlope * usual;  // of a step's time
+  const double prior = noise_ / (unsure * unsure);
+  line.slope =
+      std::max(0.0, (together + prior * usual * line.seconds) / std::max(1e-12, spread + prior));
+  return line;
+}
+
+// A few noisy samples say less of a knot than the line through all knots does.
+double VerifyCost::Smoothed(size_t knot, double context, const Line& line) const {
+  const double own = SecondsAt(knots_[knot], context);
+  const double weight = noise_ / kNoisy - 1;
+  if (weight <= 0) return own;
+  const double along = std::max(kLeastLeft * line.seconds,
+                                line.seconds + line.slope * (knots_[knot].rows - line.rows));
+  return own + (along - own) * weight / (weight + seen_[knot]);
+}
+
 double VerifyCost::AlongOthers(double rows, double context, size_t but) const {
+  const Line line = noise_ > kNoisy ? LineThroughAll(context) : Line{};
   Point first, last, below, above;  // of known knots: the two ends, and the neighbours
   for (size_t k = 0; k < knots_.size(); ++k) {
     if (k == but || seen_[k] < kFaded) continue;
-    const Point point{knots_[k].rows, SecondsAt(knots_[k], context)};
+    const Point point{knots_[k].rows, Smoothed(k, context, line)};
     if (first.rows == 0 || point.rows < first.rows) first = point;
     if (point.rows > last.rows) last = point;
     if (point.rows <= rows && point.rows > below.rows) below = point;
@@ -154,8 +193,8 @@ double VerifyCost::AlongOthers(double rows, double context, size_t but) const {
   }
   const double span = last.rows - first.rows;
   const Point& end = below.rows > 0 ? below : above;
-  double slope = span > 0 ? (last.seconds - first.seconds) / span
-                          : end.seconds * std::min(kFirstSlope, kFirstDouble / end.rows);
+  double slope =
+      span > 0 ? (last.seconds - first.seconds) / span : end.seconds * UsualSlope(end.rows);
   if (span == 0 && rows < end.rows) slope = (1 - kLeastLeft) * end.seconds / end.rows;
   return std::max(kLeastLeft * end.seconds, end.seconds + std::max(0.0, slope) * (rows - end.rows));
 }

@@ -37,6 +37,8 @@ class VerifyCost {
   // apart.
   int32_t LastLike(int32_t rows) const;
   int64_t samples() const { return samples_; }
+  // The variance of samples, relative to what was expected.
+  double noise() const { return noise_; }
 
  private:
   struct Knot {
@@ -46,6 +48,10 @@ class VerifyCost {
   };
   struct Point {
     double rows = 0, seconds = 0;
+  };
+  struct Line {
+    double rows = 0, seconds = 0;  // a point of it
+    double slope = 0;              // seconds a row
   };
   struct Place {
     size_t knot = 0;
@@ -59,6 +65,8 @@ class VerifyCost {
   double SecondsAt(const Knot& knot, double context) const;
   // By what part of its time a step becomes longer when its rows read twice the context.
   double Elasticity() const;
+  Line LineThroughAll(double context) const;
+  double Smoothed(size_t knot, double context, const Line& line) const;
   // From the knots but `but`; 0 where there is none.
   double AlongOthers(double rows, double context, size_t but) const;
   double OfRows(const Place& place, double context) const;

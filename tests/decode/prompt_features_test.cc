@@ -122,7 +122,8 @@ TEST(PromptFeatures, OfAPromptInChunksOnlyTheWindowIsKept) {
   }
 }
 
-TEST(PromptFeatures, WhatThePrefillWorkerHadCachedIsAbsent) {
+// Prompts of one beginning: their windows reach into what was found.
+TEST(PromptFeatures, OfWhatThePrefillWorkerHadCachedTheFeaturesWereKept) {
   Rig r;
   r.Answer(1, MakePrompt(100, 1), 6);
   std::vector<TokenId> longer = MakePrompt(100, 1);
@@ -131,8 +132,18 @@ TEST(PromptFeatures, WhatThePrefillWorkerHadCachedIsAbsent) {
   r.rows = 0;
   r.head->shortest_context = -1;
   r.Answer(2, longer, 12);
-  EXPECT_EQ(r.rows, 105u - 96u);
-  EXPECT_EQ(r.head->shortest_context, 9);
+  EXPECT_EQ(r.rows, static_cast<size_t>(kWindow));
+  EXPECT_EQ(r.head->shortest_context, kWindow);
+}
+
+// The decode worker has both from the first time; a prefill worker is not asked again.
+TEST(PromptFeatures, OfWhatTheDecodeWorkerHadCachedTheFeaturesWereKept) {
+  Rig r;
+  r.Answer(1, MakePrompt(100, 1), 6);
+  r.head->shortest_context = -1;
+  r.Answer(2, MakePrompt(100, 1), 12, /*remote=*/false);
+  EXPECT_EQ(r.sent, 1);
+  EXPECT_EQ(r.head->shortest_context, kWindow);
 }
 
 TEST(PromptFeatures, AWorkerOfBeforeSendsNoneAndTheHeadBeginsBehindThePrompt) {

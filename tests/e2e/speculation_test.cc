@@ -3,7 +3,8 @@
 // process, and over prefill and decode workers of which one is killed on the way; with pools so
 // small that sequences are preempted, prompts that begin alike, and clients that leave.
 //
-// AISP_SPECULATION_REQUESTS=500 in the environment is the long run.
+// AISP_SPECULATION_REQUESTS=500 in the environment is the long run, AISP_SPECULATION_SEED=n has
+// other requests.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -12,17 +13,17 @@
 #include <thread>
 
 #include "common/check.h"
-#include "common/random.h"
 #include "common/strings.h"
 #include "tests/e2e/client.h"
 #include "tests/e2e/cluster.h"
+#include "tests/e2e/mixed_requests.h"
+#include "tests/support/temp_files.h"
 
 namespace aisp::e2e {
 namespace {
 
 constexpr int kClients = 6;
-// f32, as the other tests of takeovers: no row depends on the others of its step there.
-const std::vector<std::string> kFlags = {"--dtype=f32", "--log-level=error"};
+constexpr int kManyRequests = 200;  // among which everything has happened
 
 // One of the longest prompts, its answer and little more.
 const char* const kTinyPool = "--kv-blocks=28";
@@ -34,47 +35,36 @@ int Requests() {
   return static_cast<int>(*count);
 }
 
-Json RandomBody(SplitMix64& random) {
-  const auto one_in = [&random](uint64_t n) { return random.Below(n) == 0; };
-  // Prompts of six kinds begin alike for whole blocks, and say again what came before.
-  const int kind = static_cast<int>(random.Below(6));
-  const std::string story = Prose(static_cast<int>(20 + 10 * random.Below(8)), kind);
-  Json body = {{"prompt", one_in(2) ? story : story + ". " + story},
-               {"max_tokens", 8 + random.Below(57)},
-               {"temperature", one_in(3) ? 0.0 : 0.25 * static_cast<double>(1 + random.Below(4))},
-               {"seed", random.Below(1'000'000)},
-               {"ignore_eos", one_in(2)}};
-  if (one_in(3)) body["logprobs"] = random.Below(5);
-  if (one_in(3)) body["top_p"] = 0.9;
-  if (one_in(4)) body["top_k"] = 1 + random.Below(40);
-  if (one_in(5)) body["min_p"] = 0.05;
-  if (one_in(4)) body["repetition_penalty"] = 1.2;
-  if (one_in(4)) body["presence_penalty"] = 0.7;
-  if (one_in(4)) body["frequency_penalty"] = 0.4;
-  if (one_in(5)) body["logit_bias"] = {{"300", 5}, {"301", -100}};
-  if (one_in(3)) body["min_tokens"] = 1 + random.Below(4);
-  if (one_in(4)) body["n"] = 2 + random.Below(2);
-  if (one_in(3)) body["stop"] = {"bridge", " the o"};
-  if (one_in(4)) body["stop_token_ids"] = {300, 301, 302};
-  if (one_in(3)) body["priority"] = static_cast<int>(random.Below(5)) - 2;
-  if (one_in(5)) {  // min_tokens cannot be promised beside a constraint
-    body["guided_regex"] = "[a-z]+( [a-z]+){3,30}\\.";
-    body.erase("min_tokens");
-  }
-  if (one_in(6)) body["speculation"] = {{"num_speculative_tokens", 1 + random.Below(6)}};
-  return body;
+uint64_t Seed() {
+  const char* const said = std::getenv("AISP_SPECULATION_SEED");
+  return static_cast<uint64_t>(ParseIntInRange(said != nullptr ? said : "21", 1, 1 << 30).value());
 }
 
-std::vector<Json> RandomBodies(int count) {
-  SplitMix64 random(17);
-  std::vector<Json> bodies;
-  for (int i = 0; i < count; ++i) bodies.push_back(RandomBody(random));
-  return bodies;
+const std::vector<MixedRequest>& Mixed() {
+  static const std::vector<MixedRequest> requests = MixedRequests(Requests(), Seed());
+  return requests;
 }
+
+// What every server is started with: f32, as the other tests of takeovers (no row depends on the
+// others of its step there), and an adapter.
+const std::vector<std::string>& Flags() {
+  static const TempFolder folder;
+  static const std::vector<std::string> flags = [] {
+    WriteAdapter(folder.path());
+    return std::vector<std::string>{"--dtype=f32", "--log-level=error",
+                                    std::string("--lora=") + kAdapterName + "=" + folder.path()};
+  }();
+  return flags;
+}
+
+constexpr const char* kPreempted = "preempted";
+constexpr const char* kPrefixHit = "prefix hit";
+constexpr const char* kSplit = "split";
 
 // What is compared of an answer; and what it says of its drafts.
 struct Said {
   Json choices;
+  std::set<std::string> met;  // what became of the request on its way
   int64_t drafted = 0, accepted = 0;
 };
 
@@ -88,8 +78,14 @@ Said Ask(const std::string& http, const Json& body, const std::string& route) {
     return {};
   }
   const Json json = Json::parse(answer->body);
-  Said said{json["choices"]};
-  const Json drafts = json["usage"].value("aisp", Json::object()).value("speculation", Json());
+  Said said{json["choices"], {}};
+  const Json& usage = json["usage"];
+  const Json own = usage.value("aisp", Json::object());
+  if (own.value("preemptions", 0) > 0) said.met.insert(kPreempted);
+  if (usage["prompt_tokens_details"].value("cached_tokens", 0) > 0) said.met.insert(kPrefixHit);
+  const std::string taken = own.value("route_taken", "");
+  if (!taken.empty() && taken.find("prefill=local") == std::string::npos) said.met.insert(kSplit);
+  const Json drafts = own.value("speculation", Json());
   if (drafts.is_object()) {
     said.drafted = drafts["drafted"];
     said.accepted = drafts["accepted"];
@@ -100,6 +96,7 @@ Said Ask(const std::string& http, const Json& body, const std::string& route) {
 // A client that reads a few events and leaves.
 void AskAndLeave(const std::string& http, Json body, int events) {
   body["stream"] = true;
+  body.erase("prompt_logprobs");
   HttpClient client = Connect(http);
   const auto head = client.Open("POST", "/v1/completions", body.dump());
   for (; head && events > 0; --events) {
@@ -109,20 +106,31 @@ void AskAndLeave(const std::string& http, Json body, int events) {
   client.Close();
 }
 
-// All of them, several at once; every fourth time somebody else asks the same and leaves.
+// A client that gives the server little time.
+void AskInVain(const std::string& http, Json body) {
+  body["timeout"] = 0.02;
+  const auto answer = Connect(http).Request("POST", "/v1/completions", body.dump());
+  if (!answer) return;
+  EXPECT_TRUE(answer->status == 200 || answer->status == 504) << answer->body;
+}
+
+// All of them, several at once; every fourth time somebody else asks the same and leaves, or has no
+// time for the answer.
 // `on_answer`: after each, with how many there are.
-std::vector<Said> AskAll(const std::string& http, const std::vector<Json>& bodies, bool routes,
+std::vector<Said> AskAll(const std::string& http, bool routes,
                          const std::function<void(int)>& on_answer = {}) {
-  std::vector<Said> said(bodies.size());
+  const std::vector<MixedRequest>& requests = Mixed();
+  std::vector<Said> said(requests.size());
   std::atomic<size_t> next{0};
   std::atomic<int> answered{0};
   std::vector<std::thread> clients;
   for (int c = 0; c < kClients; ++c) {
     clients.emplace_back([&] {
-      for (size_t i = next++; i < bodies.size(); i = next++) {
-        if (i % 4 == 3) AskAndLeave(http, bodies[i], static_cast<int>(i % 5));
+      for (size_t i = next++; i < requests.size(); i = next++) {
+        if (i % 4 == 3) AskAndLeave(http, requests[i].body, static_cast<int>(i % 5));
+        if (i % 4 == 1) AskInVain(http, requests[i].body);
         const char* const ways[] = {"", "remote", "local"};
-        said[i] = Ask(http, bodies[i], routes ? ways[i % 3] : "");
+        said[i] = Ask(http, requests[i].body, routes ? ways[i % 3] : "");
         const int count = ++answered;
         if (on_answer) on_answer(count);
       }
@@ -137,7 +145,7 @@ struct OneProcess {
       : process(
             [&flags] {
               std::vector<std::string> args = {"serve", "--role=all", "--port=0"};
-              args.insert(args.end(), kFlags.begin(), kFlags.end());
+              args.insert(args.end(), Flags().begin(), Flags().end());
               args.insert(args.end(), flags.begin(), flags.end());
               return args;
             }(),
@@ -152,18 +160,26 @@ struct OneProcess {
 const std::vector<Said>& WithoutSpeculation() {
   static const std::vector<Said> said = [] {
     OneProcess server({});
-    return AskAll(server.http, RandomBodies(Requests()), false);
+    return AskAll(server.http, false);
   }();
   return said;
 }
 
+// Features, and what became of their requests, over all servers with speculation.
+Pairs& Met() {
+  static Pairs pairs;
+  return pairs;
+}
+
 void ExpectSame(const std::vector<Said>& with, const char* where) {
-  const std::vector<Json> bodies = RandomBodies(Requests());
+  const std::vector<MixedRequest>& requests = Mixed();
   const std::vector<Said>& without = WithoutSpeculation();
   int64_t drafted = 0, accepted = 0;
-  for (size_t i = 0; i < bodies.size(); ++i) {
+  for (size_t i = 0; i < requests.size(); ++i) {
     EXPECT_EQ(with[i].choices, without[i].choices)
-        << where << ", request " << i << ": " << bodies[i];
+        << where << ", request " << i << " of seed " << Seed() << ": " << requests[i].body;
+    for (const std::string& each : with[i].met) Met().Note(each, requests[i].features);
+    for (const std::string& each : with[i].met) Met().Note(each, with[i].met);
     drafted += with[i].drafted;
     accepted += with[i].accepted;
   }
@@ -172,8 +188,24 @@ void ExpectSame(const std::vector<Said>& with, const char* where) {
   EXPECT_LT(accepted, drafted) << where;
 }
 
+// Scores of a prompt's tokens are computed where it decodes.
+bool MayMeet(const std::string& feature, const std::string& met) {
+  return feature != "prompt logprobs" || met != kSplit;
+}
+
 class Proposers : public testing::TestWithParam<const char*> {
  protected:
+  // Of a long run: whatever may be asked for met whatever may become of a request.
+  static void TearDownTestSuite() {
+    const auto* const suite = testing::UnitTest::GetInstance()->current_test_suite();
+    if (Requests() < kManyRequests || suite->test_to_run_count() < suite->total_test_count())
+      return;
+    for (const std::string& feature : AllFeatures()) {
+      for (const char* const met : {kPreempted, kPrefixHit, kSplit})
+        EXPECT_EQ(Met().Count(feature, met) > 0, MayMeet(feature, met)) << feature << ", " << met;
+    }
+  }
+
   // Whole drafts are verified: what is tried must not depend on how long steps take.
   static std::string Flag() {
     const std::string method = GetParam();
@@ -191,26 +223,61 @@ TEST_P(Proposers, ChangeNothingInOneProcessThatPreempts) {
   // Which requests meet is chance, and with it whether one of them has to give way.
   const auto preemptions = [&] { return Metric(server.http, "aisp_num_preemptions_total"); };
   for (int turn = 0; turn < 5 && (turn == 0 || preemptions() == 0); ++turn)
-    ExpectSame(AskAll(server.http, RandomBodies(Requests()), false), "one process");
+    ExpectSame(AskAll(server.http, false), "one process");
   EXPECT_GT(Metric(server.http, "aisp_prefix_cache_hits_total"), 0);
   EXPECT_GT(preemptions(), 0);
   EXPECT_EQ(Metric(server.http, "aisp_spec_decode_disabled_total"), 0);
 }
 
 TEST_P(Proposers, ChangeNothingOverWorkersThatDie) {
-  std::vector<std::string> flags = kFlags;
+  std::vector<std::string> flags = Flags();
   flags.push_back(Flag());
   flags.emplace_back(kTinyPool);
   Cluster cluster({.prefill = 1, .decode = 2, .flags = flags});
   ASSERT_TRUE(cluster.AwaitReady());
   const std::string survivor = cluster.decode[1]->Await("admin");
   const int last = Requests() / 2;
-  const auto said = AskAll(cluster.http(), RandomBodies(Requests()), true, [&](int answered) {
+  const auto said = AskAll(cluster.http(), true, [&](int answered) {
     if (answered == last) cluster.decode[0]->Signal(SIGKILL);
   });
   ExpectSame(said, "over workers");
   EXPECT_GE(Metric(cluster.http(), "aisp_takeovers_total"), 1);
   EXPECT_GT(Metric(survivor, "aisp_prefix_cache_hits_total"), 0);
+}
+
+// Of a request's bound and the server's the smaller one holds; neither is an error.
+TEST(Speculation, MoreThanTheServersLimitIsCapped) {
+  OneProcess server({R"(--speculative-config={"method": "draft_model", "model": "story-draft-1m",)"
+                     R"( "adaptive": false, "num_speculative_tokens": 2})"});
+  HttpClient client = Connect(server.http);
+  const auto per_step = [&](int asked) {
+    const Json body = {{"prompt", Prose(30, 1)},
+                       {"max_tokens", 60},
+                       {"temperature", 0},
+                       {"ignore_eos", true},
+                       {"speculation", {{"num_speculative_tokens", asked}}}};
+    const auto answer = client.Request("POST", "/v1/completions", body.dump());
+    EXPECT_TRUE(answer && answer->status == 200) << asked;
+    const Json drafts = Json::parse(answer->body)["usage"]["aisp"].value("speculation", Json());
+    if (!drafts.is_object()) return 0.0;
+    return drafts["drafted"].get<double>() / drafts["drafts"].get<double>();
+  };
+  EXPECT_EQ(per_step(0), 0);
+  EXPECT_EQ(per_step(1), 1);
+  for (const int asked : {2, 3, 64}) {
+    const double tokens = per_step(asked);
+    EXPECT_GT(tokens, 1) << asked;
+    EXPECT_LE(tokens, 2) << asked;
+  }
+}
+
+TEST(MixedRequests, HoldEveryPair) {
+  Pairs asked;
+  for (const MixedRequest& each : Mixed()) asked.Note(each.features);
+  for (const std::string& one : AllFeatures()) {
+    for (const std::string& other : AllFeatures())
+      EXPECT_EQ(asked.Count(one, other) > 0, Together(one, other)) << one << " and " << other;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Speculation, Proposers,

@@ -28,6 +28,8 @@ struct RigOptions {
   int32_t head_context = 4096;
   int32_t num_tokens = 4;
   int32_t max_prefill_chunk = 64;
+  int32_t feature_window = Proposer::kWholePrompt;
+  size_t feature_cache_bytes = 1 << 20;
 };
 
 // An engine whose sequences all have their drafts verified whole.
@@ -39,10 +41,12 @@ struct Rig {
                                                       .max_rows = 50,
                                                       .max_sequences = kSlots});
     head = made_head.get();
-    auto made =
-        std::make_unique<EagleProposer>(EagleOptions{.min_probability = 0}, std::move(made_head));
+    auto made = std::make_unique<EagleProposer>(
+        EagleOptions{.min_probability = 0, .feature_window = o.feature_window},
+        std::move(made_head));
     proposer = made.get();
     EngineOptions options;
+    options.feature_cache_bytes = o.feature_cache_bytes;
     options.limits.max_sequences = kSlots;
     options.limits.max_batch_tokens = 64;
     options.limits.max_prefill_chunk = o.max_prefill_chunk;
@@ -90,8 +94,8 @@ TEST(Eagle, LongDraftsLeaveMoreThanWaitsForTheNextOne) {
   EXPECT_EQ(rig.harness->accepted, 96u);  // four steps of 24 and 1
 }
 
-TEST(Eagle, BehindACachedPrefixItBeginsWithWhatIsComputed) {
-  Rig rig;
+TEST(Eagle, WithoutKeptFeaturesItBeginsBehindACachedPrefix) {
+  Rig rig({.feature_cache_bytes = 0});
   rig.harness->Add(MakeRequest(SomeTokens(150, 4), 4, 1));
   rig.harness->Run();
   const uint64_t before = rig.harness->accepted;
@@ -101,6 +105,45 @@ TEST(Eagle, BehindACachedPrefixItBeginsWithWhatIsComputed) {
   rig.harness->ExpectAllOracle();
   EXPECT_LT(rig.head->shortest_context, 10);  // 144 of 150 tokens were found
   EXPECT_EQ(rig.harness->accepted - before, 24u);
+  EXPECT_EQ(rig.harness->accepted, rig.harness->drafted);
+}
+
+// The second time the prompt's KV is found; what is drafted is what would be drafted without that.
+TEST(Eagle, BehindACachedPrefixItDraftsAsBehindAComputedOne) {
+  for (const int32_t window : {24, 64, Proposer::kWholePrompt}) {
+    SCOPED_TRACE(window);
+    std::vector<std::vector<std::pair<uint32_t, int32_t>>> draws;
+    for (const bool cached : {false, true}) {
+      Rig rig({.feature_window = window});
+      if (cached) rig.harness->Add(MakeRequest(SomeTokens(150, 4), 4, 1));
+      rig.harness->Run();
+      rig.head->draws.clear();
+      const SequenceId id = rig.harness->Add(MakeRequest(SomeTokens(150, 4), 31, 2));
+      rig.harness->Run();
+      EXPECT_EQ(rig.harness->engine.Times(id).cached_tokens, cached ? 144 : 0);
+      rig.harness->ExpectAllOracle();
+      EXPECT_EQ(rig.harness->accepted, rig.harness->drafted);
+      draws.push_back(rig.head->draws);
+    }
+    EXPECT_EQ(draws[0], draws[1]);
+  }
+}
+
+// What was drawn is part of the next turn's prompt.
+TEST(Eagle, TheNextTurnOfAChatHasTheFeaturesOfTheLastAnswer) {
+  Rig rig({.feature_window = 64});
+  const SequenceId first = rig.harness->Add(MakeRequest(SomeTokens(40, 4), 60, 1));
+  rig.harness->Run();
+  const std::vector<TokenId>& answer = rig.harness->outcomes[first].drawn;
+  std::vector<TokenId> next = SomeTokens(40, 4);
+  next.insert(next.end(), answer.begin(), answer.end());
+  for (const TokenId t : SomeTokens(12, 5)) next.push_back(t);
+  rig.head->shortest_context = -1;
+  const SequenceId id = rig.harness->Add(MakeRequest(next, 20, 2));
+  rig.harness->Run();
+  rig.harness->ExpectAllOracle();
+  EXPECT_EQ(rig.harness->engine.Times(id).cached_tokens, 96);
+  EXPECT_EQ(rig.head->shortest_context, 64);
   EXPECT_EQ(rig.harness->accepted, rig.harness->drafted);
 }
 

@@ -258,10 +258,7 @@ class Speculation : public testing::Test {
     };
   }
 
-  Answers RunAll(const MakeProposer& make, bool adaptive, bool forced_runs = false,
-                 std::span<const int32_t> feature_layers = kHeadLayers) {
-    auto device = MakeTestDevice();
-    auto ops = MakeTestOps();
+  static ModelExecutorOptions ExecutorOptions(std::span<const int32_t> feature_layers) {
     ModelExecutorOptions options;
     options.model.compute_dtype = DType::kF32;
     options.model.max_batch_tokens = 48;
@@ -269,14 +266,66 @@ class Speculation : public testing::Test {
     options.max_draft_rows = 16;
     options.num_blocks = 13;  // so few that sequences are preempted
     options.model.feature_layers.assign(feature_layers.begin(), feature_layers.end());
-    auto executor = ModelExecutor::Create(GoldenDirectory("llama"), options, *device, *ops);
+    return options;
+  }
+  static EngineOptions SmallEngine() {
+    EngineOptions options;
+    options.limits.max_sequences = 6;
+    options.limits.max_batch_tokens = 48;
+    options.limits.max_prefill_chunk = 20;
+    options.limits.max_draft_rows = 16;
+    return options;
+  }
+
+  // Of the requests that were added, by sequence.
+  using Index = std::map<SequenceId, size_t>;
+
+  void AddSome(Engine& engine, int32_t vocabulary, size_t* next, Index* index) {
+    for (; *next < requests_.size() && index->size() < 12; ++*next) {
+      SequenceRequest r = requests_[*next];
+      if (constrained_[*next])
+        r.guide = std::make_shared<PatternGuide>(r.tokens.back(), lengths_[*next],
+                                                 static_cast<size_t>(vocabulary + 31) / 32);
+      const auto id = engine.Add(std::move(r));
+      EXPECT_TRUE(id.has_value()) << id.error().message;
+      (*index)[*id] = *next;
+    }
+  }
+  static void Take(const CollectOutput& out, Answers* run, Index* index) {
+    for (const VerifiedDraft& draft : out.drafts) {
+      run->forced += draft.forced;
+      run->forced_accepted += draft.forced_accepted;
+    }
+    for (const TokenOutput& o : out.tokens) {
+      Drawn& drawn = run->answers[index->at(o.sequence)];
+      if (o.token >= 0) drawn.tokens.push_back(o.token);
+      if (o.logprob) drawn.logprobs.push_back(o.logprob->logprob);
+      drawn.preemptions = o.preemptions;
+      if (o.finish == FinishReason::kNone) continue;
+      drawn.finish = o.finish;
+      run->drafted += o.drafts.drafted;
+      run->accepted += o.drafts.accepted;
+      index->erase(o.sequence);
+    }
+  }
+  void CancelSome(Engine& engine, const Answers& run, Index* index) {
+    std::erase_if(*index, [&](const auto& each) {
+      const auto& [id, at] = each;
+      const bool ends = cancel_[at] && run.answers[at].tokens.size() >= 5;
+      if (ends) engine.Cancel(id);
+      return ends;
+    });
+  }
+
+  Answers RunAll(const MakeProposer& make, bool adaptive, bool forced_runs = false,
+                 std::span<const int32_t> feature_layers = kHeadLayers) {
+    auto device = MakeTestDevice();
+    auto ops = MakeTestOps();
+    auto executor = ModelExecutor::Create(GoldenDirectory("llama"), ExecutorOptions(feature_layers),
+                                          *device, *ops);
     EXPECT_TRUE(executor.has_value());
     const SteadyClock clock;
-    EngineOptions engine_options;
-    engine_options.limits.max_sequences = 6;
-    engine_options.limits.max_batch_tokens = 48;
-    engine_options.limits.max_prefill_chunk = 20;
-    engine_options.limits.max_draft_rows = 16;
+    EngineOptions engine_options = SmallEngine();
     if (make || forced_runs) {
       // A machine that is held up shall not end a proposer.
       const SpeculatorOptions speculation{.num_tokens = 6,
@@ -289,45 +338,14 @@ class Speculation : public testing::Test {
     Engine engine(engine_options, executor->get(), &clock, nullptr);
     Answers run;
     run.answers.resize(requests_.size());
-    std::map<SequenceId, size_t> index;
+    Index index;
     size_t next = 0;
     while (next < requests_.size() || engine.InFlight() || engine.CanLaunch()) {
-      for (; next < requests_.size() && index.size() < 12; ++next) {
-        SequenceRequest r = requests_[next];
-        if (constrained_[next])
-          r.guide = std::make_shared<PatternGuide>(r.tokens.back(), lengths_[next],
-                                                   (executor->get()->vocabulary() + 31) / 32);
-        const auto id = engine.Add(std::move(r));
-        EXPECT_TRUE(id.has_value()) << id.error().message;
-        index[*id] = next;
-      }
+      AddSome(engine, executor->get()->vocabulary(), &next, &index);
       EXPECT_TRUE(engine.Launch().has_value());
       ++run.steps;
-      const CollectOutput out = engine.Collect();
-      for (const VerifiedDraft& draft : out.drafts) {
-        run.forced += draft.forced;
-        run.forced_accepted += draft.forced_accepted;
-      }
-      for (const TokenOutput& o : out.tokens) {
-        Drawn& drawn = run.answers[index.at(o.sequence)];
-        if (o.token >= 0) drawn.tokens.push_back(o.token);
-        if (o.logprob) drawn.logprobs.push_back(o.logprob->logprob);
-        drawn.preemptions = o.preemptions;
-        if (o.finish == FinishReason::kNone) continue;
-        drawn.finish = o.finish;
-        run.drafted += o.drafts.drafted;
-        run.accepted += o.drafts.accepted;
-        index.erase(o.sequence);
-      }
-      for (auto it = index.begin(); it != index.end();) {
-        const Drawn& drawn = run.answers[it->second];
-        if (cancel_[it->second] && drawn.tokens.size() >= 5) {
-          engine.Cancel(it->first);
-          it = index.erase(it);
-        } else {
-          ++it;
-        }
-      }
+      Take(engine.Collect(), &run, &index);
+      CancelSome(engine, run, &index);
       engine.CheckInvariants();
     }
     run.preemptions = engine.Preemptions();
