@@ -8,11 +8,9 @@
 
 namespace aisp::simulate {
 
-// Requests a second at which all workers compute without a pause, where every request of `items` is
-// served: each beginning of a prompt that came before is cached wherever it is wanted, for good and
-// at no cost; a step's base is shared by as many as it holds at most; nobody waits, nothing moves.
-// Beyond it the backlog grows for as long as such requests come. 0: there is nothing to do, or no
-// worker.
+// Requests a second at which no worker pauses, where all of `items` are served. What came before is
+// cached everywhere for good, a step's base shared by as many as it holds; nothing moves or waits.
+// Beyond it the backlog grows. 0: there is nothing to do, or no worker.
 double WorkConservingRate(const std::vector<Fleet>& fleets,
                           const std::vector<loadgen::WorkItem>& items);
 

@@ -57,8 +57,8 @@ TEST(Capacity, WhatIsCachedNeedsNoPrefill) {
             2 * Headroom(LoadOf(10, 6000, 128), card, {0, 4}, {1500, 12}));
 }
 
-// As much computing for as many tokens: of few long prompts some streams have two beside them, where
-// of many short ones all have about as many.
+// As much computing for as many tokens: of few long prompts some streams have two beside them,
+// where of many short ones all have about as many.
 TEST(Capacity, FewLongPromptsBesideStreamsCostMoreThanManyShortOnes) {
   Machine card = Card();
   card.cost.prefill.per_prefill_context_ms = 0;
