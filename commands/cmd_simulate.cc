@@ -16,6 +16,7 @@
 #include "loadgen/dataset.h"
 #include "loadgen/sweep.h"
 #include "server/process.h"
+#include "simulate/bound.h"
 #include "simulate/cluster.h"
 #include "simulate/report.h"
 
@@ -44,6 +45,8 @@ routing policy serves more of it in time? No server and no GPU is needed.
   --max-inflight N    requests that the router has at a time; more are refused (default 1000000)
   --learn URL         writes a profile: what the router at this admin URL has learnt of its workers (--key-file FILE
                       where it wants a key); nothing is simulated then
+  --bound             instead: the rate at which all workers compute without a pause, with a cache that has all that came
+                      before; no policy serves all requests of this load at a higher one for long
   --json              one JSON object for each policy, with the points of the latencies' distributions
 
 The load is described by the flags of aisp-loadgen (see its --help): --dataset-name, --dataset-path, --num-prompts,
@@ -55,7 +58,8 @@ prompts that no worker computed; us/place and p99: CPU time that the router took
 struct SimulateFlags {
   std::string workers, learn, key_file;
   std::string policies = "cost";
-  bool find_rate = false, objectives = false, planner = false, json = false, help = false;
+  bool find_rate = false, bound = false, objectives = false, planner = false, json = false,
+       help = false;
   PrefillPreference prefill = PrefillPreference::kAuto;
   PrefixPulls pulls = PrefixPulls::kOff;
   double batch = 0, best_effort = 0;  // parts of all requests
@@ -120,6 +124,8 @@ Result<SimulateFlags> ParseFlags(const std::vector<std::string>& args) {
       flags.help = true;
     } else if (name == "--find-rate") {
       flags.find_rate = true;
+    } else if (name == "--bound") {
+      flags.bound = true;
     } else if (name == "--objectives") {
       flags.objectives = true;
     } else if (name == "--planner") {
@@ -216,6 +222,7 @@ class Simulator {
       cluster_.planner->limits = {ToMs(cluster_.router.slo_ttft), ToMs(cluster_.router.slo_tpot)};
   }
   const Objective& limits() const { return limits_; }
+  double Bound() const { return simulate::WorkConservingRate(cluster_.fleets, items_); }
 
   // At the rate that the load itself has.
   Result<simulate::Row> AtOwnRate(std::string_view policy) {
@@ -391,6 +398,10 @@ int RunSimulate(const std::vector<std::string>& args) {
   if (!policies) return ReportUsageError("simulate", policies.error().message);
   auto simulator = MakeSimulator(*flags);
   if (!simulator) return ReportUsageError("simulate", simulator.error().message);
+  if (flags->bound) {
+    std::fputs(fmt::format("{:.2f}\n", simulator->Bound()).c_str(), stdout);
+    return 0;
+  }
   // The router's own lines would be one or two for each request.
   const LogSession quiet({.level = LogLevel::kError});
   auto rows = Play(&*simulator, *policies, flags->find_rate);

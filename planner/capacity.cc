@@ -7,10 +7,12 @@
 namespace aisp::planner {
 namespace {
 
-// The 90th percentile of a wait over its mean, and of a stream's time per token over the mean of
-// all: limits are kept by nine of ten requests.
+// Limits are kept by nine of ten requests. The 90th percentile of a wait over its mean, and of a
+// stream's time per token over the mean of all for what differs between workers and moments; what
+// prompts come beside a stream is counted apart, in standard deviations.
 constexpr double kSlowWait = 2.3;
-constexpr double kSlowStream = 1.1;
+constexpr double kSlowStream = 1.05;
+constexpr double kManyPrompts = 1.28;
 // A queue beyond this is taken for endless.
 constexpr double kBusiest = 0.95;
 constexpr double kLeast = 1.0 / 64;
@@ -23,8 +25,9 @@ double QueueMs(double busy, double service) { return service * busy / (2 * (1 - 
 struct Decoding {
   bool ok = false;
   double tpot_ms = 0;
-  double busy = 0;       // with prompts
-  double prompt_ms = 0;  // of one beside the streams
+  double slow_tpot_ms = 0;  // of the slowest tenth of streams, the fastest
+  double busy = 0;          // with prompts
+  double prompt_ms = 0;     // of one beside the streams
 };
 
 // One decode worker that gets `rate` requests a second and computes the part `local` of their
@@ -53,6 +56,13 @@ Decoding Decode(const Load& load, const Machine& m, double rate, double local) {
     if (rows > m.max_running || rows * context > m.kv_tokens) return out;
   }
   out.ok = rows <= m.max_running && rows * context <= m.kv_tokens;
+  // Few long prompts come beside an answer, some more or less by chance. It begins when a prompt
+  // ends, where others may wait, and not at any moment.
+  const double step = m.cost.StepMs({0, 0, rows, rows * context});
+  const double each_ms = std::max(0.0, out.prompt_ms - chunks * step) / load.new_tokens;
+  out.tpot_ms += out.busy * each_ms;
+  const double beside = prompts_per_ms * load.new_tokens * out.tpot_ms + out.busy / (1 - out.busy);
+  out.slow_tpot_ms = kSlowStream * out.tpot_ms + kManyPrompts * std::sqrt(beside) * each_ms;
   return out;
 }
 
@@ -61,9 +71,13 @@ bool Keeps(const Load& load, const Machine& m, const Split& split, const Objecti
   const double rate = load.requests_per_s;
   const Decoding d = Decode(load, m, rate / split.decode, 1 - remote);
   if (!d.ok) return false;
-  if (limits.tpot_ms > 0 && d.tpot_ms * kSlowStream > limits.tpot_ms) return false;
+  if (limits.tpot_ms > 0 && d.slow_tpot_ms > limits.tpot_ms) return false;
   const auto in_time = [&](double ms) { return limits.ttft_ms <= 0 || ms <= limits.ttft_ms; };
-  if (remote < 1 && !in_time(d.prompt_ms + kSlowWait * QueueMs(d.busy, d.prompt_ms))) return false;
+  // The router sends to whoever is through first: with more that compute prompts a wait is shorter
+  // than before one alone. Those that do it beside streams count as much as they get of them.
+  const double computing = remote > 0 ? split.prefill / remote : split.decode;
+  const double slow_wait = kSlowWait / std::sqrt(computing);
+  if (remote < 1 && !in_time(d.prompt_ms + slow_wait * QueueMs(d.busy, d.prompt_ms))) return false;
   if (remote <= 0) return true;
   const PromptWork work =
       PromptWork::Of(static_cast<int64_t>(load.prompt_tokens - load.uncached_tokens),
@@ -71,8 +85,7 @@ bool Keeps(const Load& load, const Machine& m, const Split& split, const Objecti
   const double prompt_ms = m.cost.PromptMs(work, m.chunk_tokens, {});
   const double busy = rate * 1e-3 * remote * prompt_ms / split.prefill;
   if (busy >= kBusiest) return false;
-  // The router sends to the shortest queue: with more servers a wait is shorter than alone.
-  const double wait = kSlowWait * QueueMs(busy, prompt_ms) / std::sqrt(split.prefill);
+  const double wait = slow_wait * QueueMs(busy, prompt_ms);
   return in_time(wait + prompt_ms + m.handoff_ms + d.tpot_ms);
 }
 

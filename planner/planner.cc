@@ -66,12 +66,12 @@ struct Planner::Fleet {
     const WorkerStatus* any = learnt_decode != nullptr ? learnt_decode : learnt_prefill;
     if (any == nullptr) return;
     machine.cost = any->cost;
-    // Steps of prompts alone are known best by who runs nothing else.
+    // Steps of prompts alone are known best by who runs nothing else, and what rows beside them
+    // take by steps of nothing but rows: terms of two fits that share one step do not add up.
     if (learnt_prefill != nullptr && learnt_prefill->fitted_steps > 0) {
-      machine.cost.prefill.base_ms = learnt_prefill->cost.prefill.base_ms;
-      machine.cost.prefill.per_token_ms = learnt_prefill->cost.prefill.per_token_ms;
-      machine.cost.prefill.per_prefill_context_ms =
-          learnt_prefill->cost.prefill.per_prefill_context_ms;
+      machine.cost.prefill = learnt_prefill->cost.prefill;
+      machine.cost.prefill.per_row_ms = machine.cost.decode.per_row_ms;
+      machine.cost.prefill.per_context_ms = machine.cost.decode.per_context_ms;
     }
     if (any->chunk_tokens > 0) machine.chunk_tokens = static_cast<int32_t>(any->chunk_tokens);
     if (any->max_running > 0) machine.max_running = static_cast<int32_t>(any->max_running);

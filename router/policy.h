@@ -107,6 +107,7 @@ struct RequestSummary {
   double arrivals_per_s = 0;
   double prompt_steps_per_s = 0;
   double prompt_ms_per_s = 0;
+  double prompt_delay_ms_per_s = 0;  // by which prompts make steps of decodes longer
   int32_t num_layers = 1;
   bool takeover = false;
   bool first_token_anywhere = false;  // what its draw depends on is known to a prefill worker too

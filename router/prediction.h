@@ -17,14 +17,11 @@ inline double StepWithMs(const RequestSummary& request, const WorkerView& decode
                              static_cast<double>(std::max(int64_t{0}, context) + request.tokens)});
 }
 
-// The time for a token where steps take `step_ms` and those with prompts, which are longer and draw
-// one token as well, take a part of each second.
+// The time for a token where steps take `step_ms` and prompts make them longer by so much of each
+// second. Each step draws one token, those that hold prompts as well, however many share one.
 inline double BesidePromptsMs(const RequestSummary& request, double step_ms) {
   constexpr double kMostBusy = 950;
-  if (request.prompt_ms_per_s <= 0 || step_ms <= 0) return step_ms;
-  const double busy_ms = std::min(request.prompt_ms_per_s, kMostBusy);
-  const double prompt_steps = request.prompt_steps_per_s * busy_ms / request.prompt_ms_per_s;
-  return std::max(step_ms, 1e3 / (prompt_steps + (1e3 - busy_ms) / step_ms));
+  return step_ms / (1 - 1e-3 * std::clamp(request.prompt_delay_ms_per_s, 0.0, kMostBusy));
 }
 
 inline double PromptMs(const WorkerView& worker, const PromptWork& work) {
@@ -62,14 +59,17 @@ inline double ComputeCostMs(const RequestSummary& request, double compute_ms) {
   return 0.5 * request.arrivals_per_s * 1e-3 * compute_ms * compute_ms;
 }
 
-// What computing `work` there puts on the streams that decode: the steps that its chunks are in
-// would have been steps of decodes alone.
-inline double DelayMs(const WorkerView& decode, const PromptWork& work, double compute_ms) {
-  const StepShape running = decode.RunningBeside();
-  if (running.decode_rows <= 0) return 0;
+// By how much computing `work` there makes the steps longer that its chunks are in: they would
+// have been steps of decodes alone.
+inline double AddedMs(const WorkerView& decode, const PromptWork& work, double compute_ms) {
   const double steps =
       std::ceil(static_cast<double>(work.tokens) / std::max(1, decode.chunk_tokens));
-  return std::max(0.0, compute_ms - steps * decode.cost.StepMs(running));
+  return std::max(0.0, compute_ms - steps * decode.cost.StepMs(decode.RunningBeside()));
+}
+
+// What that puts on the streams that decode there.
+inline double DelayMs(const WorkerView& decode, const PromptWork& work, double compute_ms) {
+  return decode.RunningBeside().decode_rows > 0 ? AddedMs(decode, work, compute_ms) : 0;
 }
 
 // How likely what was predicted as `ms` is to miss `limit_ms` (0: none), where predictions are off

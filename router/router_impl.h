@@ -319,6 +319,13 @@ struct Router::Impl {
   void SetViews(const Request& request, bool yields, Choice* choice);
   // What the decode worker is told of a prefix that it shall pull.
   void DescribePull(Request& request, const Choice& choice, v1::GenerateRequest* generate);
+  v1::GenerateRequest GenerateFor(Request& request, const Choice& choice);
+  // It is on `decode` now, by the books of the router and of the worker.
+  void EnterPlaced(Request& request, WorkerState& decode);
+  // What its workers will report of it, until they do.
+  void ChargeWorkers(Request& request, const Choice& choice);
+  void CountPlaced(const Request& request, const Choice& choice);
+  RouteDecision RouteOf(const Request& request, const Choice& choice) const;
   // An error says why the worker's link did not take it; nothing has happened then.
   Status Dispatch(Request& request, const Choice& choice);
   Status Offer(Request& request, WorkerState& worker, v1::GenerateRequest generate);
@@ -371,7 +378,7 @@ struct Router::Impl {
   PoolModel pool;
   // Of what was placed: requests, steps of decode workers with prompts, and their milliseconds.
   EventRate arrivals;
-  SteadyRate prompt_steps, prompt_ms;
+  SteadyRate prompt_steps, prompt_ms, prompt_delay_ms;
   AnswerLengths answer_lengths;
 
   PullRates pull_rates;

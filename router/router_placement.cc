@@ -10,6 +10,7 @@
 #include "proto/fingerprint.h"
 #include "proto/hash_wire.h"
 #include "proto/tenant.h"
+#include "router/prediction.h"
 #include "router/prefix_pulls.h"
 #include "router/router_impl.h"
 
@@ -107,6 +108,7 @@ void Router::Impl::SetRates(RequestSummary* summary) const {
   const double all = own > 0 ? std::min((own + others) / own, kMostRouters) : 1;
   summary->prompt_steps_per_s = all * prompt_steps.PerSecond(now) / each;
   summary->prompt_ms_per_s = all * prompt_ms.PerSecond(now) / each;
+  summary->prompt_delay_ms_per_s = all * prompt_delay_ms.PerSecond(now) / each;
 }
 
 RequestSummary Router::Impl::Summarize(const Request& request, bool yields) {
@@ -341,17 +343,11 @@ void Router::Impl::DescribePull(Request& request, const Choice& choice,
   source->set_limit_us(static_cast<int64_t>(limit_ms * 1e3));
 }
 
-Status Router::Impl::Dispatch(Request& request, const Choice& choice) {
+v1::GenerateRequest Router::Impl::GenerateFor(Request& request, const Choice& choice) {
   const Placement& placement = choice.placement;
-  const std::vector<WorkerView>& views = choice.views;
-  const std::vector<WorkerState*>& states = choice.states;
-  const Instant now = clock->Now();
-  WorkerState& decode = *states[placement.decode];
-  request.dispatched = now;
-  request.wire_id = next_wire;
   v1::GenerateRequest generate = MakeGenerate(request);
   const auto describe = [&](int index, v1::PrefillTarget* target) {
-    const v1::Register& info = states[index]->info;
+    const v1::Register& info = choice.states[static_cast<size_t>(index)]->info;
     request.prefill_workers.emplace(info.worker_id(), info.incarnation());
     target->set_worker_id(info.worker_id());
     target->set_incarnation(info.incarnation());
@@ -359,14 +355,13 @@ Status Router::Impl::Dispatch(Request& request, const Choice& choice) {
   };
   if (placement.prefill >= 0) {
     describe(placement.prefill, generate.mutable_prefill());
-    for (int other : placement.fallbacks) describe(other, generate.add_prefill_fallbacks());
+    for (const int other : placement.fallbacks) describe(other, generate.add_prefill_fallbacks());
   }
   DescribePull(request, choice, &generate);
-  if (Status sent = Offer(request, decode, std::move(generate)); !sent) {
-    request.wire_id = 0;
-    return sent;
-  }
-  ++next_wire;
+  return generate;
+}
+
+void Router::Impl::EnterPlaced(Request& request, WorkerState& decode) {
   request.worker = decode.info.worker_id();
   request.preemptions_before = request.preemptions;
   request.drafts_before = request.drafts;
@@ -374,62 +369,101 @@ Status Router::Impl::Dispatch(Request& request, const Choice& choice) {
   by_wire[request.wire_id] = request.id;
   LeaveQueue(request);
   FairShare::Charge(request.account, static_cast<int64_t>(request.length()));
-  const bool yields = YieldsAt(request, now);
-  if (!yields && Yields(request.spec.tenant.service_class)) aged.insert(request.id);
+  if (Yields(request.spec.tenant.service_class) && !YieldsAt(request, request.dispatched))
+    aged.insert(request.id);
   decode.attempts.insert(request.wire_id);
   ++decode.requests_sent;
   request_timers.Set(request.id.value, request.deadline + options.deadline_grace);
+}
 
-  // Who pulls will have it.
-  const int32_t pulled = placement.pull.tokens;
-  const bool remote = placement.prefill >= 0;
-  const WorkerView on_decode = WithPrefix(views[placement.decode], remote ? 0 : pulled);
-  const auto tokens = static_cast<int64_t>(request.length());
+RouteDecision Router::Impl::RouteOf(const Request& request, const Choice& choice) const {
+  const Placement& placement = choice.placement;
   RouteDecision route;
   route.decode_worker = request.worker;
   route.reason = placement.reason;
   route.predicted_ttft_ms = placement.ttft_ms;
-  request.placed = placement;
-  // Placements are compared by their means; who asks is told what half of all answers keep.
-  if (placement.step_ms > 0) request.placed.tpot_ms = pool.tpot.Median(placement.step_ms, now);
   route.predicted_tpot_ms = request.placed.tpot_ms;
-  route.cached_tokens_decode = static_cast<uint32_t>(views[placement.decode].cached_tokens);
+  route.cached_tokens_decode =
+      static_cast<uint32_t>(choice.views[static_cast<size_t>(placement.decode)].cached_tokens);
   route.pull_worker = request.pulls_from;
   route.pull_tokens = static_cast<uint32_t>(placement.pull.tokens);
-  if (placement.pull.holder >= 0) {
-    const int puller = placement.prefill >= 0 ? placement.prefill : placement.decode;
-    pull_rates.Started(views[placement.pull.holder], views[puller], now);
-  }
-  int64_t cached = on_decode.cached_tokens;
-  const int32_t known =
-      KnownTokens(remote ? WithPrefix(views[placement.prefill], pulled) : on_decode);
-
   if (placement.prefill >= 0) {
-    const WorkerView& on_prefill = views[placement.prefill];
+    const WorkerView& on_prefill = choice.views[static_cast<size_t>(placement.prefill)];
     route.prefill_worker = on_prefill.worker_id;
     route.cached_tokens_prefill = static_cast<uint32_t>(on_prefill.cached_tokens);
-    cached = std::max<int64_t>(cached, on_prefill.cached_tokens);
-    states[placement.prefill]->Charge(now, PromptWork::Of(known, tokens - 1 - known), 0, 0, yields);
+  }
+  return route;
+}
+
+void Router::Impl::ChargeWorkers(Request& request, const Choice& choice) {
+  const Placement& placement = choice.placement;
+  const Instant now = request.dispatched;
+  const bool remote = placement.prefill >= 0;
+  const auto at = static_cast<size_t>(remote ? placement.prefill : placement.decode);
+  if (placement.pull.holder >= 0) {
+    pull_rates.Started(choice.views[static_cast<size_t>(placement.pull.holder)], choice.views[at],
+                       now);
+  }
+  WorkerState& computes = *choice.states[at];
+  WorkerState& decode = *choice.states[static_cast<size_t>(placement.decode)];
+  // Who pulls will have it.
+  const WorkerView view = WithPrefix(choice.views[at], placement.pull.tokens);
+  const auto tokens = static_cast<int64_t>(request.length());
+  const int32_t known = KnownTokens(view);
+  const bool yields = YieldsAt(request, now);
+  if (remote) {
+    computes.Charge(now, PromptWork::Of(known, tokens - 1 - known), 0, 0, yields);
     decode.Charge(now, {}, tokens, 1, yields);
   } else {
     const PromptWork work = PromptWork::Of(known, tokens - known);
     decode.Charge(now, work, tokens, 1, yields);
-    const double chunks = std::ceil(static_cast<double>(work.tokens) / on_decode.chunk_tokens);
-    prompt_steps.Add(now, chunks);
-    prompt_ms.Add(now,
-                  on_decode.cost.PromptMs(work, on_decode.chunk_tokens, on_decode.RunningBeside()));
+    const double ms = PromptMs(view, work);
+    prompt_steps.Add(now, std::ceil(static_cast<double>(work.tokens) / view.chunk_tokens));
+    prompt_ms.Add(now, ms);
+    prompt_delay_ms.Add(now, AddedMs(view, work, ms));
   }
-  Promise(request, *states[placement.prefill >= 0 ? placement.prefill : placement.decode]);
-  if (!request.spec.answer_key.empty()) keyed.try_emplace(AnswerName(request.spec), request.id);
+  Promise(request, computes);
+}
+
+void Router::Impl::CountPlaced(const Request& request, const Choice& choice) {
+  const Placement& placement = choice.placement;
   metrics.CountRoute(placement.reason);
   if (options.pulls != PrefixPulls::kOff) metrics.CountPull(placement.pull.verdict);
-  const bool repeats = placement.reason == route_reason::kRepeat;
-  if (!repeats) metrics.CountPrefix(tokens, cached);
-  if (request.placements == 1 && !repeats) {
-    if (!yields) arrivals.Add(now);
-    totals.placed_tokens += static_cast<uint64_t>(tokens);
-    totals.uncached_tokens += static_cast<uint64_t>(std::max<int64_t>(0, tokens - cached));
+  if (placement.reason == route_reason::kRepeat) return;
+  const bool remote = placement.prefill >= 0;
+  const auto tokens = static_cast<int64_t>(request.length());
+  const WorkerView& decode = choice.views[static_cast<size_t>(placement.decode)];
+  int64_t cached = WithPrefix(decode, remote ? 0 : placement.pull.tokens).cached_tokens;
+  if (remote) {
+    const WorkerView& prefill = choice.views[static_cast<size_t>(placement.prefill)];
+    cached = std::max<int64_t>(cached, prefill.cached_tokens);
   }
+  metrics.CountPrefix(tokens, cached);
+  if (request.placements != 1) return;
+  if (!YieldsAt(request, request.dispatched)) arrivals.Add(request.dispatched);
+  totals.placed_tokens += static_cast<uint64_t>(tokens);
+  totals.uncached_tokens += static_cast<uint64_t>(std::max<int64_t>(0, tokens - cached));
+}
+
+Status Router::Impl::Dispatch(Request& request, const Choice& choice) {
+  const Placement& placement = choice.placement;
+  WorkerState& decode = *choice.states[static_cast<size_t>(placement.decode)];
+  request.dispatched = clock->Now();
+  request.wire_id = next_wire;
+  if (Status sent = Offer(request, decode, GenerateFor(request, choice)); !sent) {
+    request.wire_id = 0;
+    return sent;
+  }
+  ++next_wire;
+  EnterPlaced(request, decode);
+  request.placed = placement;
+  // Placements are compared by their means; who asks is told what half of all answers keep.
+  if (placement.step_ms > 0)
+    request.placed.tpot_ms = pool.tpot.Median(placement.step_ms, request.dispatched);
+  ChargeWorkers(request, choice);
+  if (!request.spec.answer_key.empty()) keyed.try_emplace(AnswerName(request.spec), request.id);
+  CountPlaced(request, choice);
+  const RouteDecision route = RouteOf(request, choice);
   RequestObserver* observer = request.observer;
   LogInfo("request placed", {{"request", request.spec.trace_id},
                              {"choice", request.spec.choice},
@@ -437,7 +471,7 @@ Status Router::Impl::Dispatch(Request& request, const Choice& choice) {
                              {"prefill", route.prefill_worker},
                              {"pull", route.pull_worker},
                              {"reason", route.reason},
-                             {"tokens", tokens}});
+                             {"tokens", static_cast<int64_t>(request.length())}});
   observer->OnRouted(route);
   return {};
 }

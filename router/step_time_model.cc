@@ -9,6 +9,13 @@ namespace {
 constexpr uint64_t kMaxDurationNs = 600'000'000'000;
 // So many samples say more than what other workers' do.
 constexpr uint64_t kEnough = 64;
+// Devices differ by no more than that from the prior.
+constexpr double kMostScale = 1000;
+constexpr double kScaleWeight = 0.2;
+
+// Of what is fitted: see LinearFit.
+constexpr LinearFit<3>::Vector kDecodeTypical = {1.0, 10.0, 10'000.0};
+constexpr LinearFit<5>::Vector kPrefillTypical = {1.0, 100.0, 100'000.0, 10.0, 10'000.0};
 
 }  // namespace
 
@@ -22,22 +29,38 @@ double StepCost::PromptMs(const PromptWork& work, int32_t chunk, const StepShape
   return steps * StepMs(mean);
 }
 
+StepTimeModel::DecodeFit::Vector StepTimeModel::DecodePrior(const StepCost& prior, double scale) {
+  const StepCost::Decode& d = prior.decode;
+  return {scale * d.base_ms, scale * d.per_row_ms, scale * d.per_context_ms};
+}
+
+StepTimeModel::PrefillFit::Vector StepTimeModel::PrefillPrior(const StepCost& prior, double scale) {
+  const StepCost::Prefill& p = prior.prefill;
+  return {scale * p.base_ms, scale * p.per_token_ms, scale * p.per_prefill_context_ms,
+          scale * p.per_row_ms, scale * p.per_context_ms};
+}
+
 StepTimeModel::StepTimeModel(const StepCost& prior)
-    : decode_({prior.decode.base_ms, prior.decode.per_row_ms, prior.decode.per_context_ms},
-              {1.0, 10.0, 10'000.0}),
-      prefill_(
-          {prior.prefill.base_ms, prior.prefill.per_token_ms, prior.prefill.per_prefill_context_ms,
-           prior.prefill.per_row_ms, prior.prefill.per_context_ms},
-          {1.0, 100.0, 100'000.0, 10.0, 10'000.0}) {}
+    : prior_(prior),
+      decode_(DecodePrior(prior, 1), kDecodeTypical),
+      prefill_(PrefillPrior(prior, 1), kPrefillTypical) {}
 
 void StepTimeModel::Observe(const StepShape& shape, uint64_t duration_ns) {
   if (duration_ns == 0 || duration_ns > kMaxDurationNs) return;
+  const bool prompts = shape.prefill_tokens > 0;
+  if (!prompts && shape.decode_rows <= 0) return;
   const double ms = static_cast<double>(duration_ns) * 1e-6;
-  if (shape.prefill_tokens > 0) {
+  const double ratio = std::clamp(ms / prior_.StepMs(shape), 1 / kMostScale, kMostScale);
+  double& scale = prompts ? prefill_scale_ : decode_scale_;
+  const bool first = (prompts ? prefill_.samples() : decode_.samples()) == 0;
+  scale = first ? ratio : scale + kScaleWeight * (ratio - scale);
+  if (prompts) {
+    if (first) prefill_ = {PrefillPrior(prior_, ratio), kPrefillTypical};
     prefill_.Observe(
         {1.0, shape.prefill_tokens, shape.prefill_context, shape.decode_rows, shape.decode_context},
         ms);
-  } else if (shape.decode_rows > 0) {
+  } else {
+    if (first) decode_ = {DecodePrior(prior_, ratio), kDecodeTypical};
     decode_.Observe({1.0, shape.decode_rows, shape.decode_context}, ms);
   }
 }
@@ -46,11 +69,21 @@ bool StepTimeModel::Settled(bool only_prefills) const {
   return prefill_.samples() >= kEnough && (only_prefills || decode_.samples() >= kEnough);
 }
 
+StepTimeModel::DecodeFit::Vector StepTimeModel::DecodeTerms() const {
+  if (decode_.samples() > 0) return decode_.Coefficients();
+  return DecodePrior(prior_, prefill_scale_);
+}
+
+StepTimeModel::PrefillFit::Vector StepTimeModel::PrefillTerms() const {
+  if (prefill_.samples() > 0) return prefill_.Coefficients();
+  return PrefillPrior(prior_, decode_scale_);
+}
+
 StepCost StepTimeModel::Cost() const { return CostWith(*this); }
 
 StepCost StepTimeModel::CostWith(const StepTimeModel& others) const {
-  const auto& d = (decode_.samples() < kEnough ? others : *this).decode_.Coefficients();
-  const auto& p = (prefill_.samples() < kEnough ? others : *this).prefill_.Coefficients();
+  const auto d = (decode_.samples() < kEnough ? others : *this).DecodeTerms();
+  const auto p = (prefill_.samples() < kEnough ? others : *this).PrefillTerms();
   return {{d[0], d[1], d[2]}, {p[0], p[1], p[2], p[3], p[4]}};
 }
 

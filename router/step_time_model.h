@@ -53,6 +53,8 @@ struct StepCost {
   double PromptMs(const PromptWork& work, int32_t chunk, const StepShape& beside) const;
 };
 
+// A prior says how costs compare, not what they are: the first step of a kind scales its prior, and
+// what was learnt of one kind that of the other, until it is seen.
 class StepTimeModel {
  public:
   StepTimeModel() : StepTimeModel(StepCost{}) {}
@@ -68,8 +70,18 @@ class StepTimeModel {
   uint64_t samples() const { return decode_.samples() + prefill_.samples(); }
 
  private:
-  LinearFit<3> decode_;
-  LinearFit<5> prefill_;
+  using DecodeFit = LinearFit<3>;
+  using PrefillFit = LinearFit<5>;
+  static DecodeFit::Vector DecodePrior(const StepCost& prior, double scale);
+  static PrefillFit::Vector PrefillPrior(const StepCost& prior, double scale);
+  DecodeFit::Vector DecodeTerms() const;
+  PrefillFit::Vector PrefillTerms() const;
+
+  StepCost prior_;
+  DecodeFit decode_;
+  PrefillFit prefill_;
+  double decode_scale_ = 1;  // of steps over what their prior says
+  double prefill_scale_ = 1;
 };
 
 }  // namespace aisp

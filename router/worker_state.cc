@@ -15,6 +15,7 @@ constexpr double kAlonePerS = 0.01;
 
 // Steps that tell what workers cost.
 constexpr uint64_t kKnown = 32;
+constexpr uint64_t kKnownAtWork = 4;
 
 constexpr size_t kMostTakenAway = 64;
 
@@ -265,7 +266,9 @@ void WorkerState::SetView(Instant now, const PoolModel& pool, bool yields, Worke
   view->tpot_extra = pool.tpot_extra_ms.At(now);
   view->tpot_margin = pool.margin.value();
   view->queued_prompts = queued_prompts + others_prompts;
-  view->known = pool.steps.samples() >= kKnown;
+  // A few steps are enough for a worker that has something to do, or a whole burst would be sent to
+  // it before it has told of many. One that has nothing to do is tried.
+  view->known = pool.steps.samples() >= (view->rows > 0 ? kKnownAtWork : kKnown);
 }
 
 WorkerStatus WorkerState::Describe(const PoolModel& pool) const {

@@ -57,6 +57,19 @@ TEST(Capacity, WhatIsCachedNeedsNoPrefill) {
             2 * Headroom(LoadOf(10, 6000, 128), card, {0, 4}, {1500, 12}));
 }
 
+// As much computing for as many tokens: of few long prompts some streams have two beside them,
+// where of many short ones all have about as many.
+TEST(Capacity, FewLongPromptsBesideStreamsCostMoreThanManyShortOnes) {
+  Machine card = Card();
+  card.cost.prefill.per_prefill_context_ms = 0;
+  card.chunk_tokens = 1024;
+  const double small = Headroom(LoadOf(32, 1024, 32), card, {0, 4}, {5000, 12});
+  const double large = Headroom(LoadOf(4, 8192, 256), card, {0, 4}, {5000, 12});
+  const double few = Headroom(LoadOf(4, 8192, 32), card, {0, 4}, {5000, 12});
+  EXPECT_LT(few, 0.9 * small);
+  EXPECT_LT(few, 0.9 * large);
+}
+
 // Workers that do what they are asked, some time later.
 class Fleet {
  public:

@@ -129,9 +129,10 @@ TEST_F(Classes, AnInteractiveRequestTakesTheRowsOfBatchThatItsTpotWants) {
   busy.set_yielding_rows(static_cast<uint32_t>(sent));
   busy.set_yielding_blocks(20);
   h.Report(d, busy);
-  h.Advance(10ms);
   int cancelled = 0;
   for (int i = 0; i < 9; ++i) {
+    // All at once their prompts would be more than a worker computes.
+    h.Advance(100ms);
     RouterRequest request = Of(ServiceClass::kInteractive, "interactive");
     request.objective.tpot_ms = 50;
     const auto taken = Submit(request);

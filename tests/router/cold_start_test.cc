@@ -69,5 +69,48 @@ TEST(ColdStart, WorkersOfWhichNobodyKnowsAnythingShareABurst) {
   }
 }
 
+// It said what four long steps took: a burst behind them is not sent to it on the ground that no
+// more is known.
+TEST(ColdStart, WhatAFewStepsSayCountsWhereThereIsWork) {
+  RouterHarness h;
+  const LinkId d = h.AddDecode("a");
+  v1::Telemetry first = h.ReadyTelemetry();
+  first.set_running(2);
+  first.set_queued_prefill_tokens(8000);
+  first.set_queued_prefill_context(8000 * 2000);
+  for (int i = 0; i < 4; ++i) {
+    v1::StepSample* sample = first.add_steps();
+    sample->set_prefill_tokens(512);
+    sample->set_prefill_context(512 * 513 / 2);
+    sample->set_duration_ns(500'000'000);
+  }
+  h.Report(d, first);
+  RecordingObserver refused, taken;
+  RouterRequest late = Fresh(h, 1);
+  late.objective = {1000, 0};
+  EXPECT_FALSE(h.Submit(std::move(late), &refused));
+  RouterRequest patient = Fresh(h, 2);
+  patient.objective = {60'000, 0};
+  EXPECT_TRUE(h.Submit(std::move(patient), &taken));
+}
+
+// The same steps, and nothing to do: how long it takes is tried.
+TEST(ColdStart, AWorkerWithoutWorkIsTriedHoweverSlowItsFirstStepsWere) {
+  RouterHarness h;
+  const LinkId d = h.AddDecode("a");
+  v1::Telemetry first = h.ReadyTelemetry();
+  for (int i = 0; i < 4; ++i) {
+    v1::StepSample* sample = first.add_steps();
+    sample->set_prefill_tokens(512);
+    sample->set_prefill_context(512 * 513 / 2);
+    sample->set_duration_ns(5'000'000'000);
+  }
+  h.Report(d, first);
+  RecordingObserver taken;
+  RouterRequest request = Fresh(h, 1);
+  request.objective = {1000, 0};
+  EXPECT_TRUE(h.Submit(std::move(request), &taken));
+}
+
 }  // namespace
 }  // namespace aisp

@@ -63,6 +63,23 @@ TEST(StepTimeModel, LearnsTheCostsOfAFastAndOfASlowWorker) {
   ExpectClose(b, slow, 0.05);
 }
 
+// A device that nobody knows yet: its first steps say how far the prior is off.
+TEST(StepTimeModel, AFewStepsOfOneKindSayHowSlowTheOtherIs) {
+  const Truth slow{40, 0.25, 1.2e-5, 0.6, 6e-4};
+  const StepShape prompt{2048, 2048.0 * 2049 / 2, 0, 0}, decode{0, 0, 20, 11000};
+  StepTimeModel model;
+  for (int i = 0; i < 3; ++i) model.Observe(prompt, static_cast<uint64_t>(slow.Ms(prompt) * 1e6));
+  EXPECT_NEAR(model.Cost().StepMs(prompt), slow.Ms(prompt), 0.05 * slow.Ms(prompt));
+  EXPECT_GT(model.Cost().StepMs(decode), 0.2 * slow.Ms(decode));
+  EXPECT_LT(model.Cost().StepMs(decode), 5 * slow.Ms(decode));
+  // The first of its own kind says more.
+  model.Observe(decode, static_cast<uint64_t>(slow.Ms(decode) * 1e6));
+  EXPECT_NEAR(model.Cost().StepMs(decode), slow.Ms(decode), 0.05 * slow.Ms(decode));
+  const StepShape more{0, 0, 80, 44000};
+  EXPECT_GT(model.Cost().StepMs(more), 0.5 * slow.Ms(more));
+  EXPECT_LT(model.Cost().StepMs(more), 2 * slow.Ms(more));
+}
+
 TEST(StepTimeModel, StepsWithPromptsMayHaveABaseOfTheirOwn) {
   StepTimeModel model;
   SplitMix64 random(11);
@@ -114,13 +131,15 @@ TEST(StepTimeModel, OutliersDoNotMoveTheFitFar) {
   ExpectClose(model, truth, 0.25);
 }
 
+// Times what the first step said of this device.
 TEST(StepTimeModel, DirectionsThatAreNeverSeenKeepThePrior) {
   StepTimeModel model;
   const StepShape prompt{256, 256 * 257 / 2.0, 0, 0};
+  const double scale = 20 / StepCost{}.StepMs(prompt);
   for (int i = 0; i < 20000; ++i) model.Observe(prompt, 20'000'000);
   const StepCost cost = model.Cost();
-  EXPECT_DOUBLE_EQ(cost.prefill.per_row_ms, StepCost{}.prefill.per_row_ms);
-  EXPECT_DOUBLE_EQ(cost.decode.base_ms, StepCost{}.decode.base_ms);
+  EXPECT_DOUBLE_EQ(cost.prefill.per_row_ms, scale * StepCost{}.prefill.per_row_ms);
+  EXPECT_DOUBLE_EQ(cost.decode.base_ms, scale * StepCost{}.decode.base_ms);
   EXPECT_NEAR(cost.StepMs(prompt), 20, 0.5);
 }
 

@@ -127,6 +127,17 @@ TEST_F(Planned, ASplitFleetServesAsMuchAsOneThatDoesEverything) {
   }
 }
 
+// What rows beside prompts cost was put together of two workers' fits, by which one that does
+// everything seemed to be slow.
+TEST_F(Planned, ALoadThatOnlyTwoDecodeWorkersServeMakesThePrefillWorkerOne) {
+  const Objective limits{300, 12};
+  Traffic traffic;
+  traffic.Add(56, 60, 1024, 256);
+  const Outcome outcome = Play(With(1, 1, limits), traffic, limits);
+  EXPECT_EQ(RolesAt(outcome, 20).decode, 2) << RolesOf(outcome);
+  EXPECT_EQ(RolesAt(outcome, 55).decode, 2) << RolesOf(outcome);
+}
+
 TEST_F(Planned, TheBudgetHoldsAndWhatIsNotNeededIsParked) {
   Traffic traffic;
   traffic.Add(20, 150, 1024, 64);
