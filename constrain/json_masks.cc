@@ -100,12 +100,7 @@ void JsonMasks::TextTokens(const JsonState& state, Arena* arena, TokenMask* mask
     }
   }
   if (!scalar.keeps_text) return;
-  for (const SeenText* s = state.top->seen; s != nullptr; s = s->before) {
-    std::string_view text(s->text, s->length);
-    if (scalar.kind == Scalar::Kind::kString) {
-      if (text.empty() || text[0] != '"') continue;
-      text.remove_prefix(1);
-    }
+  for (const std::string_view text : JsonMachine::TakenTexts(state)) {
     if (text.starts_with(prefix)) Correct(state, text.substr(prefix.size()), arena, mask);
   }
   const bool name = scalar.kind == Scalar::Kind::kName;

@@ -134,31 +134,9 @@ int32_t SchemaTypes::MergeArrays(const Conjunction& all) {
   rules.reserve(held.size());
   for (const Atom& atom : held) rules.push_back(&atom);
   for (size_t i = 0; i < prefix; ++i) shape.prefix.push_back(ItemWays(ItemAt(all, i), i, rules));
-  const ExprId rest = ItemAt(all, prefix);
-  shape.rest = ItemWays(rest, prefix, rules);
-  if (shape.unique && (shape.max == kNoLimit || shape.max > 1)) {
-    const bool scalars = Expand(rest, JsonType::kArray, false).empty() &&
-                         Expand(rest, JsonType::kObject, false).empty() &&
-                         Expand(rest, JsonType::kNumber, false).empty();
-    const Alternatives& strings = Expand(rest, JsonType::kString, false);
-    bool limited = false, few = strings.size() > 1;
-    for (const Conjunction& conjunction : strings) {
-      for (const AtomId id : conjunction) {
-        const Atom& atom = AtomAt(id);
-        const bool language = atom.kind == Atom::Kind::kLanguage;
-        limited = limited || !language;
-        few = few || language || (atom.kind == Atom::Kind::kMaxLength && atom.count == 0);
-      }
-    }
-    if (prefix > 0 || !rules.empty() || !scalars) {
-      Refuse("uniqueItems", "only of items that are strings, booleans or null");
-    } else if (limited && few) {
-      // What is left can be counted only where the limits are part of the language.
-      counted_.emplace(TypeOf(rest), rest);
-    }
-  } else {
-    shape.unique = false;
-  }
+  shape.rest = ItemWays(ItemAt(all, prefix), prefix, rules);
+  shape.unique = shape.unique && (shape.max == kNoLimit || shape.max > 1);
+  if (shape.unique) unique_at_[index] = at_;
   g_.arrays[static_cast<size_t>(index)] = std::move(shape);
   return index;
 }

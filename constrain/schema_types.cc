@@ -9,7 +9,6 @@ namespace {
 constexpr size_t kMaxAlternatives = 256;
 constexpr size_t kMaxProduct = 4096;
 constexpr int kMaxLookDepth = 12;
-constexpr int32_t kMaxCountedLength = 1000;
 
 constexpr JsonType kAllTypes[] = {JsonType::kNull,   JsonType::kBool,  JsonType::kNumber,
                                   JsonType::kString, JsonType::kArray, JsonType::kObject};
@@ -50,13 +49,13 @@ bool SchemaTypes::Build(ExprId root) {
     BuildType(static_cast<TypeId>(i), open_[i]);
     if (!InTime() || failed_) return false;
   }
-  for (const auto& [id, expr] : counted_) {
-    if (failed_ || !InTime()) return false;
-    JsonTypeShapes& type = g_.types[static_cast<size_t>(id)];
-    type.strings.clear();
-    BuildCountedStrings(Expand(expr, JsonType::kString, false), &type);
-  }
   g_.KeepInhabited();
+  for (const auto& [id, pointer] : unique_at_) {
+    const ArrayShape& shape = g_.arrays[static_cast<size_t>(id)];
+    if (!shape.inhabited || !shape.unsure) continue;
+    at_ = pointer;
+    Refuse("uniqueItems", "whether there are enough different items cannot be told");
+  }
   return InTime() && !failed_;
 }
 
@@ -115,34 +114,6 @@ void SchemaTypes::BuildStrings(const Alternatives& ways, JsonTypeShapes* type) {
   }
   if (plain.empty()) return;
   Automaton* automaton = g_.AutomatonOf(g_.languages.Union(plain));
-  if (automaton->start() != Automaton::kDead) type->strings.push_back({automaton, 0, kNoLimit});
-}
-
-// As one language, limits and all.
-void SchemaTypes::BuildCountedStrings(const Alternatives& ways, JsonTypeShapes* type) {
-  std::vector<TermId> all;
-  for (const Conjunction& way : ways) {
-    std::vector<TermId> parts;
-    int32_t min = 0, max = Languages::kUnbounded;
-    for (const AtomId id : way) {
-      const Atom& atom = AtomAt(id);
-      if (atom.kind == Atom::Kind::kLanguage) {
-        parts.push_back(atom.language);
-      } else if (atom.kind == Atom::Kind::kMinLength) {
-        min = std::max(min, atom.count);
-      } else {
-        max = max == Languages::kUnbounded ? atom.count : std::min(max, atom.count);
-      }
-    }
-    if (min > kMaxCountedLength || max > kMaxCountedLength) {
-      Refuse("uniqueItems", "of strings with a limit of more than 1000 code points");
-      return;
-    }
-    parts.push_back(g_.languages.Length(min, max));
-    if (max == Languages::kUnbounded || min <= max) all.push_back(g_.languages.Intersect(parts));
-  }
-  if (all.empty()) return;
-  Automaton* automaton = g_.AutomatonOf(g_.languages.Union(all));
   if (automaton->start() != Automaton::kDead) type->strings.push_back({automaton, 0, kNoLimit});
 }
 

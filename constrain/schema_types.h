@@ -36,7 +36,6 @@ class SchemaTypes {
   TypeId TypeOf(ExprId expr);
   void BuildType(TypeId id, ExprId expr);
   void BuildStrings(const Alternatives& ways, JsonTypeShapes* type);
-  void BuildCountedStrings(const Alternatives& ways, JsonTypeShapes* type);
   // Which conjunctions make up `expr` (or its opposite) for values of `type`.
   const Alternatives& Expand(ExprId expr, JsonType type, bool negated);
   Alternatives ExpandAtom(AtomId atom, JsonType type, bool negated);
@@ -90,7 +89,7 @@ class SchemaTypes {
   std::unordered_map<ExprId, Answer> may_hold_;
   std::map<std::pair<JsonType, Conjunction>, bool> conjunction_may_hold_;
   std::map<Conjunction, int32_t> array_ids_, object_ids_;
-  std::map<TypeId, ExprId> counted_;  // whose strings are counted, limits of length included
+  std::map<int32_t, std::string> unique_at_;  // arrays of unique items: JSON pointers
   int depth_ = 0;
 };
 
