@@ -91,6 +91,7 @@ struct ArrayShape {
   int32_t min = 0, max = kNoLimit;
   std::vector<ContainsRule> rules;
   bool unique = false;
+  bool few = false;     // unique, and items of some place may run out
   bool unsure = false;  // unique, and whether enough different items exist cannot be told
   bool inhabited = false;
 

@@ -8,8 +8,8 @@
 namespace aisp {
 namespace {
 
-constexpr size_t kManyValues = 1000;     // listed one by one
-constexpr size_t kMostItems = 10'000;   // of numbers; those of wider ranges do not run out
+constexpr size_t kManyValues = 1000;   // listed one by one
+constexpr size_t kMostItems = 10'000;  // of numbers; those of wider ranges do not run out
 
 // The different values of a type that has finitely many.
 class ValueList {
@@ -29,7 +29,8 @@ class ValueList {
     }
     for (const StringShape& shape : type.strings) {
       Automaton& automaton = *shape.automaton;
-      if (shape.max == kNoLimit && (!automaton.Analyse() || automaton.IsInfinite(automaton.start())))
+      if (shape.max == kNoLimit &&
+          (!automaton.Analyse() || automaton.IsInfinite(automaton.start())))
         return More();
       const auto texts = ListTexts(&automaton, automaton.start(), shape.min, shape.max, limit_);
       if (!texts) return More();
@@ -69,8 +70,8 @@ class ValueList {
   }
 
   // Every text of `open` with every one of `next` behind it.
-  static std::vector<std::string> Join(const std::vector<std::string>& open, const std::string& name,
-                                       const std::set<std::string>& next) {
+  static std::vector<std::string> Join(const std::vector<std::string>& open,
+                                       const std::string& name, const std::set<std::string>& next) {
     std::vector<std::string> out;
     for (const std::string& text : open) {
       for (const std::string& value : next) out.push_back(text + name + value + ",");
@@ -190,8 +191,11 @@ bool JsonGrammar::LimitUnique() {
 // Unique items end when every value was used.
 bool JsonGrammar::LimitUnique(ArrayShape* shape, std::vector<uint8_t>* marks) {
   const auto endless = [&](const ValueWay& way) { return IsEndless(way.type, marks); };
+  shape->few = !std::all_of(shape->rest.begin(), shape->rest.end(), endless);
+  for (const auto& ways : shape->prefix)
+    shape->few = shape->few || !std::all_of(ways.begin(), ways.end(), endless);
   if (shape->prefix.empty() && shape->rules.empty()) {
-    if (shape->rest.empty() || endless(shape->rest[0])) return false;
+    if (!shape->few || shape->rest.empty()) return false;
     ValueList values(*this, kManyValues);
     if (!values.Add(shape->rest[0].type)) {
       shape->unsure = shape->min > static_cast<int32_t>(values.more() ? kManyValues : 1);

@@ -186,9 +186,9 @@ bool JsonMachine::CloseContainer(const Level& level, Arena* arena, JsonState* to
     for (const Part* p = level.parts; p != nullptr; p = p->before)
       members.push_back({p->name, p->value});
     std::reverse(members.begin(), members.end());
-    value = MakeContainer(level.kind == Level::Kind::kObject ? ReadValue::Kind::kObject
-                                                             : ReadValue::Kind::kArray,
-                          std::move(members), arena);
+    value = MakeContainer(
+        level.kind == Level::Kind::kObject ? ReadValue::Kind::kObject : ReadValue::Kind::kArray,
+        std::move(members), arena);
   }
   return Complete(below, survivors, value, arena, to);
 }
@@ -313,13 +313,15 @@ bool JsonMachine::Open(const Level& level, bool object, Arena* arena, JsonState*
   next.below = &level;
   next.depth = static_cast<uint16_t>(level.depth + 1);
   next.kind = object ? Level::Kind::kObject : Level::Kind::kArray;
-  next.unique = !object && std::any_of(alts.begin(), alts.end(), [this](const ContainerAlt& alt) {
-    return Array(alt).unique;
-  });
+  next.few = level.few;
+  for (size_t i = 0; i < alts.size() && !object; ++i) {
+    next.unique = next.unique || Array(alts[i]).unique;
+    next.few = next.few || Array(alts[i]).few;
+  }
   next.keeps_parts = level.keeps_parts || next.unique;
   if (level.keeps_parts) {
-    next.rivals = RivalsInside(
-        level, object ? ReadValue::Kind::kObject : ReadValue::Kind::kArray, arena);
+    next.rivals =
+        RivalsInside(level, object ? ReadValue::Kind::kObject : ReadValue::Kind::kArray, arena);
   }
   next.at = Level::At::kOpen;
   next.num_alts = static_cast<uint16_t>(alts.size());

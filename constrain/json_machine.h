@@ -88,6 +88,7 @@ struct Level {
   Kind kind;
   At at;
   bool unique;       // an array some alternative of which wants unique items
+  bool few;          // whose items may run out, here or around it
   bool keeps_parts;  // so do this one or one around it
   uint16_t depth;    // levels below
   uint16_t num_alts, num_slots;
@@ -147,8 +148,7 @@ class JsonMachine {
   JsonState Start(Arena* arena);
   // False when `byte` may not follow.
   bool Step(const JsonState& from, uint8_t byte, Arena* arena, JsonState* to) {
-    return StepAny(from, byte, arena, to) &&
-           (!to->top->keeps_parts || CanBecomeNew(*to, arena));
+    return StepAny(from, byte, arena, to) && (!to->top->keeps_parts || CanBecomeNew(*to, arena));
   }
   // The text is a whole valid instance.
   bool IsWhole(const JsonState& state) {

@@ -295,9 +295,8 @@ bool JsonMachine::EndText(const JsonState& from, Arena* arena, JsonState* to) {
   }
   if (slots.Empty()) return false;
   const ReadValue* value =
-      level.keeps_parts
-          ? MakeScalar(ReadValue::Kind::kString, TextOf(from.scalar->text), arena)
-          : nullptr;
+      level.keeps_parts ? MakeScalar(ReadValue::Kind::kString, TextOf(from.scalar->text), arena)
+                        : nullptr;
   return Complete(level, slots, value, arena, to);
 }
 

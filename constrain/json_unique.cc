@@ -3,8 +3,8 @@
 // (`rivals`), the machine takes no byte that leads there.
 //
 // What a value may still become is looked for from where it stands: a scalar that is none of the
-// rivals' makes the item new whatever follows; one that is theirs leaves fewer rivals. So the search
-// follows texts that were read and is short.
+// rivals' makes the item new whatever follows; one that is theirs leaves fewer rivals. So the
+// search follows texts that were read and is short.
 #include <algorithm>
 #include <optional>
 
@@ -15,7 +15,8 @@
 namespace aisp {
 namespace {
 
-constexpr int kMaxTries = 2000;  // places looked at for one byte
+constexpr int kMaxTries = 2000;      // places looked at for one byte
+constexpr size_t kManyTexts = 1000;  // under a limit of length and an escape: not counted further
 
 const Rivals* SetOf(const Rivals* sets, uint16_t base) {
   while (sets != nullptr && sets->base != base) sets = sets->outer;
@@ -108,9 +109,39 @@ bool HasMoreTexts(const ScalarAlt& alt, size_t limit, const std::optional<Range>
     const int32_t max = shape.max == kNoLimit ? kNoLimit : shape.max - alt.length;
     return !ListTexts(&automaton, alt.state, shape.min - alt.length, max, limit);
   }
-  if (shape.max != kNoLimit || !automaton.Analyse()) return true;  // for the moment of an escape
-  const auto count = automaton.CountWithin(alt.state, open->lo, open->hi);
-  return !count || *count > limit;
+  if (IsEndless(alt)) {
+    if (shape.max != kNoLimit || !automaton.Analyse()) return true;
+    const auto count = automaton.CountWithin(alt.state, open->lo, open->hi);
+    return !count || *count > limit;
+  }
+  const int32_t max = shape.max == kNoLimit ? kNoLimit : shape.max - alt.length;
+  const auto texts = ListTexts(&automaton, alt.state, shape.min - alt.length, max, kManyTexts);
+  if (!texts) return true;
+  const auto within = std::count_if(texts->begin(), texts->end(), [&](const std::string& text) {
+    return GoesOn(text, "", open);
+  });
+  return static_cast<size_t>(within) > limit;
+}
+
+bool Takes(const NumberSpec& spec, const std::string& text) {
+  return (spec.IsUnbounded() && !spec.integer) || spec.Accepts(text);
+}
+
+// False only where no spelling of the number (a NormalNumber) begins with `text`: it has other
+// digits in front.
+bool MaySpell(std::string_view text, std::string_view number) {
+  const auto digits_of = [](std::string_view from, std::string* out) {
+    for (const char c : from.substr(0, from.find_first_of("eE"))) {
+      if (c != '-' && c != '.' && (c != '0' || !out->empty())) out->push_back(c);
+    }
+  };
+  if (text.starts_with('-') != number.starts_with('-') && number != "0") return false;
+  std::string begun, whole;
+  digits_of(text, &begun);
+  digits_of(number, &whole);
+  // Zeros may follow the digits of a number.
+  if (begun.size() > whole.size()) whole.resize(begun.size(), '0');
+  return whole.starts_with(begun);
 }
 
 // Whether a number without any limit can become one that is not among `taken`. Only an exponent
@@ -337,8 +368,9 @@ bool JsonMachine::HasFreshName(const JsonState& state, uint16_t base, Arena* are
     Automaton& automaton = *alt.automaton;
     if (automaton.IsAnyText(alt.state) || !automaton.Analyse()) return true;
     const auto count = open ? automaton.CountWithin(alt.state, open->lo, open->hi)
-                       : automaton.IsInfinite(alt.state) ? std::nullopt
-                                                         : std::optional(automaton.Count(alt.state));
+                       : automaton.IsInfinite(alt.state)
+                           ? std::nullopt
+                           : std::optional(automaton.Count(alt.state));
     if (!count) return true;
     uint64_t known = 0;
     const auto knows = [&](std::string_view name) {
@@ -396,9 +428,8 @@ bool JsonMachine::HasFreshString(const JsonState& state, uint16_t base, Arena* a
   taken.erase(std::unique(taken.begin(), taken.end()), taken.end());
   for (size_t i = 0; i < scalar.num_alts; ++i) {
     const ScalarAlt& alt = scalar.alts[i];
-    const auto own = std::count_if(taken.begin(), taken.end(), [&](std::string_view text) {
-      return Fits(*alt.string, text);
-    });
+    const auto own = std::count_if(taken.begin(), taken.end(),
+                                   [&](std::string_view text) { return Fits(*alt.string, text); });
     if (HasMoreTexts(alt, static_cast<size_t>(own), open)) return true;
   }
   // Fewer texts may be left than were taken: each counts where it is one of them.
@@ -412,12 +443,24 @@ bool JsonMachine::HasFreshString(const JsonState& state, uint16_t base, Arena* a
 bool JsonMachine::HasFreshNumber(const JsonState& state, uint16_t base, Arena* arena) {
   const Level& level = *state.top;
   const Scalar& scalar = *state.scalar;
-  const std::vector<const ReadValue*> values = TakenAt(level, base);
   const std::string text = TextOf(scalar.text);
+  std::vector<const ReadValue*> values = TakenAt(level, base);
+  if (aisp::IsWhole(scalar.syntax)) {
+    // Mostly the number as it stands is a new one.
+    const std::string normal = NormalNumber(text);
+    const bool takes = std::any_of(scalar.alts, scalar.alts + scalar.num_alts,
+                                   [&](const ScalarAlt& alt) { return Takes(*alt.number, text); });
+    if (takes && std::none_of(values.begin(), values.end(), [&](const ReadValue* value) {
+          return value->kind == ReadValue::Kind::kNumber && value->text == normal;
+        }))
+      return true;
+  }
+  std::erase_if(values, [&](const ReadValue* value) {
+    return value->kind != ReadValue::Kind::kNumber || !MaySpell(text, value->text);
+  });
   std::vector<Decimal> taken;
   for (const ReadValue* value : values) {
-    const auto number =
-        value->kind == ReadValue::Kind::kNumber ? Decimal::Parse(value->text) : std::nullopt;
+    const auto number = Decimal::Parse(value->text);
     if (number) taken.push_back(*number);
   }
   if (taken.empty()) return true;
@@ -432,13 +475,13 @@ bool JsonMachine::HasFreshNumber(const JsonState& state, uint16_t base, Arena* a
     if (others.CanBegin(text)) return true;
   }
   for (const ReadValue* value : values) {
-    const auto number =
-        value->kind == ReadValue::Kind::kNumber ? Decimal::Parse(value->text) : std::nullopt;
+    const auto number = Decimal::Parse(value->text);
     for (size_t i = 0; number && i < scalar.num_alts; ++i) {
       NumberSpec one = *scalar.alts[i].number;
       const bool free = one.IsUnbounded() && !one.integer;
       one.LimitValues({*number});
-      if ((free || one.CanBegin(text)) && IsFreshWith(level, scalar.alts[i].slots, *value, base, arena))
+      if ((free || one.CanBegin(text)) &&
+          IsFreshWith(level, scalar.alts[i].slots, *value, base, arena))
         return true;
     }
   }

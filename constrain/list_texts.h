@@ -1,5 +1,5 @@
-// The texts of a language that has few of them, and the values of a type that has few: what arrays of
-// unique items can be filled with.
+// The texts of a language that has few of them, and the values of a type that has few: what arrays
+// of unique items can be filled with.
 #pragma once
 
 #include <optional>
