@@ -161,7 +161,7 @@ const Alternatives& SchemaTypes::Expand(ExprId expr, JsonType type, bool negated
       out = negated ? ExpandAll(node.parts, type, true) : ExpandAny(node.parts, type, false);
       break;
     case Exprs::Op::kExactlyOne:
-      out = ExpandExactlyOne(node.parts, type, negated);
+      out = negated ? ExpandNotOne(node.parts, type) : ExpandExactlyOne(node.parts, type, {{}});
       break;
   }
   Simplify(&out);
@@ -191,7 +191,12 @@ Alternatives SchemaTypes::ExpandAtom(AtomId id, JsonType type, bool negated) {
 
 Alternatives SchemaTypes::ExpandAll(const std::vector<ExprId>& parts, JsonType type, bool negated) {
   std::vector<Alternatives> all;
+  std::vector<std::vector<ExprId>> one_ofs;
   for (const ExprId part : parts) {
+    if (!negated && e_.node(part).op == Exprs::Op::kExactlyOne) {
+      one_ofs.push_back(e_.node(part).parts);
+      continue;
+    }
     all.push_back(Expand(part, type, negated));
     if (all.back().empty() || failed_) return {};
   }
@@ -201,6 +206,13 @@ Alternatives SchemaTypes::ExpandAll(const std::vector<ExprId>& parts, JsonType t
   });
   Alternatives out = {{}};
   for (const Alternatives& ways : all) out = Product(out, ways, type);
+  // What stands beside a oneOf often tells its parts apart: a member that is required, of which
+  // each part names another value.
+  for (const std::vector<ExprId>& one_of : one_ofs) {
+    if (out.empty() || failed_) return {};
+    out = ExpandExactlyOne(one_of, type, out);
+    Simplify(&out);
+  }
   return out;
 }
 
@@ -214,34 +226,44 @@ Alternatives SchemaTypes::ExpandAny(const std::vector<ExprId>& parts, JsonType t
   return out;
 }
 
-// Each part by itself, without those others that it can hold together with at all.
+// `beside` with each part by itself, without those others that it can hold together with at all.
 Alternatives SchemaTypes::ExpandExactlyOne(const std::vector<ExprId>& parts, JsonType type,
-                                           bool negated) {
-  std::vector<Alternatives> each;
+                                           const Alternatives& beside) {
+  std::vector<Alternatives> each, own;
+  for (const ExprId part : parts) {
+    each.push_back(Expand(part, type, false));
+    if (failed_) return {};
+    own.push_back(each.back().empty() ? Alternatives{} : Product(beside, each.back(), type));
+  }
   std::vector<size_t> live;
   for (size_t i = 0; i < parts.size(); ++i) {
-    each.push_back(Expand(parts[i], type, false));
-    if (failed_) return {};
-    if (!each.back().empty()) live.push_back(i);
+    if (!own[i].empty()) live.push_back(i);
   }
   Alternatives out;
-  if (negated) {
-    out = ExpandAll(parts, type, true);
-  }
   for (const size_t i : live) {
-    Alternatives own = each[i];
     for (const size_t j : live) {
-      if (i == j || own.empty() || failed_) continue;
-      const Alternatives both = Product(own, each[j], type);
-      if (negated) {
-        if (i < j) out.insert(out.end(), both.begin(), both.end());
-      } else if (!both.empty()) {
-        own = Product(own, Expand(parts[j], type, true), type);
-        Simplify(&own);
-      }
+      if (i == j || own[i].empty() || failed_) continue;
+      if (Product(own[i], each[j], type).empty()) continue;
+      own[i] = Product(own[i], Expand(parts[j], type, true), type);
+      Simplify(&own[i]);
+      if (own[i].empty()) break;
     }
-    if (!negated) out.insert(out.end(), own.begin(), own.end());
+    out.insert(out.end(), own[i].begin(), own[i].end());
     if (!InTime()) return {};
+  }
+  return out;
+}
+
+// None of the parts, or two.
+Alternatives SchemaTypes::ExpandNotOne(const std::vector<ExprId>& parts, JsonType type) {
+  Alternatives out = ExpandAll(parts, type, true);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    for (size_t j = i + 1; j < parts.size(); ++j) {
+      const Alternatives both =
+          Product(Expand(parts[i], type, false), Expand(parts[j], type, false), type);
+      out.insert(out.end(), both.begin(), both.end());
+      if (failed_ || !InTime()) return {};
+    }
   }
   return out;
 }

@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <tuple>
 #include <unordered_map>
 #include <vector>
@@ -41,7 +42,9 @@ class SchemaTypes {
   Alternatives ExpandAtom(AtomId atom, JsonType type, bool negated);
   Alternatives ExpandAll(const std::vector<ExprId>& parts, JsonType type, bool negated);
   Alternatives ExpandAny(const std::vector<ExprId>& parts, JsonType type, bool negated);
-  Alternatives ExpandExactlyOne(const std::vector<ExprId>& parts, JsonType type, bool negated);
+  Alternatives ExpandExactlyOne(const std::vector<ExprId>& parts, JsonType type,
+                                const Alternatives& beside);
+  Alternatives ExpandNotOne(const std::vector<ExprId>& parts, JsonType type);
   Alternatives Product(const Alternatives& a, const Alternatives& b, JsonType type);
   void Simplify(Alternatives* ways);
 
@@ -62,6 +65,12 @@ class SchemaTypes {
   Alternatives WriteOutMembers(const Alternatives& ways);
   bool MemberCandidates(const Conjunction& all, const Atom& some, std::vector<std::string>* names);
   ExprId MemberNamed(const Conjunction& all, const std::string& name);
+  struct NamePart {
+    TermId language;
+    std::set<TermId> in;  // which of the cuts
+  };
+  bool CutNames(const Conjunction& all, const std::vector<const Atom*>& obligations,
+                std::vector<NamePart>* parts);
   bool AddClasses(const Conjunction& all, const std::vector<const Atom*>& obligations,
                   ObjectShape* shape);
   std::vector<ValueWay> MemberWays(ExprId value, uint8_t mask,
