@@ -206,6 +206,10 @@ class JsonMachine {
   };
   bool HasRoom(const Level& level, const ScalarAlt& alt, const TextChain* text,
                const PointRange* open = nullptr);
+  bool StepLowHalf(const JsonState& from, const Scalar& next, PointRange half, Arena* arena,
+                   JsonState* to);
+  bool KeepPairOrSingle(const JsonState& from, const Scalar& next, PointRange pair,
+                        PointRange single, Arena* arena, JsonState* to);
   // A member that is chosen: the shape's own name, or one of a class.
   struct Chosen {
     int32_t name;  // -1: of the class

@@ -223,13 +223,7 @@ bool JsonMachine::StepEscape(const JsonState& from, uint8_t byte, Arena* arena, 
   ++next.digits;
   const uint32_t open = 4u * (4u - next.digits);
   const uint32_t lo = next.value << open, hi = lo | ((1u << open) - 1);
-  if (next.escape == Scalar::Escape::kLowHex) {
-    const uint32_t a = std::max(lo, kFirstLow), b = std::min(hi, kLastLow);
-    if (a > b) return false;
-    const uint32_t base = 0x10000 + ((next.high - kFirstHigh) << 10);
-    if (next.digits == 4) return TakeCodePoint(from, base + (a - kFirstLow), arena, to);
-    return KeepAlive(from, next, base + (a - kFirstLow), base + (b - kFirstLow), arena, to);
-  }
+  if (next.escape == Scalar::Escape::kLowHex) return StepLowHalf(from, next, {lo, hi}, arena, to);
   const uint32_t a = std::max(lo, kFirstHigh), b = std::min(hi, kLastHigh);
   const uint32_t pair_lo = 0x10000 + ((a - kFirstHigh) << 10),
                  pair_hi = 0x10000 + ((b - kFirstHigh) << 10) + 0x3FF;
@@ -242,20 +236,32 @@ bool JsonMachine::StepEscape(const JsonState& from, uint8_t byte, Arena* arena, 
     next.high = lo;
     return KeepAlive(from, next, pair_lo, pair_hi, arena, to);
   }
-  const Arena::Mark mark = arena->mark();
-  if (a <= b) {
-    // Some of these digits open a pair: what follows is one of many code points. Wider than exact
-    // only for a moment.
-    JsonState pair;
-    const bool paired = KeepAlive(from, next, pair_lo, pair_hi, arena, &pair);
-    JsonState single;
-    const bool alone = KeepAlive(from, next, lo, hi, arena, &single);
-    if (paired && alone) return KeepAlive(from, next, 0, kMaxCodePoint, arena, to);
-    if (paired || alone) *to = paired ? pair : single;
-    if (!paired && !alone) arena->Reset(mark);
-    return paired || alone;
-  }
+  if (a <= b) return KeepPairOrSingle(from, next, {pair_lo, pair_hi}, {lo, hi}, arena, to);
   return KeepAlive(from, next, lo, hi, arena, to);
+}
+
+// The second half of a pair, whose digits so far stand for `half`.
+bool JsonMachine::StepLowHalf(const JsonState& from, const Scalar& next, PointRange half,
+                              Arena* arena, JsonState* to) {
+  const uint32_t a = std::max(half.lo, kFirstLow), b = std::min(half.hi, kLastLow);
+  if (a > b) return false;
+  const uint32_t base = 0x10000 + ((next.high - kFirstHigh) << 10);
+  if (next.digits == 4) return TakeCodePoint(from, base + (a - kFirstLow), arena, to);
+  return KeepAlive(from, next, base + (a - kFirstLow), base + (b - kFirstLow), arena, to);
+}
+
+// Some of these digits open a pair: what follows is one of many code points. Wider than exact only
+// for a moment.
+bool JsonMachine::KeepPairOrSingle(const JsonState& from, const Scalar& next, PointRange pair,
+                                   PointRange single, Arena* arena, JsonState* to) {
+  const Arena::Mark mark = arena->mark();
+  JsonState as_pair, as_single;
+  const bool paired = KeepAlive(from, next, pair.lo, pair.hi, arena, &as_pair);
+  const bool alone = KeepAlive(from, next, single.lo, single.hi, arena, &as_single);
+  if (paired && alone) return KeepAlive(from, next, 0, kMaxCodePoint, arena, to);
+  if (paired || alone) *to = paired ? as_pair : as_single;
+  if (!paired && !alone) arena->Reset(mark);
+  return paired || alone;
 }
 
 // A code point that was escaped.

@@ -444,17 +444,22 @@ bool JsonMachine::HasFreshNumber(const JsonState& state, uint16_t base, Arena* a
   const Level& level = *state.top;
   const Scalar& scalar = *state.scalar;
   const std::string text = TextOf(scalar.text);
-  std::vector<const ReadValue*> values = TakenAt(level, base);
+  // Mostly the number as it stands is a new one.
   if (aisp::IsWhole(scalar.syntax)) {
-    // Mostly the number as it stands is a new one.
-    const std::string normal = NormalNumber(text);
-    const bool takes = std::any_of(scalar.alts, scalar.alts + scalar.num_alts,
-                                   [&](const ScalarAlt& alt) { return Takes(*alt.number, text); });
-    if (takes && std::none_of(values.begin(), values.end(), [&](const ReadValue* value) {
-          return value->kind == ReadValue::Kind::kNumber && value->text == normal;
-        }))
+    const ReadValue& own = *MakeScalar(ReadValue::Kind::kNumber, NormalNumber(text), arena);
+    bool taken = false;
+    for (const Part* p = level.unique ? level.parts : nullptr; p != nullptr; p = p->before)
+      taken = taken || Equal(*p->value, own);
+    if (level.depth > base) {
+      const auto inside = TakenAt(level, base);
+      taken = taken || std::any_of(inside.begin(), inside.end(),
+                                   [&](const ReadValue* value) { return Equal(*value, own); });
+    }
+    if (!taken && std::any_of(scalar.alts, scalar.alts + scalar.num_alts,
+                              [&](const ScalarAlt& a) { return Takes(*a.number, text); }))
       return true;
   }
+  std::vector<const ReadValue*> values = TakenAt(level, base);
   std::erase_if(values, [&](const ReadValue* value) {
     return value->kind != ReadValue::Kind::kNumber || !MaySpell(text, value->text);
   });
