@@ -43,8 +43,8 @@ bool CanBegin(const std::string& label, int32_t room) {
   const bool odd = own.starts_with('-') || (own.size() > 3 && own.substr(2, 2) == "--");
   if (room >= kRoomForLetter && !odd) return true;
   if (IsLabel(label)) return true;
-  for (const std::string& unicode : {std::string(own) + "\u00fc", "\u00fc" + std::string(own),
-                                     "\u00fc\u00fc" + std::string(own)}) {
+  for (const char* before : {"", "\u00fc", "\u00fc\u00fc"}) {
+    const std::string unicode = before + std::string(own) + (own.ends_with('-') ? "\u00fc" : "");
     const std::string other = AsLabel(unicode, nullptr);
     if (other.size() <= label.size() + static_cast<size_t>(room) && other.starts_with(label))
       return true;

@@ -62,8 +62,10 @@ class Languages {
   bool IsPlain(TermId t) const { return terms_[static_cast<size_t>(t)].plain; }
   // What may follow once `c` was read. Takes time in proportion to the terms below `t`.
   TermId Derive(TermId t, uint32_t c);
-  // All sets that stand in `t`: code points in the same ones behave alike.
-  void CollectSets(TermId t, std::vector<CharSet>* out) const;
+  // All sets that stand in `t`: code points in the same ones behave alike. True when what is left
+  // of a hostname stands in it.
+  bool CollectSets(TermId t, std::vector<CharSet>* out) const;
+  bool HoldsHostname(TermId t) const;
 
   bool Exhausted() const { return exhausted_; }
   // From now on terms are made until then.

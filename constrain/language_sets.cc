@@ -31,7 +31,13 @@ TermId Languages::Hostname(const HostnamePlace& at) {
   return it->second = Intern({Op::kHostname, IsWholeHostname(at), true, index, 0, 0, {}});
 }
 
-void Languages::CollectSets(TermId t, std::vector<CharSet>* out) const {
+bool Languages::HoldsHostname(TermId t) const {
+  std::vector<CharSet> sets;
+  return CollectSets(t, &sets);
+}
+
+bool Languages::CollectSets(TermId t, std::vector<CharSet>* out) const {
+  bool hostname = false;
   std::vector<TermId> open = {t};
   std::vector<bool> seen(terms_.size(), false);
   while (!open.empty()) {
@@ -45,6 +51,7 @@ void Languages::CollectSets(TermId t, std::vector<CharSet>* out) const {
         out->push_back(sets_[static_cast<size_t>(term.a)]);
         break;
       case Op::kHostname:
+        hostname = true;
         for (const CharSet& letter : LettersOfHostnames()) out->push_back(letter);
         break;
       case Op::kConcat:
@@ -59,6 +66,7 @@ void Languages::CollectSets(TermId t, std::vector<CharSet>* out) const {
         open.insert(open.end(), term.parts.begin(), term.parts.end());
     }
   }
+  return hostname;
 }
 
 }  // namespace aisp

@@ -204,8 +204,15 @@ Alternatives SchemaTypes::ExpandAll(const std::vector<ExprId>& parts, JsonType t
   std::stable_sort(all.begin(), all.end(), [](const Alternatives& a, const Alternatives& b) {
     return a.size() < b.size();
   });
+  // What has no alternatives is one conjunction: looked at once, not once for each of its atoms.
   Alternatives out = {{}};
-  for (const Alternatives& ways : all) out = Product(out, ways, type);
+  size_t at = 0;
+  for (; at < all.size() && all[at].size() == 1; ++at)
+    out[0].insert(out[0].end(), all[at][0].begin(), all[at][0].end());
+  std::sort(out[0].begin(), out[0].end());
+  out[0].erase(std::unique(out[0].begin(), out[0].end()), out[0].end());
+  if (!MayHold(out[0], type)) return {};
+  for (; at < all.size(); ++at) out = Product(out, all[at], type);
   // What stands beside a oneOf often tells its parts apart: a member that is required, of which
   // each part names another value.
   for (const std::vector<ExprId>& one_of : one_ofs) {
