@@ -49,13 +49,8 @@ bool CanBegin(const std::string& label, int32_t room) {
     if (other.size() <= label.size() + static_cast<size_t>(room) && other.starts_with(label))
       return true;
   }
-  for (size_t i = 0; i < kBasic.size() && room > 0; ++i) {
-    if (IsLabel(label + kBasic[i])) return true;
-    for (size_t k = 0; k < kBasic.size() && room > 1; ++k) {
-      if (IsLabel(label + kBasic[i] + kBasic[k])) return true;
-    }
-  }
-  return false;
+  if (room == 0) return false;
+  return std::any_of(kBasic.begin(), kBasic.end(), [&](char c) { return IsLabel(label + c); });
 }
 #else
 bool IsLabel(const std::string&) { return false; }
