@@ -83,6 +83,27 @@ TEST(UniqueItems, MoreThanThereAreAreNone) {
                      R"([{"a":1},[1]])"));
 }
 
+// Sixteen parts that overlap pairwise but for the member that is required beside them.
+TEST(OneOf, IsToldApartByWhatStandsBesideIt) {
+  std::string parts;
+  for (int i = 0; i < 16; ++i) {
+    const std::string n = std::to_string(i);
+    parts += std::string(i > 0 ? "," : "") + R"({"properties":{"k":{"const":)" + n +
+             R"(},"v":{"type":"object","properties":{"a)" + n +
+             R"(":{"type":"string"},"b":{"type":"integer"}},"required":["b"]}}})";
+  }
+  const std::string schema = R"({"type":"object","required":["k","v"],"oneOf":[)" + parts + "]}";
+  EXPECT_TRUE(Allows(schema, R"({"k":3,"v":{"b":1,"a3":"x","a4":1}})"));
+  EXPECT_FALSE(Allows(schema, R"({"k":3,"v":{"b":1,"a3":4}})"));
+  EXPECT_FALSE(Allows(schema, R"({"k":16,"v":{"b":1}})"));
+  // Parts that overlap are still told apart.
+  const char* both = R"({"required":["a"],"oneOf":[{"properties":{"a":{"type":"integer"}}},
+                         {"properties":{"a":{"type":"number","minimum":3}}}]})";
+  EXPECT_TRUE(Allows(both, R"({"a":1})"));
+  EXPECT_TRUE(Allows(both, R"({"a":3.5})"));
+  EXPECT_FALSE(Allows(both, R"({"a":3})"));
+}
+
 TEST(Hostnames, InternationalisedLabelsAreAskedOfTheirLibrary) {
   if (!KnowsHostnames()) GTEST_SKIP() << "built without libidn2";
   const char* schema = R"({"type":"string","format":"hostname"})";
