@@ -49,6 +49,12 @@ foreach(header_only IN ITEMS expected json boost)
   aisp_external(${header_only} aisp_found_${header_only})
 endforeach()
 
+# Optional: internationalised labels of the format `hostname`.
+pkg_check_modules(idn2 IMPORTED_TARGET libidn2)
+if(idn2_FOUND)
+  aisp_external(idn2 PkgConfig::idn2)
+endif()
+
 pkg_check_modules(ucx IMPORTED_TARGET ucx)
 if(ucx_FOUND)
   aisp_external(ucx PkgConfig::ucx)

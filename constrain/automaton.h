@@ -70,6 +70,7 @@ class Automaton {
   // What follows explores the whole automaton once; false when it has more than kMaxAnalysed
   // states.
   static constexpr size_t kMaxAnalysed = 4000;
+  static constexpr size_t kMaxAnalysedHostnames = 400;  // which have far more, and dear ones
   bool Analyse();
   // Whether the language has no end of texts; else how many there are (saturating) and the
   // longest's code points.

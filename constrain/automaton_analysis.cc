@@ -58,14 +58,16 @@ bool Automaton::IsNarrow(Languages* languages, TermId language) {
 }
 
 bool Automaton::Explore() {
+  const bool hostname = !terms_.empty() && languages_.HoldsHostname(terms_[0].id);
+  const size_t most = hostname ? kMaxAnalysedHostnames : kMaxAnalysed;
   for (size_t t = 0; t < terms_.size(); ++t) {
-    if (terms_.size() > kMaxAnalysed || languages_.Exhausted()) return false;
+    if (terms_.size() > most || languages_.Exhausted()) return false;
     if (!Live(static_cast<int32_t>(t))) continue;
     for (size_t c = 0; c < class_size_.size(); ++c)
       Next(static_cast<int32_t>(t), static_cast<int32_t>(c));
   }
   for (size_t t = 0; t < terms_.size(); ++t) Live(static_cast<int32_t>(t));
-  return terms_.size() <= kMaxAnalysed;
+  return terms_.size() <= most;
 }
 
 // Takes away, again and again, terms whose successors are all gone: their texts can be counted.

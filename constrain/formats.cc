@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "constrain/hostname.h"
 #include "constrain/pattern.h"
 
 namespace aisp {
@@ -85,18 +86,6 @@ std::string Ipv6Pattern() {
   return out;
 }
 
-// RFC 1123: labels of letters, digits and inner hyphens; at most 63 each and 253 in all; none with
-// "--" in the third and fourth place, which only internationalised labels have.
-Result<TermId> HostnameLanguage(Languages* l) {
-  AISP_ASSIGN_OR_RETURN(const TermId letters,
-                        CompileWholePattern("[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?", l));
-  AISP_ASSIGN_OR_RETURN(const TermId reserved, CompileWholePattern("..--[^]*", l));
-  AISP_ASSIGN_OR_RETURN(const TermId dot, CompileWholePattern("\\.", l));
-  const TermId label = l->Intersect({letters, l->Not(reserved)});
-  return l->Intersect({l->Concat(label, l->Repeat(l->Concat(dot, label), 0, Languages::kUnbounded)),
-                       l->Length(1, 253)});
-}
-
 // RFC 3987, section 2.2: what an IRI may have beside a URI's characters, and in its query alone.
 std::string CharactersOfIris() {
   std::string out = "\\u{A0}-\\u{D7FF}\\u{F900}-\\u{FDCF}\\u{FDF0}-\\u{FFEF}";
@@ -163,18 +152,15 @@ constexpr char kPointer[] = "(?:/(?:[^/~]|~[01])*)*";
 
 }  // namespace
 
-Result<TermId> FormatLanguage(std::string_view format, bool relaxed, Languages* l) {
+Result<TermId> FormatLanguage(std::string_view format, Languages* l) {
   if (format == "date-time") return DateTimeLanguage(l);
   if (format == "date") return CompileWholePattern(DatePattern(), l);
   if (format == "time") return TimeLanguage(l);
   if (format == "duration") return CompileWholePattern(kDuration, l);
   if (format == "email") return CompileWholePattern(EmailPattern(), l);
-  if (format == "hostname" && relaxed) return HostnameLanguage(l);
   if (format == "hostname") {
-    return Unimplemented(
-        "internationalised labels (xn--) of the format 'hostname' follow no regular rule; relaxed, "
-        "the format stands for "
-        "host names without them");
+    if (KnowsHostnames()) return l->Hostname({});
+    return Unimplemented("the format 'hostname' cannot be enforced without libidn2");
   }
   if (format == "ipv4") return CompileWholePattern(kIpv4, l);
   if (format == "ipv6") return CompileWholePattern(Ipv6Pattern(), l);

@@ -10,8 +10,7 @@
 namespace aisp {
 
 // kAnyText for a name that no draft defines (an annotation by the standard). UNIMPLEMENTED for one
-// that a draft defines and that cannot be enforced. `relaxed`: what can be enforced only in part
-// stands for that part ("hostname" without internationalised labels).
-Result<TermId> FormatLanguage(std::string_view format, bool relaxed, Languages* languages);
+// that a draft defines and that cannot be enforced.
+Result<TermId> FormatLanguage(std::string_view format, Languages* languages);
 
 }  // namespace aisp

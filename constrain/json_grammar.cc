@@ -28,6 +28,12 @@ int32_t Coverage::LeastFor(uint8_t open) const {
   return least;
 }
 
+bool ObjectShape::HasName(std::string_view text) const {
+  const auto at = std::partition_point(names.begin(), names.end(),
+                                       [&](const NameSlot& name) { return name.text < text; });
+  return at != names.end() && at->text == text;
+}
+
 Automaton* JsonGrammar::AutomatonOf(TermId language) {
   auto& slot = automata[language];
   if (!slot) slot = std::make_unique<Automaton>(&languages, language);
@@ -74,24 +80,6 @@ bool JsonGrammar::Inhabited(const ObjectShape& shape) const {
   if (more == Coverage::kNever) return false;
   if (shape.max != kNoLimit && std::max(shape.min, shape.required + more) > shape.max) return false;
   return without_end || available >= static_cast<uint64_t>(shape.min);
-}
-
-// How many values a type without arrays and objects has; absent when more than `limit`.
-std::optional<uint64_t> JsonGrammar::CountValues(const JsonTypeShapes& type, uint64_t limit) const {
-  if (!type.arrays.empty() || !type.objects.empty()) return std::nullopt;
-  uint64_t count = type.null + (type.bools & 1u) + (type.bools >> 1u);
-  for (const NumberSpec& spec : type.numbers) {
-    const auto n = spec.Count(static_cast<size_t>(limit));
-    if (!n) return std::nullopt;
-    count += *n;
-  }
-  for (const StringShape& shape : type.strings) {
-    Automaton& a = *shape.automaton;
-    if (!a.Analyse() || a.IsInfinite(a.start())) return std::nullopt;
-    count += a.Count(a.start());
-  }
-  if (count > limit) return std::nullopt;
-  return count;
 }
 
 bool JsonGrammar::Inhabited(const ArrayShape& shape) const { return ArrayCanFinish(shape, 0, {}); }
@@ -195,17 +183,16 @@ void JsonGrammar::Drop(ArrayShape* shape) {
   if (closed && (shape->max == kNoLimit || shape->max > limit)) shape->max = limit;
 }
 
-// Unique items end when every value was used; they are scalars, so nothing else has to be known.
-void JsonGrammar::LimitUnique(ArrayShape* shape) const {
-  if (!shape->unique || shape->rest.empty()) return;
-  const auto count = CountValues(types[static_cast<size_t>(shape->rest[0].type)], 100'000);
-  if (count && (shape->max == kNoLimit || static_cast<uint64_t>(shape->max) > *count)) {
-    shape->max = static_cast<int32_t>(*count);
-  }
+void JsonGrammar::KeepInhabited() {
+  // Where unique items run out, an array may have no value, nor what holds it.
+  do FindInhabited();
+  while (LimitUnique());
 }
 
-void JsonGrammar::KeepInhabited() {
-  for (ArrayShape& shape : arrays) LimitUnique(&shape);
+void JsonGrammar::FindInhabited() {
+  for (ObjectShape& shape : objects) shape.inhabited = false;
+  for (ArrayShape& shape : arrays) shape.inhabited = false;
+  for (JsonTypeShapes& type : types) type.inhabited = false;
   bool more = true;
   while (more) {
     more = false;

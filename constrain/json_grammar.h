@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "constrain/automaton.h"
@@ -56,6 +57,8 @@ struct ObjectShape {
   uint8_t obligations = 0;  // bits: some member has to fulfil each
   uint8_t endless = 0;      // those of them that names without end can fulfil
   bool inhabited = false;
+
+  bool HasName(std::string_view text) const;
 };
 
 inline constexpr size_t kMaxRules = 4;  // of an array, and obligations of an object
@@ -88,6 +91,8 @@ struct ArrayShape {
   int32_t min = 0, max = kNoLimit;
   std::vector<ContainsRule> rules;
   bool unique = false;
+  bool few = false;     // unique, and items of some place may run out
+  bool unsure = false;  // unique, and whether enough different items exist cannot be told
   bool inhabited = false;
 
   const std::vector<ValueWay>& At(size_t index) const {
@@ -128,10 +133,15 @@ struct JsonGrammar {
   std::vector<ValueWay> InhabitedWays(const std::vector<ValueWay>& ways) const;
   bool Inhabited(const ObjectShape& shape) const;
   bool Inhabited(const ArrayShape& shape) const;
-  std::optional<uint64_t> CountValues(const JsonTypeShapes& type, uint64_t limit) const;
   void Drop(ObjectShape* shape);
   void Drop(ArrayShape* shape);
-  void LimitUnique(ArrayShape* shape) const;
+  void FindInhabited();
+  // json_grammar_unique.cc
+  bool IsEndless(TypeId type, std::vector<uint8_t>* marks);
+  bool IsEndless(const ArrayShape& shape, std::vector<uint8_t>* marks);
+  bool IsEndless(const ObjectShape& shape, std::vector<uint8_t>* marks);
+  bool LimitUnique();
+  bool LimitUnique(ArrayShape* shape, std::vector<uint8_t>* marks);
 };
 
 }  // namespace aisp

@@ -16,11 +16,19 @@ const T* Store(const std::vector<T>& values, Arena* arena) {
   return out;
 }
 
-bool Seen(const SeenText* seen, const std::string& text) {
-  for (; seen != nullptr; seen = seen->before) {
-    if (std::string_view(seen->text, seen->length) == text) return true;
+bool IsTaken(const Level& level, const ReadValue& value) {
+  for (const Part* p = level.parts; p != nullptr; p = p->before) {
+    if (Equal(*p->value, value)) return true;
   }
   return false;
+}
+
+std::string_view Stored(const TextChain* chain, Arena* arena) {
+  if (chain == nullptr) return {};
+  char* stored = arena->New<char>(chain->length);
+  const std::string_view out(stored, chain->length);
+  for (; chain != nullptr; chain = chain->before) stored[chain->length - 1] = chain->last;
+  return out;
 }
 
 size_t Words(const ObjectShape& shape) { return (shape.names.size() + 63) / 64; }
@@ -57,7 +65,7 @@ bool JsonMachine::IsWholeWith(const JsonState& state, JsonState* end) {
   return EndNumber(state, &arena, end);
 }
 
-bool JsonMachine::Step(const JsonState& from, uint8_t byte, Arena* arena, JsonState* to) {
+bool JsonMachine::StepAny(const JsonState& from, uint8_t byte, Arena* arena, JsonState* to) {
   return from.scalar != nullptr ? StepScalar(from, byte, arena, to)
                                 : StepStructure(from, byte, arena, to);
 }
@@ -170,7 +178,19 @@ bool JsonMachine::CloseContainer(const Level& level, Arena* arena, JsonState* to
     survivors.Join(alt.slots);
     any = true;
   }
-  return any && Complete(*level.below, survivors, nullptr, '\0', arena, to);
+  if (!any) return false;
+  const Level& below = *level.below;
+  const ReadValue* value = nullptr;
+  if (below.keeps_parts) {
+    std::vector<ReadMember> members;
+    for (const Part* p = level.parts; p != nullptr; p = p->before)
+      members.push_back({p->name, p->value});
+    std::reverse(members.begin(), members.end());
+    value = MakeContainer(
+        level.kind == Level::Kind::kObject ? ReadValue::Kind::kObject : ReadValue::Kind::kArray,
+        std::move(members), arena);
+  }
+  return Complete(below, survivors, value, arena, to);
 }
 
 // The alternative once `slot`'s value is read. missing < 0: it counts for a rule that is full.
@@ -202,15 +222,20 @@ ContainerAlt JsonMachine::Updated(const Level& level, const Slot& slot, Arena* a
   return out;
 }
 
-// A value of `level` ended, and these slots of it fit. `text` with `mark` before it: what must not
-// come again.
-bool JsonMachine::Complete(const Level& level, const SlotSet& slots, const TextChain* text,
-                           char mark, Arena* arena, JsonState* to) {
+// A value of `level` ended, and these slots of it fit. `value`: where parts are kept.
+bool JsonMachine::Complete(const Level& level, SlotSet slots, const ReadValue* value, Arena* arena,
+                           JsonState* to) {
   Level next = level;
   if (level.kind == Level::Kind::kRoot) {
     next.at = Level::At::kEnd;
     *to = {arena->Copy(next), nullptr, 0};
     return true;
+  }
+  if (level.unique && IsTaken(level, *value)) {
+    for (size_t s = 0; s < level.num_slots; ++s) {
+      if (Array(level.alts[level.slots[s].alt]).unique) slots.Remove(s);
+    }
+    if (slots.Empty()) return false;
   }
   std::vector<ContainerAlt> alts;
   for (size_t i = 0; i < level.num_slots; ++i) {
@@ -235,16 +260,9 @@ bool JsonMachine::Complete(const Level& level, const SlotSet& slots, const TextC
   next.alts = Store(alts, arena);
   next.num_slots = 0;
   ++next.count;
-  const TextChain* name = level.kind == Level::Kind::kObject ? level.name : text;
-  if (name != nullptr || (level.kind == Level::Kind::kArray && mark != '\0')) {
-    const std::string all =
-        (level.kind == Level::Kind::kArray ? std::string(1, mark) : "") + TextOf(name);
-    char* stored = arena->New<char>(std::max<size_t>(all.size(), 1));
-    std::copy(all.begin(), all.end(), stored);
-    next.seen = arena->Copy(SeenText{level.seen, stored, static_cast<uint32_t>(all.size())});
-  } else if (level.kind == Level::Kind::kObject) {
-    next.seen = arena->Copy(SeenText{level.seen, "", 0});
-  }
+  if (level.keeps_parts || level.kind == Level::Kind::kObject)
+    next.parts = arena->Copy(Part{level.parts, Stored(level.name, arena), value});
+  if (level.rivals != nullptr) next.rivals = RivalsAfter(level, *value, arena);
   next.name = nullptr;
   *to = {arena->Copy(next), nullptr, 0};
   return true;
@@ -293,7 +311,18 @@ bool JsonMachine::Open(const Level& level, bool object, Arena* arena, JsonState*
   if (alts.empty()) return false;
   Level next = {};
   next.below = &level;
+  next.depth = static_cast<uint16_t>(level.depth + 1);
   next.kind = object ? Level::Kind::kObject : Level::Kind::kArray;
+  next.few = level.few;
+  for (size_t i = 0; i < alts.size() && !object; ++i) {
+    next.unique = next.unique || Array(alts[i]).unique;
+    next.few = next.few || Array(alts[i]).few;
+  }
+  next.keeps_parts = level.keeps_parts || next.unique;
+  if (level.keeps_parts) {
+    next.rivals =
+        RivalsInside(level, object ? ReadValue::Kind::kObject : ReadValue::Kind::kArray, arena);
+  }
   next.at = Level::At::kOpen;
   next.num_alts = static_cast<uint16_t>(alts.size());
   next.alts = Store(alts, arena);
@@ -329,9 +358,7 @@ bool JsonMachine::StartName(const Level& level, Arena* arena, JsonState* to) {
       other.name_class = &c;
       other.automaton = c.automaton;
       other.state = c.automaton->start();
-      Scalar scalar = {};
-      scalar.kind = Scalar::Kind::kName;
-      if (HasRoom(level, scalar, other, nullptr)) alts.push_back(other);
+      if (HasRoom(level, other, nullptr)) alts.push_back(other);
     }
   }
   if (alts.empty()) return false;
@@ -348,10 +375,9 @@ bool JsonMachine::StartString(const Level& level, Arena* arena, JsonState* to) {
   std::vector<ScalarAlt> alts;
   Scalar scalar = {};
   scalar.kind = Scalar::Kind::kString;
+  scalar.keeps_text = level.keeps_parts;
   for (size_t s = 0; s < level.num_slots; ++s) {
     const Slot& slot = level.slots[s];
-    scalar.keeps_text = scalar.keeps_text ||
-                        (level.kind == Level::Kind::kArray && Array(level.alts[slot.alt]).unique);
     for (const StringShape& shape : g_.types[static_cast<size_t>(slot.type)].strings) {
       auto same = std::find_if(alts.begin(), alts.end(), [&](const ScalarAlt& a) {
         return a.automaton == shape.automaton && a.string->min == shape.min &&
@@ -368,9 +394,6 @@ bool JsonMachine::StartString(const Level& level, Arena* arena, JsonState* to) {
       same->slots.Add(s);
     }
   }
-  if (scalar.keeps_text) {
-    std::erase_if(alts, [&](const ScalarAlt& a) { return !HasRoom(level, scalar, a, nullptr); });
-  }
   if (alts.empty()) return false;
   scalar.num_alts = static_cast<uint16_t>(alts.size());
   scalar.alts = Store(alts, arena);
@@ -378,7 +401,7 @@ bool JsonMachine::StartString(const Level& level, Arena* arena, JsonState* to) {
   return true;
 }
 
-bool JsonMachine::StartNumber(const Level& level, uint8_t byte, Arena* arena, JsonState* to) {
+std::vector<ScalarAlt> JsonMachine::NumbersOf(const Level& level) const {
   std::vector<ScalarAlt> alts;
   for (size_t s = 0; s < level.num_slots; ++s) {
     for (const NumberSpec& spec : g_.types[static_cast<size_t>(level.slots[s].type)].numbers) {
@@ -394,6 +417,11 @@ bool JsonMachine::StartNumber(const Level& level, uint8_t byte, Arena* arena, Js
       same->slots.Add(s);
     }
   }
+  return alts;
+}
+
+bool JsonMachine::StartNumber(const Level& level, uint8_t byte, Arena* arena, JsonState* to) {
+  const std::vector<ScalarAlt> alts = NumbersOf(level);
   if (alts.empty()) return false;
   Scalar scalar = {};
   scalar.kind = Scalar::Kind::kNumber;
@@ -411,10 +439,7 @@ bool JsonMachine::StartWord(const Level& level, uint8_t byte, Arena* arena, Json
     const Slot& slot = level.slots[s];
     const JsonTypeShapes& type = g_.types[static_cast<size_t>(slot.type)];
     const bool fits = word == 2 ? type.null : (type.bools & (word == 0 ? 2u : 1u)) != 0;
-    if (!fits) continue;
-    const bool unique = level.kind == Level::Kind::kArray && Array(level.alts[slot.alt]).unique;
-    if (unique && Seen(level.seen, std::string(1, static_cast<char>(byte)))) continue;
-    alt.slots.Add(s);
+    if (fits) alt.slots.Add(s);
   }
   if (alt.slots.Empty()) return false;
   Scalar scalar = {};
@@ -431,7 +456,9 @@ bool JsonMachine::StepWord(const JsonState& from, uint8_t byte, Arena* arena, Js
   const std::string_view word = kWords[from.scalar->word];
   if (static_cast<char>(byte) != word[from.scalar->word_at]) return false;
   if (from.scalar->word_at + 1u == word.size()) {
-    return Complete(*from.top, from.scalar->alts[0].slots, nullptr, word[0], arena, to);
+    const ReadValue* value =
+        from.top->keeps_parts ? MakeScalar(ReadValue::Kind::kWord, word, arena) : nullptr;
+    return Complete(*from.top, from.scalar->alts[0].slots, value, arena, to);
   }
   Scalar next = *from.scalar;
   ++next.word_at;

@@ -16,6 +16,7 @@
 
 #include "constrain/arena.h"
 #include "constrain/json_grammar.h"
+#include "constrain/read_value.h"
 
 namespace aisp {
 
@@ -25,6 +26,7 @@ inline constexpr size_t kMaxSlots = 256;
 struct SlotSet {
   std::array<uint64_t, kMaxSlots / 64> words = {};
   void Add(size_t i) { words[i / 64] |= uint64_t{1} << (i % 64); }
+  void Remove(size_t i) { words[i / 64] &= ~(uint64_t{1} << (i % 64)); }
   bool Has(size_t i) const { return (words[i / 64] >> (i % 64) & 1) != 0; }
   void Join(const SlotSet& other) {
     for (size_t i = 0; i < words.size(); ++i) words[i] |= other.words[i];
@@ -45,11 +47,19 @@ struct TextChain {
   char last;
 };
 
-// A name or an item that must not come again.
-struct SeenText {
-  const SeenText* before;
-  const char* text;
-  uint32_t length;
+// A member or an item that was read. Names come once; values are kept where items must be unique.
+struct Part {
+  const Part* before;
+  std::string_view name;   // of members
+  const ReadValue* value;  // null where values are not kept
+};
+
+// Values that the one being read may still become, all of them items that were read: so it may not.
+struct Rivals {
+  const Rivals* outer;  // of an array of unique items that holds this one
+  uint16_t base;        // depth of the array
+  uint32_t count;
+  const ReadValue* const* values;
 };
 
 // An alternative of an open array or object.
@@ -77,12 +87,17 @@ struct Level {
   const Level* below;
   Kind kind;
   At at;
+  bool unique;       // an array some alternative of which wants unique items
+  bool few;          // whose items may run out, here or around it
+  bool keeps_parts;  // so do this one or one around it
+  uint16_t depth;    // levels below
   uint16_t num_alts, num_slots;
   const ContainerAlt* alts;
   const Slot* slots;  // for the value that is awaited or being read
   uint32_t count;     // members or items read
-  const SeenText* seen;
+  const Part* parts;
   const TextChain* name;  // of the value that is awaited or being read
+  const Rivals* rivals;   // of the array or object itself
 };
 
 struct ScalarAlt {
@@ -132,7 +147,9 @@ class JsonMachine {
 
   JsonState Start(Arena* arena);
   // False when `byte` may not follow.
-  bool Step(const JsonState& from, uint8_t byte, Arena* arena, JsonState* to);
+  bool Step(const JsonState& from, uint8_t byte, Arena* arena, JsonState* to) {
+    return StepAny(from, byte, arena, to) && (!to->top->keeps_parts || CanBecomeNew(*to, arena));
+  }
   // The text is a whole valid instance.
   bool IsWhole(const JsonState& state) {
     JsonState end;
@@ -151,6 +168,8 @@ class JsonMachine {
   friend class JsonMasks;
 
   bool IsWholeWith(const JsonState& state, JsonState* end);
+  // Step, but for items that all ways on would repeat.
+  bool StepAny(const JsonState& from, uint8_t byte, Arena* arena, JsonState* to);
   bool StepStructure(const JsonState& from, uint8_t byte, Arena* arena, JsonState* to);
   bool StepObject(const JsonState& from, uint8_t byte, Arena* arena, JsonState* to);
   bool StepArray(const JsonState& from, uint8_t byte, Arena* arena, JsonState* to);
@@ -158,12 +177,13 @@ class JsonMachine {
   bool Open(const Level& level, bool object, Arena* arena, JsonState* to);
   bool StartString(const Level& level, Arena* arena, JsonState* to);
   bool StartNumber(const Level& level, uint8_t byte, Arena* arena, JsonState* to);
+  std::vector<ScalarAlt> NumbersOf(const Level& level) const;
   bool StartWord(const Level& level, uint8_t byte, Arena* arena, JsonState* to);
   bool StartName(const Level& level, Arena* arena, JsonState* to);
   bool NextItem(const Level& level, Level* out, Arena* arena);
   bool CloseContainer(const Level& level, Arena* arena, JsonState* to);
-  bool Complete(const Level& level, const SlotSet& slots, const TextChain* text, char mark,
-                Arena* arena, JsonState* to);
+  bool Complete(const Level& level, SlotSet slots, const ReadValue* value, Arena* arena,
+                JsonState* to);
   ContainerAlt Updated(const Level& level, const Slot& slot, Arena* arena) const;
 
   bool StepScalar(const JsonState& from, uint8_t byte, Arena* arena, JsonState* to);
@@ -177,16 +197,19 @@ class JsonMachine {
   bool EndText(const JsonState& from, Arena* arena, JsonState* to);
   bool EndName(const JsonState& from, Arena* arena, JsonState* to);
   bool EndNumber(const JsonState& from, Arena* arena, JsonState* to);
-  bool AltTakes(const Level& level, const Scalar& scalar, ScalarAlt* alt, const TextChain* text,
-                uint8_t byte, bool lead);
+  bool AltTakes(const Level& level, ScalarAlt* alt, const TextChain* text, uint8_t byte, bool lead);
   bool AltMayTake(const Level& level, const Scalar& scalar, const ScalarAlt& alt, uint32_t lo,
                   uint32_t hi);
   // Code points from `lo` to `hi`: an escape that is not read to its end.
   struct PointRange {
     uint32_t lo, hi;
   };
-  bool HasRoom(const Level& level, const Scalar& scalar, const ScalarAlt& alt,
-               const TextChain* text, const PointRange* open = nullptr);
+  bool HasRoom(const Level& level, const ScalarAlt& alt, const TextChain* text,
+               const PointRange* open = nullptr);
+  bool StepLowHalf(const JsonState& from, const Scalar& next, PointRange half, Arena* arena,
+                   JsonState* to);
+  bool KeepPairOrSingle(const JsonState& from, const Scalar& next, PointRange pair,
+                        PointRange single, Arena* arena, JsonState* to);
   // A member that is chosen: the shape's own name, or one of a class.
   struct Chosen {
     int32_t name;  // -1: of the class
@@ -200,6 +223,27 @@ class JsonMachine {
                     int32_t name, std::vector<Slot>* slots);
   bool ToColon(const Level& level, const TextChain* name, const std::vector<Slot>& slots,
                Arena* arena, JsonState* to);
+
+  // Unique items (json_unique.cc). `base`: the depth of the array that wants them.
+  bool CanBecomeNew(const JsonState& state, Arena* arena);
+  bool HasFreshItem(const JsonState& state, uint16_t base, Arena* arena);
+  bool HasFreshEnd(const Level& level, uint16_t base, Arena* arena);
+  bool HasFreshValue(const Level& level, uint16_t base, Arena* arena);
+  bool HasFreshName(const JsonState& state, uint16_t base, Arena* arena);
+  bool HasFreshString(const JsonState& state, uint16_t base, Arena* arena);
+  bool HasFreshNumber(const JsonState& state, uint16_t base, Arena* arena);
+  // The value being read ends as `value`.
+  bool IsFreshWith(const Level& level, const SlotSet& slots, const ReadValue& value, uint16_t base,
+                   Arena* arena);
+  bool ReadsOnTo(const JsonState& state, std::string_view text, Arena* arena, JsonState* to);
+  // What the value that is being read at `level` must not, or may not, become.
+  static std::vector<const ReadValue*> TakenAt(const Level& level, uint16_t base);
+  static std::vector<std::string_view> NamesAhead(const Level& level, uint16_t base);
+  static const Rivals* RivalsInside(const Level& level, ReadValue::Kind kind, Arena* arena);
+  static const Rivals* RivalsAfter(const Level& level, const ReadValue& value, Arena* arena);
+  // Texts that the value or the name being read must not repeat, or that may lead to such a value.
+  static std::vector<std::string_view> TakenTexts(const JsonState& state);
+
   const ObjectShape& Object(const ContainerAlt& alt) const {
     return g_.objects[static_cast<size_t>(alt.shape)];
   }
@@ -209,6 +253,7 @@ class JsonMachine {
 
   JsonGrammar& g_;
   Whitespace whitespace_;
+  int tries_ = 0;  // left to CanBecomeNew
 };
 
 std::string TextOf(const TextChain* chain);

@@ -30,12 +30,6 @@ int HexDigit(uint8_t byte) {
                                         : -1;
 }
 
-bool IsOwnName(const ObjectShape& shape, std::string_view text) {
-  const auto at = std::partition_point(shape.names.begin(), shape.names.end(),
-                                       [&](const NameSlot& name) { return name.text < text; });
-  return at != shape.names.end() && at->text == text;
-}
-
 const TextChain* Append(const TextChain* text, uint8_t byte, Arena* arena) {
   return arena->Copy(
       TextChain{text, text == nullptr ? 1 : text->length + 1, static_cast<char>(byte)});
@@ -72,7 +66,7 @@ bool JsonMachine::StepText(const JsonState& from, uint8_t byte, Arena* arena, Js
   uint16_t count = 0;
   for (size_t i = 0; i < scalar.num_alts; ++i) {
     alts[count] = scalar.alts[i];
-    if (AltTakes(*from.top, scalar, &alts[count], text, byte, lead)) ++count;
+    if (AltTakes(*from.top, &alts[count], text, byte, lead)) ++count;
   }
   if (count == 0) return false;
   Scalar next = scalar;
@@ -84,8 +78,8 @@ bool JsonMachine::StepText(const JsonState& from, uint8_t byte, Arena* arena, Js
 }
 
 // `text`: with this byte.
-bool JsonMachine::AltTakes(const Level& level, const Scalar& scalar, ScalarAlt* alt,
-                           const TextChain* text, uint8_t byte, bool lead) {
+bool JsonMachine::AltTakes(const Level& level, ScalarAlt* alt, const TextChain* text, uint8_t byte,
+                           bool lead) {
   if (alt->automaton != nullptr) {
     alt->state = alt->automaton->Step(alt->state, byte);
     if (alt->state == Automaton::kDead) return false;
@@ -100,7 +94,7 @@ bool JsonMachine::AltTakes(const Level& level, const Scalar& scalar, ScalarAlt* 
       }
       if (shape.max != kNoLimit && alt->length > shape.max) return false;
     }
-    return HasRoom(level, scalar, *alt, text);
+    return alt->string != nullptr || HasRoom(level, *alt, text);
   }
   // Names that go on with this byte.
   const ObjectShape& shape = Object(level.alts[alt->alt]);
@@ -118,22 +112,14 @@ bool JsonMachine::AltTakes(const Level& level, const Scalar& scalar, ScalarAlt* 
   return AnyBit(alt->allowed, alt->lo, alt->hi);
 }
 
-// Where only finitely many texts are left: whether one of them is neither known by another name nor
-// used up.
-bool JsonMachine::HasRoom(const Level& level, const Scalar& scalar, const ScalarAlt& alt,
-                          const TextChain* text, const PointRange* open) {
-  if (scalar.kind == Scalar::Kind::kString && !scalar.keeps_text) return true;
+// Of a class of which only finitely many names are left: whether one of them is neither known by
+// another name nor used up.
+bool JsonMachine::HasRoom(const Level& level, const ScalarAlt& alt, const TextChain* text,
+                          const PointRange* open) {
   Automaton& automaton = *alt.automaton;
+  if (automaton.IsAnyText(alt.state) || !automaton.Analyse()) return true;
   uint64_t left = 0;
-  const bool any = automaton.IsAnyText(alt.state);
-  if (any) {
-    // Few texts are left only at a limit of length.
-    if (alt.string == nullptr || alt.string->max == kNoLimit) return true;
-    if (alt.string->max - alt.length > (open != nullptr ? 1 : 0)) return true;
-    left = open != nullptr ? open->hi - open->lo + 1 : 1;
-  } else if (!automaton.Analyse()) {
-    return true;
-  } else if (open != nullptr) {
+  if (open != nullptr) {
     const auto count = automaton.CountWithin(alt.state, open->lo, open->hi);
     if (!count) return true;
     left = *count;
@@ -150,24 +136,14 @@ bool JsonMachine::HasRoom(const Level& level, const Scalar& scalar, const Scalar
       const uint32_t c = DecodeUtf8(other, &at);
       if (c < open->lo || c > open->hi) return;
     }
-    if (any ? at == other.size() : automaton.Matches(other)) --left;
+    left -= automaton.Matches(other);
   };
-  const bool is_name = scalar.kind == Scalar::Kind::kName;
-  for (const SeenText* s = level.seen; s != nullptr; s = s->before) {
-    const std::string_view seen(s->text, s->length);
-    if (is_name) {
-      used(seen);
-    } else if (!seen.empty() && seen[0] == '"') {
-      used(seen.substr(1));
-    }
-  }
-  if (is_name) {
-    // Names of the shape that were read stand in `seen` already.
-    const ContainerAlt& container = level.alts[alt.alt];
-    const ObjectShape& shape = Object(container);
-    for (size_t n = 0; n < shape.names.size(); ++n) {
-      if ((container.seen[n / 64] >> (n % 64) & 1) == 0) used(shape.names[n].text);
-    }
+  for (const Part* p = level.parts; p != nullptr; p = p->before) used(p->name);
+  // Names of the shape that were read stand in `parts` already.
+  const ContainerAlt& container = level.alts[alt.alt];
+  const ObjectShape& shape = Object(container);
+  for (size_t n = 0; n < shape.names.size(); ++n) {
+    if ((container.seen[n / 64] >> (n % 64) & 1) == 0) used(shape.names[n].text);
   }
   return left > 0;
 }
@@ -178,16 +154,14 @@ bool JsonMachine::AltMayTake(const Level& level, const Scalar& scalar, const Sca
   if (lo > hi) return false;
   if (alt.automaton != nullptr) {
     if (!alt.automaton->AtBoundary(alt.state)) return false;
-    const PointRange open{lo, hi};
     if (alt.string == nullptr) {
-      return alt.automaton->AnyLive(alt.state, lo, hi) &&
-             HasRoom(level, scalar, alt, scalar.text, &open);
+      const PointRange open{lo, hi};
+      return alt.automaton->AnyLive(alt.state, lo, hi) && HasRoom(level, alt, scalar.text, &open);
     }
     const StringShape& shape = *alt.string;
     if (shape.max != kNoLimit && alt.length >= shape.max) return false;
     return alt.automaton->AnyLive(alt.state, lo, hi, shape.min - alt.length - 1,
-                                  shape.max == kNoLimit ? kNoLimit : shape.max - alt.length - 1) &&
-           HasRoom(level, scalar, alt, scalar.text, &open);
+                                  shape.max == kNoLimit ? kNoLimit : shape.max - alt.length - 1);
   }
   const ObjectShape& shape = Object(level.alts[alt.alt]);
   const size_t depth = scalar.text == nullptr ? 0 : scalar.text->length;
@@ -249,13 +223,7 @@ bool JsonMachine::StepEscape(const JsonState& from, uint8_t byte, Arena* arena, 
   ++next.digits;
   const uint32_t open = 4u * (4u - next.digits);
   const uint32_t lo = next.value << open, hi = lo | ((1u << open) - 1);
-  if (next.escape == Scalar::Escape::kLowHex) {
-    const uint32_t a = std::max(lo, kFirstLow), b = std::min(hi, kLastLow);
-    if (a > b) return false;
-    const uint32_t base = 0x10000 + ((next.high - kFirstHigh) << 10);
-    if (next.digits == 4) return TakeCodePoint(from, base + (a - kFirstLow), arena, to);
-    return KeepAlive(from, next, base + (a - kFirstLow), base + (b - kFirstLow), arena, to);
-  }
+  if (next.escape == Scalar::Escape::kLowHex) return StepLowHalf(from, next, {lo, hi}, arena, to);
   const uint32_t a = std::max(lo, kFirstHigh), b = std::min(hi, kLastHigh);
   const uint32_t pair_lo = 0x10000 + ((a - kFirstHigh) << 10),
                  pair_hi = 0x10000 + ((b - kFirstHigh) << 10) + 0x3FF;
@@ -268,20 +236,32 @@ bool JsonMachine::StepEscape(const JsonState& from, uint8_t byte, Arena* arena, 
     next.high = lo;
     return KeepAlive(from, next, pair_lo, pair_hi, arena, to);
   }
-  const Arena::Mark mark = arena->mark();
-  if (a <= b) {
-    // Some of these digits open a pair: what follows is one of many code points. Wider than exact
-    // only for a moment.
-    JsonState pair;
-    const bool paired = KeepAlive(from, next, pair_lo, pair_hi, arena, &pair);
-    JsonState single;
-    const bool alone = KeepAlive(from, next, lo, hi, arena, &single);
-    if (paired && alone) return KeepAlive(from, next, 0, kMaxCodePoint, arena, to);
-    if (paired || alone) *to = paired ? pair : single;
-    if (!paired && !alone) arena->Reset(mark);
-    return paired || alone;
-  }
+  if (a <= b) return KeepPairOrSingle(from, next, {pair_lo, pair_hi}, {lo, hi}, arena, to);
   return KeepAlive(from, next, lo, hi, arena, to);
+}
+
+// The second half of a pair, whose digits so far stand for `half`.
+bool JsonMachine::StepLowHalf(const JsonState& from, const Scalar& next, PointRange half,
+                              Arena* arena, JsonState* to) {
+  const uint32_t a = std::max(half.lo, kFirstLow), b = std::min(half.hi, kLastLow);
+  if (a > b) return false;
+  const uint32_t base = 0x10000 + ((next.high - kFirstHigh) << 10);
+  if (next.digits == 4) return TakeCodePoint(from, base + (a - kFirstLow), arena, to);
+  return KeepAlive(from, next, base + (a - kFirstLow), base + (b - kFirstLow), arena, to);
+}
+
+// Some of these digits open a pair: what follows is one of many code points. Wider than exact only
+// for a moment.
+bool JsonMachine::KeepPairOrSingle(const JsonState& from, const Scalar& next, PointRange pair,
+                                   PointRange single, Arena* arena, JsonState* to) {
+  const Arena::Mark mark = arena->mark();
+  JsonState as_pair, as_single;
+  const bool paired = KeepAlive(from, next, pair.lo, pair.hi, arena, &as_pair);
+  const bool alone = KeepAlive(from, next, single.lo, single.hi, arena, &as_single);
+  if (paired && alone) return KeepAlive(from, next, 0, kMaxCodePoint, arena, to);
+  if (paired || alone) *to = paired ? as_pair : as_single;
+  if (!paired && !alone) arena->Reset(mark);
+  return paired || alone;
 }
 
 // A code point that was escaped.
@@ -299,7 +279,7 @@ bool JsonMachine::TakeCodePoint(const JsonState& from, uint32_t c, Arena* arena,
     uint16_t count = 0;
     for (size_t i = 0; i < next.num_alts; ++i) {
       ScalarAlt alt = alts[i];
-      if (AltTakes(*from.top, scalar, &alt, text, static_cast<uint8_t>(bytes[b]), b == 0))
+      if (AltTakes(*from.top, &alt, text, static_cast<uint8_t>(bytes[b]), b == 0))
         alts[count++] = alt;
     }
     next.num_alts = count;
@@ -315,25 +295,15 @@ bool JsonMachine::EndText(const JsonState& from, Arena* arena, JsonState* to) {
   if (from.scalar->kind == Scalar::Kind::kName) return EndName(from, arena, to);
   const Level& level = *from.top;
   SlotSet slots;
-  bool used = false;
-  if (from.scalar->keeps_text) {
-    const std::string text = "\"" + TextOf(from.scalar->text);
-    for (const SeenText* s = level.seen; s != nullptr && !used; s = s->before) {
-      used = std::string_view(s->text, s->length) == text;
-    }
-  }
   for (size_t i = 0; i < from.scalar->num_alts; ++i) {
     const ScalarAlt& alt = from.scalar->alts[i];
     if (alt.automaton->Accepts(alt.state) && alt.length >= alt.string->min) slots.Join(alt.slots);
   }
-  if (used) {
-    for (size_t s = 0; s < level.num_slots; ++s) {
-      if (Array(level.alts[level.slots[s].alt]).unique)
-        slots.words[s / 64] &= ~(uint64_t{1} << (s % 64));
-    }
-  }
-  return !slots.Empty() &&
-         Complete(level, slots, from.scalar->text, from.scalar->keeps_text ? '"' : '\0', arena, to);
+  if (slots.Empty()) return false;
+  const ReadValue* value =
+      level.keeps_parts ? MakeScalar(ReadValue::Kind::kString, TextOf(from.scalar->text), arena)
+                        : nullptr;
+  return Complete(level, slots, value, arena, to);
 }
 
 bool JsonMachine::CanFulfil(const Level& level, const ContainerAlt& alt, uint8_t open,
@@ -351,10 +321,8 @@ bool JsonMachine::CanFulfil(const Level& level, const ContainerAlt& alt, uint8_t
     if (!c.infinite) {
       members = c.automaton->Count(c.automaton->start()) - (&c == chosen.of_class ? 1 : 0);
       for (const NameSlot& n : shape.names) members -= c.automaton->Matches(n.text);
-      for (const SeenText* s = level.seen; s != nullptr; s = s->before) {
-        const std::string_view text(s->text, s->length);
-        members -= !IsOwnName(shape, text) && c.automaton->Matches(text);
-      }
+      for (const Part* p = level.parts; p != nullptr; p = p->before)
+        members -= !shape.HasName(p->name) && c.automaton->Matches(p->name);
     }
     left.Add(c.ways, members, true);
   }
@@ -402,17 +370,15 @@ bool JsonMachine::ToColon(const Level& level, const TextChain* name, const std::
 bool JsonMachine::EndName(const JsonState& from, Arena* arena, JsonState* to) {
   const Level& level = *from.top;
   const std::string text = TextOf(from.scalar->text);
-  bool seen = false;
-  for (const SeenText* s = level.seen; s != nullptr && !seen; s = s->before) {
-    seen = std::string_view(s->text, s->length) == text;
+  for (const Part* p = level.parts; p != nullptr; p = p->before) {
+    if (p->name == text) return false;
   }
-  if (seen) return false;
   std::vector<Slot> slots;
   for (size_t i = 0; i < from.scalar->num_alts; ++i) {
     const ScalarAlt& alt = from.scalar->alts[i];
     const ObjectShape& shape = Object(level.alts[alt.alt]);
     if (alt.name_class != nullptr) {
-      if (!IsOwnName(shape, text) && alt.automaton->Accepts(alt.state))
+      if (!shape.HasName(text) && alt.automaton->Accepts(alt.state))
         AddNameSlots(level, alt, alt.name_class->ways, -1, &slots);
     } else if (shape.names[static_cast<size_t>(alt.lo)].text.size() == text.size() &&
                (alt.allowed[alt.lo / 64] >> (alt.lo % 64) & 1) != 0) {
@@ -425,7 +391,8 @@ bool JsonMachine::EndName(const JsonState& from, Arena* arena, JsonState* to) {
 bool JsonMachine::CloseWithout(const JsonState& from, size_t i, Arena* arena, JsonState* to) {
   const ScalarAlt& alt = from.scalar->alts[i];
   if (from.scalar->kind == Scalar::Kind::kString) {
-    return Complete(*from.top, alt.slots, nullptr, '\0', arena, to);
+    static constexpr ReadValue kUnknown = {};
+    return Complete(*from.top, alt.slots, &kUnknown, arena, to);
   }
   std::vector<Slot> slots;
   AddNameSlots(*from.top, alt, alt.name_class->ways, -1, &slots);
@@ -468,7 +435,11 @@ bool JsonMachine::EndNumber(const JsonState& from, Arena* arena, JsonState* to) 
     if (!free && text.empty()) text = TextOf(scalar.text);
     if (free || spec.Accepts(text)) slots.Join(scalar.alts[i].slots);
   }
-  return !slots.Empty() && Complete(*from.top, slots, nullptr, '\0', arena, to);
+  if (slots.Empty()) return false;
+  const ReadValue* value = nullptr;
+  if (from.top->keeps_parts)
+    value = MakeScalar(ReadValue::Kind::kNumber, NormalNumber(TextOf(scalar.text)), arena);
+  return Complete(*from.top, slots, value, arena, to);
 }
 
 }  // namespace aisp

@@ -100,12 +100,7 @@ void JsonMasks::TextTokens(const JsonState& state, Arena* arena, TokenMask* mask
     }
   }
   if (!scalar.keeps_text) return;
-  for (const SeenText* s = state.top->seen; s != nullptr; s = s->before) {
-    std::string_view text(s->text, s->length);
-    if (scalar.kind == Scalar::Kind::kString) {
-      if (text.empty() || text[0] != '"') continue;
-      text.remove_prefix(1);
-    }
+  for (const std::string_view text : JsonMachine::TakenTexts(state)) {
     if (text.starts_with(prefix)) Correct(state, text.substr(prefix.size()), arena, mask);
   }
   const bool name = scalar.kind == Scalar::Kind::kName;
@@ -116,8 +111,10 @@ void JsonMasks::TextTokens(const JsonState& state, Arena* arena, TokenMask* mask
   }
   for (const SpelledToken& open : trie_->Spelled(256)) Ask(state, open.token, arena, mask);
   // Behind a comma the text itself matters: it may not come again.
-  for (const int32_t token : name ? trie_->BeyondNames() : trie_->BeyondValues())
-    Ask(state, token, arena, mask);
+  const auto beyond = name             ? trie_->BeyondNames()
+                      : state.top->few ? trie_->BeyondValues()
+                                       : trie_->BeyondItems();
+  for (const int32_t token : beyond) Ask(state, token, arena, mask);
 }
 
 void JsonMasks::Ask(const JsonState& state, int32_t token, Arena* arena, TokenMask* mask) {

@@ -117,6 +117,8 @@ Languages::Alphabet Languages::AlphabetOf(const Term& term) const {
         out = {out.low & own.low, out.high & own.high, out.beyond && own.beyond};
       }
       return out;
+    case Op::kHostname:
+      return AlphabetOf(HostnameLetters());
     case Op::kNot:
       break;
   }
@@ -448,6 +450,10 @@ TermId Languages::DeriveTerm(TermId t, uint32_t c) {
     case Op::kUnion:
     case Op::kIntersect:
       return DeriveParts(t, c);
+    case Op::kHostname: {
+      const auto next = NextOfHostname(hostnames_[static_cast<size_t>(term.a)], c);
+      return next ? Hostname(*next) : kNothing;
+    }
   }
   return kNothing;
 }
@@ -464,33 +470,6 @@ TermId Languages::DeriveParts(TermId t, uint32_t c) {
     out.push_back(next);
   }
   return Make(op, out);
-}
-
-void Languages::CollectSets(TermId t, std::vector<CharSet>* out) const {
-  std::vector<TermId> open = {t};
-  std::vector<bool> seen(terms_.size(), false);
-  while (!open.empty()) {
-    const TermId id = open.back();
-    open.pop_back();
-    if (seen[static_cast<size_t>(id)]) continue;
-    seen[static_cast<size_t>(id)] = true;
-    const Term& term = terms_[static_cast<size_t>(id)];
-    switch (term.op) {
-      case Op::kSet:
-        out->push_back(sets_[static_cast<size_t>(term.a)]);
-        break;
-      case Op::kConcat:
-        open.push_back(term.a);
-        open.push_back(term.b);
-        break;
-      case Op::kNot:
-      case Op::kRepeat:
-        open.push_back(term.a);
-        break;
-      default:
-        open.insert(open.end(), term.parts.begin(), term.parts.end());
-    }
-  }
 }
 
 }  // namespace aisp

@@ -10,11 +10,13 @@
 
 #include <cstdint>
 #include <map>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "constrain/char_set.h"
 #include "constrain/deadline.h"
+#include "constrain/hostname.h"
 
 namespace aisp {
 
@@ -30,7 +32,8 @@ class Languages {
     kUnion,
     kIntersect,
     kNot,
-    kRepeat
+    kRepeat,
+    kHostname  // what may follow in a name of the format `hostname`
   };
   static constexpr TermId kNothing = 0;    // no text at all
   static constexpr TermId kEmptyText = 1;  // the text of length 0
@@ -49,6 +52,8 @@ class Languages {
   // cheap).
   TermId Literal(std::string_view text);
   TermId Literals(std::vector<std::u32string> texts);
+  // What is left of a name of the format `hostname`.
+  TermId Hostname(const HostnamePlace& at);
   // Every text of `min` to `max` code points.
   TermId Length(int32_t min, int32_t max);
 
@@ -57,8 +62,10 @@ class Languages {
   bool IsPlain(TermId t) const { return terms_[static_cast<size_t>(t)].plain; }
   // What may follow once `c` was read. Takes time in proportion to the terms below `t`.
   TermId Derive(TermId t, uint32_t c);
-  // All sets that stand in `t`: code points in the same ones behave alike.
-  void CollectSets(TermId t, std::vector<CharSet>* out) const;
+  // All sets that stand in `t`: code points in the same ones behave alike. True when what is left
+  // of a hostname stands in it.
+  bool CollectSets(TermId t, std::vector<CharSet>* out) const;
+  bool HoldsHostname(TermId t) const;
 
   bool Exhausted() const { return exhausted_; }
   // From now on terms are made until then.
@@ -84,7 +91,7 @@ class Languages {
     Op op = Op::kNothing;
     bool nullable = false;
     bool plain = true;
-    int32_t a = 0, b = 0, c = 0;  // children; kSet: index; kRepeat: child, min, max
+    int32_t a = 0, b = 0, c = 0;  // children; kSet, kHostname: index; kRepeat: child, min, max
     std::vector<TermId> parts;    // kUnion, kIntersect: sorted
     Alphabet alphabet = {};
   };
@@ -92,6 +99,7 @@ class Languages {
   TermId Intern(Term term);
   Alphabet AlphabetOf(const Term& term) const;
   Alphabet AlphabetOf(const CharSet& set) const;
+  static CharSet HostnameLetters();
   // `star` is a set repeated without end, which holds every text over the code points of `t`.
   bool HoldsAll(TermId star, TermId t) const;
   bool IsStar(TermId t) const;
@@ -138,6 +146,8 @@ class Languages {
   std::vector<Term> terms_;
   std::vector<CharSet> sets_;
   std::map<CharSet, int32_t> set_ids_;
+  std::vector<HostnamePlace> hostnames_;
+  std::map<std::string, TermId> hostname_ids_;
   std::vector<TermId> table_;     // open addressing over terms_, -1: free; a power of two
   std::vector<uint64_t> hashes_;  // of terms_
 };

@@ -227,24 +227,29 @@ bool NumberSpec::CanBeWritten() const {
                      [&](char c) { return CanBegin(std::string_view(&c, 1)); });
 }
 
-std::optional<size_t> NumberSpec::Count(size_t limit) const {
+std::optional<std::vector<Decimal>> NumberSpec::Members(size_t limit) const {
+  std::vector<Decimal> out;
+  const auto add = [&](const Decimal& v) {
+    if (Contains(v)) out.push_back(v);
+  };
   if (values) {
-    return static_cast<size_t>(std::count_if(values->begin(), values->end(),
-                                             [&](const Decimal& v) { return Contains(v); }));
+    std::for_each(values->begin(), values->end(), add);
+    return out;
   }
-  if (!NotEmpty()) return 0;
+  if (!NotEmpty()) return out;
   const auto step = Granularity();
   if (!low || !high) return std::nullopt;
-  if (Compare(*low, *high) == 0) return 1;
+  if (Compare(*low, *high) == 0) {
+    add(*low);
+    return out;
+  }
   if (!step || step->mantissa == 0) return std::nullopt;
   const int scale = std::min({low->exponent, high->exponent, step->exponent});
   const auto a = ScaleTo(*low, scale), b = ScaleTo(*high, scale), s = ScaleTo(*step, scale);
   if (!a || !b || !s || (*b - *a) / *s > static_cast<__int128>(limit)) return std::nullopt;
-  size_t count = 0;
-  for (__int128 k = -FloorDiv(-*a, *s); k * *s <= *b; ++k) {
-    count += Contains(Decimal::Make(k * step->mantissa, step->exponent));
-  }
-  return count;
+  for (__int128 k = -FloorDiv(-*a, *s); k * *s <= *b; ++k)
+    add(Decimal::Make(k * step->mantissa, step->exponent));
+  return out;
 }
 
 NumberSyntax NextSyntax(NumberSyntax state, char c) {

@@ -42,8 +42,8 @@ struct NumberSpec {
   bool NotEmpty() const;
   // False when no member has a spelling below.
   bool CanBeWritten() const;
-  // How many there are; absent when more than `limit` or without end.
-  std::optional<size_t> Count(size_t limit) const;
+  // All of them; absent when there are more than `limit` or no end of them.
+  std::optional<std::vector<Decimal>> Members(size_t limit) const;
 
   // `text`: a proper beginning of a JSON number ("" included). Whether some member is spelled with
   // this beginning.

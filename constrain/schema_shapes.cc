@@ -134,31 +134,9 @@ int32_t SchemaTypes::MergeArrays(const Conjunction& all) {
   rules.reserve(held.size());
   for (const Atom& atom : held) rules.push_back(&atom);
   for (size_t i = 0; i < prefix; ++i) shape.prefix.push_back(ItemWays(ItemAt(all, i), i, rules));
-  const ExprId rest = ItemAt(all, prefix);
-  shape.rest = ItemWays(rest, prefix, rules);
-  if (shape.unique && (shape.max == kNoLimit || shape.max > 1)) {
-    const bool scalars = Expand(rest, JsonType::kArray, false).empty() &&
-                         Expand(rest, JsonType::kObject, false).empty() &&
-                         Expand(rest, JsonType::kNumber, false).empty();
-    const Alternatives& strings = Expand(rest, JsonType::kString, false);
-    bool limited = false, few = strings.size() > 1;
-    for (const Conjunction& conjunction : strings) {
-      for (const AtomId id : conjunction) {
-        const Atom& atom = AtomAt(id);
-        const bool language = atom.kind == Atom::Kind::kLanguage;
-        limited = limited || !language;
-        few = few || language || (atom.kind == Atom::Kind::kMaxLength && atom.count == 0);
-      }
-    }
-    if (prefix > 0 || !rules.empty() || !scalars) {
-      Refuse("uniqueItems", "only of items that are strings, booleans or null");
-    } else if (limited && few) {
-      // What is left can be counted only where the limits are part of the language.
-      counted_.emplace(TypeOf(rest), rest);
-    }
-  } else {
-    shape.unique = false;
-  }
+  shape.rest = ItemWays(ItemAt(all, prefix), prefix, rules);
+  shape.unique = shape.unique && (shape.max == kNoLimit || shape.max > 1);
+  if (shape.unique) unique_at_[index] = at_;
   g_.arrays[static_cast<size_t>(index)] = std::move(shape);
   return index;
 }
@@ -313,13 +291,8 @@ int32_t SchemaTypes::MergeObjects(const Conjunction& all) {
   return index;
 }
 
-// Names that stand nowhere, in classes of equal consequences: each pattern cuts every class in two.
-bool SchemaTypes::AddClasses(const Conjunction& all, const std::vector<const Atom*>& obligations,
-                             ObjectShape* shape) {
-  struct Part {
-    TermId language;
-    std::set<TermId> in;
-  };
+bool SchemaTypes::CutNames(const Conjunction& all, const std::vector<const Atom*>& obligations,
+                           std::vector<NamePart>* parts) {
   std::vector<TermId> limits;
   std::set<TermId> cuts;
   for (const AtomId id : all) {
@@ -328,24 +301,32 @@ bool SchemaTypes::AddClasses(const Conjunction& all, const std::vector<const Ato
     for (const auto& [pattern, value] : atom.patterns) cuts.insert(pattern);
   }
   for (const Atom* obligation : obligations) cuts.insert(obligation->language);
-  std::vector<Part> parts = {{g_.languages.Intersect(limits), {}}};
+  *parts = {{g_.languages.Intersect(limits), {}}};
   for (const TermId cut : cuts) {
-    std::vector<Part> next;
-    for (const Part& part : parts) {
-      Part inside{g_.languages.Intersect({part.language, cut}), part.in};
-      Part outside{g_.languages.Intersect({part.language, g_.languages.Not(cut)}), part.in};
+    std::vector<NamePart> next;
+    for (const NamePart& part : *parts) {
+      NamePart inside{g_.languages.Intersect({part.language, cut}), part.in};
+      NamePart outside{g_.languages.Intersect({part.language, g_.languages.Not(cut)}), part.in};
       inside.in.insert(cut);
       if (g_.AutomatonOf(inside.language)->start() != Automaton::kDead) next.push_back(inside);
       if (g_.AutomatonOf(outside.language)->start() != Automaton::kDead) next.push_back(outside);
     }
-    parts = std::move(next);
-    if (parts.size() > kMaxClasses || !InTime()) {
+    *parts = std::move(next);
+    if (parts->size() > kMaxClasses || !InTime()) {
       Refuse("patternProperties", "patterns that overlap in more than 64 ways");
       return false;
     }
   }
+  return true;
+}
+
+// Names that stand nowhere, in classes of equal consequences: each pattern cuts every class in two.
+bool SchemaTypes::AddClasses(const Conjunction& all, const std::vector<const Atom*>& obligations,
+                             ObjectShape* shape) {
+  std::vector<NamePart> parts;
+  if (!CutNames(all, obligations, &parts)) return false;
   std::map<std::pair<ExprId, uint8_t>, std::vector<TermId>> merged;
-  for (const Part& part : parts) {
+  for (const NamePart& part : parts) {
     std::vector<ExprId> values;
     for (const AtomId id : all) {
       const Atom& atom = AtomAt(id);

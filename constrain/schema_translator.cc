@@ -360,11 +360,7 @@ ExprId SchemaTranslator::Strings(const SchemaPlace& place) {
   if (format != nullptr && format->IsString() && options_.assert_formats) {
     auto known = formats_.find(format->text);
     if (known == formats_.end()) {
-      const auto& names = options_.relaxed;
-      const bool relaxed = std::find_if(names.begin(), names.end(), [](const std::string& n) {
-                             return n == "format" || n == "*";
-                           }) != names.end();
-      const auto term = FormatLanguage(format->text, relaxed, &l_);
+      const auto term = FormatLanguage(format->text, &l_);
       if (!term) Refuse(place.pointer, "format", term.error().message);
       known = formats_.emplace(format->text, term.value_or(Languages::kAnyText)).first;
       if (!term) formats_.erase(known), known = formats_.end();

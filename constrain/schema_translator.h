@@ -77,6 +77,11 @@ class SchemaTranslator {
   ExprId Unevaluated(const SchemaPlace& place);
   bool CasesOf(const SchemaPlace& place, bool inner, int depth, Cases* out);
   bool CasesOfApplicators(const SchemaPlace& place, int depth, Cases* out);
+  bool CasesOfCondition(const SchemaPlace& place, int depth, Cases* out);
+  bool AddCases(const SchemaPlace& place, ExprId condition, const Json& schema,
+                const std::string& path, int depth, Cases* out);
+  bool MultiplyIf(const SchemaPlace& place, ExprId holds, const Json& schema,
+                  const std::string& path, int depth, Cases* out);
   bool Multiply(const Cases& ways, Cases* cases);
 
   // A non-negative whole number; refuses what is none. kNoLimit when absent or refused.

@@ -231,67 +231,70 @@ bool SchemaTranslator::CasesOf(const SchemaPlace& place, bool inner, int depth, 
   return CasesOfApplicators(place, depth, out);
 }
 
+// Under a condition, what `schema` looks at.
+bool SchemaTranslator::AddCases(const SchemaPlace& place, ExprId condition, const Json& schema,
+                                const std::string& path, int depth, Cases* out) {
+  Cases cases;
+  if (!CasesOf(document_.Child(place, schema, path), true, depth + 1, &cases)) return false;
+  for (Evaluated& c : cases) {
+    c.condition = e_.And({condition, c.condition});
+    out->push_back(std::move(c));
+  }
+  return true;
+}
+
+// What `schema` looks at where `holds`, else nothing.
+bool SchemaTranslator::MultiplyIf(const SchemaPlace& place, ExprId holds, const Json& schema,
+                                  const std::string& path, int depth, Cases* out) {
+  Cases ways;
+  if (!AddCases(place, holds, schema, path, depth, &ways)) return false;
+  if (holds != Exprs::kTrue) ways.emplace_back().condition = e_.Not(holds);
+  return Multiply(ways, out);
+}
+
 bool SchemaTranslator::CasesOfApplicators(const SchemaPlace& place, int depth, Cases* out) {
   Cases ways;
-  // Under a condition, what `schema` looks at; else nothing, under its opposite.
-  auto when = [&](ExprId condition, const Json& schema, const std::string& path, Cases* both) {
-    Cases cases;
-    if (!CasesOf(document_.Child(place, schema, path), true, depth + 1, &cases)) return false;
-    for (Evaluated& c : cases) {
-      c.condition = e_.And({condition, c.condition});
-      both->push_back(std::move(c));
-    }
-    return true;
-  };
   if (Get(place, "$ref") != nullptr) {
     const SchemaPlace* target = Target(place, "$ref");
     if (target == nullptr || !CasesOf(*target, true, depth + 1, &ways)) return false;
     if (!Multiply(ways, out)) return false;
   }
-  if (const Json* all = Get(place, "allOf")) {
-    for (size_t i = 0; i < all->items.size(); ++i) {
-      ways.clear();
-      if (!when(Exprs::kTrue, all->items[i], "allOf/" + std::to_string(i), &ways)) return false;
-      if (!Multiply(ways, out)) return false;
-    }
-  }
-  for (const char* keyword : {"anyOf", "oneOf"}) {
+  for (const char* keyword : {"allOf", "anyOf", "oneOf"}) {
     const Json* list = Get(place, keyword);
+    const bool all = keyword == std::string_view("allOf");
     for (size_t i = 0; list != nullptr && i < list->items.size(); ++i) {
       const std::string path = std::string(keyword) + "/" + std::to_string(i);
-      const ExprId branch = Sub(place, list->items[i], path);
-      ways.clear();
-      if (!when(branch, list->items[i], path, &ways)) return false;
-      ways.emplace_back().condition = e_.Not(branch);
-      if (!Multiply(ways, out)) return false;
+      const ExprId branch = all ? Exprs::kTrue : Sub(place, list->items[i], path);
+      if (!MultiplyIf(place, branch, list->items[i], path, depth, out)) return false;
     }
   }
   if (const Json* map = Get(place, "dependentSchemas")) {
     for (const auto& [name, schema] : map->members) {
       const ExprId present = e_.And({e_.Type(Bit(JsonType::kObject)), e_.Required(name)});
-      ways.clear();
-      if (!when(present, schema, "dependentSchemas/" + EscapePointer(name), &ways)) return false;
-      ways.emplace_back().condition = e_.Not(present);
-      if (!Multiply(ways, out)) return false;
+      const std::string path = "dependentSchemas/" + EscapePointer(name);
+      if (!MultiplyIf(place, present, schema, path, depth, out)) return false;
     }
   }
-  if (const Json* condition = Get(place, "if")) {
-    const ExprId holds = Sub(place, *condition, "if");
-    const Json *yes = Get(place, "then"), *no = Get(place, "else");
-    Cases seen, then_cases(1), else_cases;
-    if (!when(holds, *condition, "if", &seen)) return false;
-    then_cases.clear();
-    if (yes != nullptr && !when(Exprs::kTrue, *yes, "then", &then_cases)) return false;
-    if (yes != nullptr && !Multiply(then_cases, &seen)) return false;
-    if (no == nullptr) {
-      else_cases.emplace_back().condition = e_.Not(holds);
-    } else if (!when(e_.Not(holds), *no, "else", &else_cases)) {
-      return false;
-    }
-    seen.insert(seen.end(), else_cases.begin(), else_cases.end());
-    if (!Multiply(seen, out)) return false;
+  return CasesOfCondition(place, depth, out);
+}
+
+bool SchemaTranslator::CasesOfCondition(const SchemaPlace& place, int depth, Cases* out) {
+  const Json* condition = Get(place, "if");
+  if (condition == nullptr) return true;
+  const ExprId holds = Sub(place, *condition, "if");
+  const Json *yes = Get(place, "then"), *no = Get(place, "else");
+  Cases seen, then_cases, else_cases;
+  if (!AddCases(place, holds, *condition, "if", depth, &seen)) return false;
+  if (yes != nullptr && (!AddCases(place, Exprs::kTrue, *yes, "then", depth, &then_cases) ||
+                         !Multiply(then_cases, &seen)))
+    return false;
+  if (no == nullptr) {
+    else_cases.emplace_back().condition = e_.Not(holds);
+  } else if (!AddCases(place, e_.Not(holds), *no, "else", depth, &else_cases)) {
+    return false;
   }
-  return true;
+  seen.insert(seen.end(), else_cases.begin(), else_cases.end());
+  return Multiply(seen, out);
 }
 
 }  // namespace aisp

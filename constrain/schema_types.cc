@@ -9,7 +9,6 @@ namespace {
 constexpr size_t kMaxAlternatives = 256;
 constexpr size_t kMaxProduct = 4096;
 constexpr int kMaxLookDepth = 12;
-constexpr int32_t kMaxCountedLength = 1000;
 
 constexpr JsonType kAllTypes[] = {JsonType::kNull,   JsonType::kBool,  JsonType::kNumber,
                                   JsonType::kString, JsonType::kArray, JsonType::kObject};
@@ -50,13 +49,13 @@ bool SchemaTypes::Build(ExprId root) {
     BuildType(static_cast<TypeId>(i), open_[i]);
     if (!InTime() || failed_) return false;
   }
-  for (const auto& [id, expr] : counted_) {
-    if (failed_ || !InTime()) return false;
-    JsonTypeShapes& type = g_.types[static_cast<size_t>(id)];
-    type.strings.clear();
-    BuildCountedStrings(Expand(expr, JsonType::kString, false), &type);
-  }
   g_.KeepInhabited();
+  for (const auto& [id, pointer] : unique_at_) {
+    const ArrayShape& shape = g_.arrays[static_cast<size_t>(id)];
+    if (!shape.inhabited || !shape.unsure) continue;
+    at_ = pointer;
+    Refuse("uniqueItems", "whether there are enough different items cannot be told");
+  }
   return InTime() && !failed_;
 }
 
@@ -118,34 +117,6 @@ void SchemaTypes::BuildStrings(const Alternatives& ways, JsonTypeShapes* type) {
   if (automaton->start() != Automaton::kDead) type->strings.push_back({automaton, 0, kNoLimit});
 }
 
-// As one language, limits and all.
-void SchemaTypes::BuildCountedStrings(const Alternatives& ways, JsonTypeShapes* type) {
-  std::vector<TermId> all;
-  for (const Conjunction& way : ways) {
-    std::vector<TermId> parts;
-    int32_t min = 0, max = Languages::kUnbounded;
-    for (const AtomId id : way) {
-      const Atom& atom = AtomAt(id);
-      if (atom.kind == Atom::Kind::kLanguage) {
-        parts.push_back(atom.language);
-      } else if (atom.kind == Atom::Kind::kMinLength) {
-        min = std::max(min, atom.count);
-      } else {
-        max = max == Languages::kUnbounded ? atom.count : std::min(max, atom.count);
-      }
-    }
-    if (min > kMaxCountedLength || max > kMaxCountedLength) {
-      Refuse("uniqueItems", "of strings with a limit of more than 1000 code points");
-      return;
-    }
-    parts.push_back(g_.languages.Length(min, max));
-    if (max == Languages::kUnbounded || min <= max) all.push_back(g_.languages.Intersect(parts));
-  }
-  if (all.empty()) return;
-  Automaton* automaton = g_.AutomatonOf(g_.languages.Union(all));
-  if (automaton->start() != Automaton::kDead) type->strings.push_back({automaton, 0, kNoLimit});
-}
-
 const Alternatives& SchemaTypes::Expand(ExprId expr, JsonType type, bool negated) {
   static const Alternatives kNone;
   const auto key = std::make_tuple(expr, type, negated);
@@ -190,7 +161,7 @@ const Alternatives& SchemaTypes::Expand(ExprId expr, JsonType type, bool negated
       out = negated ? ExpandAll(node.parts, type, true) : ExpandAny(node.parts, type, false);
       break;
     case Exprs::Op::kExactlyOne:
-      out = ExpandExactlyOne(node.parts, type, negated);
+      out = negated ? ExpandNotOne(node.parts, type) : ExpandExactlyOne(node.parts, type, {{}});
       break;
   }
   Simplify(&out);
@@ -220,7 +191,12 @@ Alternatives SchemaTypes::ExpandAtom(AtomId id, JsonType type, bool negated) {
 
 Alternatives SchemaTypes::ExpandAll(const std::vector<ExprId>& parts, JsonType type, bool negated) {
   std::vector<Alternatives> all;
+  std::vector<std::vector<ExprId>> one_ofs;
   for (const ExprId part : parts) {
+    if (!negated && e_.node(part).op == Exprs::Op::kExactlyOne) {
+      one_ofs.push_back(e_.node(part).parts);
+      continue;
+    }
     all.push_back(Expand(part, type, negated));
     if (all.back().empty() || failed_) return {};
   }
@@ -228,8 +204,22 @@ Alternatives SchemaTypes::ExpandAll(const std::vector<ExprId>& parts, JsonType t
   std::stable_sort(all.begin(), all.end(), [](const Alternatives& a, const Alternatives& b) {
     return a.size() < b.size();
   });
+  // What has no alternatives is one conjunction: looked at once, not once for each of its atoms.
   Alternatives out = {{}};
-  for (const Alternatives& ways : all) out = Product(out, ways, type);
+  size_t at = 0;
+  for (; at < all.size() && all[at].size() == 1; ++at)
+    out[0].insert(out[0].end(), all[at][0].begin(), all[at][0].end());
+  std::sort(out[0].begin(), out[0].end());
+  out[0].erase(std::unique(out[0].begin(), out[0].end()), out[0].end());
+  if (!MayHold(out[0], type)) return {};
+  for (; at < all.size(); ++at) out = Product(out, all[at], type);
+  // What stands beside a oneOf often tells its parts apart: a member that is required, of which
+  // each part names another value.
+  for (const std::vector<ExprId>& one_of : one_ofs) {
+    if (out.empty() || failed_) return {};
+    out = ExpandExactlyOne(one_of, type, out);
+    Simplify(&out);
+  }
   return out;
 }
 
@@ -243,34 +233,44 @@ Alternatives SchemaTypes::ExpandAny(const std::vector<ExprId>& parts, JsonType t
   return out;
 }
 
-// Each part by itself, without those others that it can hold together with at all.
+// `beside` with each part by itself, without those others that it can hold together with at all.
 Alternatives SchemaTypes::ExpandExactlyOne(const std::vector<ExprId>& parts, JsonType type,
-                                           bool negated) {
-  std::vector<Alternatives> each;
+                                           const Alternatives& beside) {
+  std::vector<Alternatives> each, own;
+  for (const ExprId part : parts) {
+    each.push_back(Expand(part, type, false));
+    if (failed_) return {};
+    own.push_back(each.back().empty() ? Alternatives{} : Product(beside, each.back(), type));
+  }
   std::vector<size_t> live;
   for (size_t i = 0; i < parts.size(); ++i) {
-    each.push_back(Expand(parts[i], type, false));
-    if (failed_) return {};
-    if (!each.back().empty()) live.push_back(i);
+    if (!own[i].empty()) live.push_back(i);
   }
   Alternatives out;
-  if (negated) {
-    out = ExpandAll(parts, type, true);
-  }
   for (const size_t i : live) {
-    Alternatives own = each[i];
     for (const size_t j : live) {
-      if (i == j || own.empty() || failed_) continue;
-      const Alternatives both = Product(own, each[j], type);
-      if (negated) {
-        if (i < j) out.insert(out.end(), both.begin(), both.end());
-      } else if (!both.empty()) {
-        own = Product(own, Expand(parts[j], type, true), type);
-        Simplify(&own);
-      }
+      if (i == j || own[i].empty() || failed_) continue;
+      if (Product(own[i], each[j], type).empty()) continue;
+      own[i] = Product(own[i], Expand(parts[j], type, true), type);
+      Simplify(&own[i]);
+      if (own[i].empty()) break;
     }
-    if (!negated) out.insert(out.end(), own.begin(), own.end());
+    out.insert(out.end(), own[i].begin(), own[i].end());
     if (!InTime()) return {};
+  }
+  return out;
+}
+
+// None of the parts, or two.
+Alternatives SchemaTypes::ExpandNotOne(const std::vector<ExprId>& parts, JsonType type) {
+  Alternatives out = ExpandAll(parts, type, true);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    for (size_t j = i + 1; j < parts.size(); ++j) {
+      const Alternatives both =
+          Product(Expand(parts[i], type, false), Expand(parts[j], type, false), type);
+      out.insert(out.end(), both.begin(), both.end());
+      if (failed_ || !InTime()) return {};
+    }
   }
   return out;
 }

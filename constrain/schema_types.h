@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <tuple>
 #include <unordered_map>
 #include <vector>
@@ -36,13 +37,14 @@ class SchemaTypes {
   TypeId TypeOf(ExprId expr);
   void BuildType(TypeId id, ExprId expr);
   void BuildStrings(const Alternatives& ways, JsonTypeShapes* type);
-  void BuildCountedStrings(const Alternatives& ways, JsonTypeShapes* type);
   // Which conjunctions make up `expr` (or its opposite) for values of `type`.
   const Alternatives& Expand(ExprId expr, JsonType type, bool negated);
   Alternatives ExpandAtom(AtomId atom, JsonType type, bool negated);
   Alternatives ExpandAll(const std::vector<ExprId>& parts, JsonType type, bool negated);
   Alternatives ExpandAny(const std::vector<ExprId>& parts, JsonType type, bool negated);
-  Alternatives ExpandExactlyOne(const std::vector<ExprId>& parts, JsonType type, bool negated);
+  Alternatives ExpandExactlyOne(const std::vector<ExprId>& parts, JsonType type,
+                                const Alternatives& beside);
+  Alternatives ExpandNotOne(const std::vector<ExprId>& parts, JsonType type);
   Alternatives Product(const Alternatives& a, const Alternatives& b, JsonType type);
   void Simplify(Alternatives* ways);
 
@@ -63,6 +65,12 @@ class SchemaTypes {
   Alternatives WriteOutMembers(const Alternatives& ways);
   bool MemberCandidates(const Conjunction& all, const Atom& some, std::vector<std::string>* names);
   ExprId MemberNamed(const Conjunction& all, const std::string& name);
+  struct NamePart {
+    TermId language;
+    std::set<TermId> in;  // which of the cuts
+  };
+  bool CutNames(const Conjunction& all, const std::vector<const Atom*>& obligations,
+                std::vector<NamePart>* parts);
   bool AddClasses(const Conjunction& all, const std::vector<const Atom*>& obligations,
                   ObjectShape* shape);
   std::vector<ValueWay> MemberWays(ExprId value, uint8_t mask,
@@ -90,7 +98,7 @@ class SchemaTypes {
   std::unordered_map<ExprId, Answer> may_hold_;
   std::map<std::pair<JsonType, Conjunction>, bool> conjunction_may_hold_;
   std::map<Conjunction, int32_t> array_ids_, object_ids_;
-  std::map<TypeId, ExprId> counted_;  // whose strings are counted, limits of length included
+  std::map<int32_t, std::string> unique_at_;  // arrays of unique items: JSON pointers
   int depth_ = 0;
 };
 

@@ -261,9 +261,14 @@ void TokenTrie::IndexTexts() {
       spelled_[first].push_back(std::move(*spelled));
       while (quote < piece.size() && piece[quote] != '"') quote += piece[quote] == '\\' ? 2 : 1;
     }
-    if (quote >= piece.size() || piece.find(',', quote) == std::string_view::npos) continue;
+    const size_t comma = piece.find(',', quote);
+    if (quote >= piece.size() || comma == std::string_view::npos) continue;
     const size_t next = piece.find_first_not_of(" \t\r\n", quote + 1);
     (piece[next] == ':' ? beyond_names_ : beyond_values_).push_back(token);
+    const std::string_view behind = piece.substr(comma);
+    const bool item = behind.find_first_of("]}") != std::string_view::npos ||
+                      behind.find('"') != behind.rfind('"');
+    if (item && piece[next] != ':') beyond_items_.push_back(token);
   }
 }
 

@@ -112,6 +112,8 @@ class TokenTrie {
   // for values.
   std::span<const int32_t> BeyondNames() const { return beyond_names_; }
   std::span<const int32_t> BeyondValues() const { return beyond_values_; }
+  // Those of values that may hold a whole item behind the comma.
+  std::span<const int32_t> BeyondItems() const { return beyond_items_; }
   // The mask of a string of which any text may follow: the same for every schema, so it is kept
   // here once it is known.
   const TextMask* any_text() const { return any_text_.load(std::memory_order_acquire); }
@@ -140,7 +142,7 @@ class TokenTrie {
   std::vector<uint32_t> quote_begin_;  // into quote_suffixes_, one more than quote_nodes_
   std::vector<Suffix> quote_suffixes_;
   std::array<std::vector<SpelledToken>, 257> spelled_;
-  std::vector<int32_t> beyond_names_, beyond_values_;
+  std::vector<int32_t> beyond_names_, beyond_values_, beyond_items_;
   mutable std::atomic<const TextMask*> any_text_ = nullptr;
   mutable std::mutex any_text_mutex_;
   mutable std::unique_ptr<const TextMask> any_text_owner_;

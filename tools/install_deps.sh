@@ -11,7 +11,7 @@ packages=(
   g++ lld cmake ninja-build ccache pkg-config make git python3 python3-jsonschema
   protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libgrpc++-dev libssl-dev libcurl4-openssl-dev
   libspdlog-dev libfmt-dev prometheus-cpp-dev libyaml-cpp-dev nlohmann-json3-dev
-  libboost-dev libpcre2-dev libexpected-dev libxxhash-dev libucx-dev
+  libboost-dev libpcre2-dev libexpected-dev libxxhash-dev libucx-dev libidn2-dev
   libgtest-dev libgmock-dev
 )
 for argument in "$@"; do

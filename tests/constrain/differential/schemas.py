@@ -34,7 +34,7 @@ class SchemaMaker:
         self.names = self.r.sample(NAMES, 4)
         self.patterns = self.r.sample(PATTERNS, 3)  # few, so that the same one meets other limits
         self.dense = self.r.choice([.15, .15, .5])  # how often a schema has a join of others beside it
-        self.only = self.r.choice([None] * 6 + ["numeric", "string", "array", "object"])
+        self.only = self.r.choice([None] * 6 + ["numeric", "string", "array", "object", "unique"])
         self.defs = self.r.sample(["d0", "d1", "d/2", "d~3"], self.r.randrange(3))
         self.anchored = self.draft[0] == "2" and self.r.random() < .3
         self.by_id = self.r.random() < .3
@@ -87,7 +87,9 @@ class SchemaMaker:
             return self.r.choice([self.string, self.numeric, self.plain, self.values, self.boolean, self.plain])()
         kind = self.r.choice(["string", "numeric", "array", "array", "object", "object", "object", "mixed", "join", "join", "plain",
                               "values", "ref", "condition"])
-        if self.only and self.chance(.7):
+        if self.only == "unique":
+            kind = self.r.choice(["array", "array", "join", "object"])
+        elif self.only and self.chance(.7):
             kind = "join" if self.only in ("numeric", "string") or self.chance(.3) else self.only
         if kind == "ref" and not self.defs:
             kind = "join"
@@ -177,11 +179,11 @@ class SchemaMaker:
         out = {"type": "array"} if self.chance(.85) else {}
         out.update(self.limits("Items"))
         new = self.draft == "2020-12"
-        unique = self.chance(.25)
+        unique = self.chance(.8 if self.only == "unique" else .25)
         if unique:
             out["uniqueItems"] = True
         if self.chance(.7):
-            out["items"] = self.r.choice([self.string, self.values, self.plain])() if unique else self.schema(depth - 1)
+            out["items"] = self.few(min(depth, 2)) if unique and self.chance(.6) else self.schema(depth - 1)
         if self.chance(.25):
             prefix = [self.schema(depth - 1) for _ in range(self.r.randrange(1, 4))]
             if new:
@@ -203,6 +205,38 @@ class SchemaMaker:
             if self.chance(.5):
                 out.update(self.join(depth - 1, {"array"}))
         return out
+
+    # A schema of few values, so that unique items run out.
+    def few(self, depth):
+        kind = self.r.choice(["enum", "range", "text", "boolean", "list", "object", "join"]) if depth > 0 else "enum"
+        if kind == "range":
+            low = self.r.choice([-1, 0, 8, 99])
+            return {"type": "integer", "minimum": low, "maximum": low + self.r.randrange(4)}
+        if kind == "text":
+            return {"type": "string", "maxLength": self.r.choice([0, 1, 2]), "pattern": self.r.choice(["^[ab]*$", "^(a|\u00e9)?$", "^a*$"])}
+        if kind == "boolean":
+            return {"type": self.r.choice(["boolean", "null", ["boolean", "null"]])}
+        if kind == "list":
+            return {"type": "array", "items": self.few(depth - 1), "maxItems": self.r.choice([1, 2]), "uniqueItems": self.chance(.4)}
+        if kind == "object":
+            names = self.r.sample(self.names, self.r.randrange(1, 3))
+            out = {"type": "object", "properties": {n: self.few(depth - 1) for n in names}, "additionalProperties": False}
+            if self.chance(.3):
+                out["additionalProperties"] = self.few(0)
+                out["maxProperties"] = self.r.randrange(1, 3)
+                if self.chance(.5) and self.draft != "draft-04":
+                    out["propertyNames"] = {"enum": self.names[:3]}
+            if self.chance(.6):
+                out["required"] = self.r.sample(names, 1)
+            return out
+        if kind == "join":
+            return {"anyOf": [self.few(depth - 1), self.few(depth - 1)]}
+        out = []
+        for _ in range(self.r.randrange(1, 4)):
+            value = self.value(2)
+            if value not in out:
+                out.append(value)
+        return {"enum": out}
 
     def object(self, depth):
         out = {"type": "object"} if self.chance(.85) else {}

@@ -1,0 +1,496 @@
+// Unique items of a JsonMachine: an item that is being read must still be able to become one that
+// was not read before. While it may, every way on is open; where all that is left of it was read
+// (`rivals`), the machine takes no byte that leads there.
+//
+// What a value may still become is looked for from where it stands: a scalar that is none of the
+// rivals' makes the item new whatever follows; one that is theirs leaves fewer rivals. So the
+// search follows texts that were read and is short.
+#include <algorithm>
+#include <optional>
+
+#include "constrain/json_machine.h"
+#include "constrain/list_texts.h"
+#include "text/utf8.h"
+
+namespace aisp {
+namespace {
+
+constexpr int kMaxTries = 2000;      // places looked at for one byte
+constexpr size_t kManyTexts = 1000;  // under a limit of length and an escape: not counted further
+
+const Rivals* SetOf(const Rivals* sets, uint16_t base) {
+  while (sets != nullptr && sets->base != base) sets = sets->outer;
+  return sets;
+}
+
+// The rival's part at the place that is being read.
+const ReadValue* PartAt(const ReadValue& rival, const Level& level, std::string_view name) {
+  if (level.kind == Level::Kind::kObject) return MemberOf(rival, name);
+  return level.count < rival.count ? rival.members[level.count].value : nullptr;
+}
+
+const Rivals* AddSet(const Rivals* outer, uint16_t base, const std::vector<const ReadValue*>& all,
+                     Arena* arena) {
+  if (all.empty()) return outer;
+  const ReadValue** values = arena->New<const ReadValue*>(all.size());
+  std::copy(all.begin(), all.end(), values);
+  return arena->Copy(Rivals{outer, base, static_cast<uint32_t>(all.size()), values});
+}
+
+struct Range {
+  uint32_t lo = 0, hi = kMaxCodePoint;
+};
+
+// The code points that an escape may still become; absent outside of one.
+std::optional<Range> OpenEscape(const Scalar& scalar) {
+  using enum Scalar::Escape;
+  const auto of_pair = [&](uint32_t lo, uint32_t hi) {
+    const uint32_t base = 0x10000 + ((scalar.high - 0xD800) << 10);
+    return Range{base + (std::max(lo, 0xDC00u) - 0xDC00), base + (std::min(hi, 0xDFFFu) - 0xDC00)};
+  };
+  const uint32_t open = 4u * (4u - scalar.digits);
+  const uint32_t lo = scalar.value << open, hi = lo | ((1u << open) - 1);
+  switch (scalar.escape) {
+    case kNone:
+      return std::nullopt;
+    case kBackslash:
+      return Range{};
+    case kLowBackslash:
+    case kLowU:
+      return of_pair(0xDC00, 0xDFFF);
+    case kLowHex:
+      return of_pair(lo, hi);
+    case kHex:
+      break;
+  }
+  // Digits that may open a pair stand for all that pairs spell.
+  const bool pair = lo <= 0xDBFF && hi >= 0xD800;
+  return Range{lo, pair ? kMaxCodePoint : hi};
+}
+
+bool GoesOn(std::string_view text, std::string_view prefix, const std::optional<Range>& open) {
+  if (!text.starts_with(prefix)) return false;
+  if (!open) return true;
+  size_t at = prefix.size();
+  if (at == text.size()) return false;
+  const uint32_t c = DecodeUtf8(text, &at);
+  return c >= open->lo && c <= open->hi;
+}
+
+size_t PointsOf(std::string_view text) {
+  size_t points = 0;
+  for (const char c : text) points += (static_cast<uint8_t>(c) & 0xC0) != 0x80;
+  return points;
+}
+
+bool Fits(const StringShape& shape, std::string_view text) {
+  const auto points = static_cast<int32_t>(PointsOf(text));
+  return points >= shape.min && (shape.max == kNoLimit || points <= shape.max) &&
+         shape.automaton->Matches(text);
+}
+
+// Whether the string has ways on without end.
+bool IsEndless(const ScalarAlt& alt) {
+  Automaton& automaton = *alt.automaton;
+  if (alt.string->max != kNoLimit)
+    return automaton.IsAnyText(alt.state) && alt.string->max - alt.length > 1;
+  return automaton.IsAnyText(alt.state) || !automaton.Analyse() || automaton.IsInfinite(alt.state);
+}
+
+// Whether it has more than `limit` ways on.
+bool HasMoreTexts(const ScalarAlt& alt, size_t limit, const std::optional<Range>& open) {
+  Automaton& automaton = *alt.automaton;
+  const StringShape& shape = *alt.string;
+  if (open && automaton.IsAnyText(alt.state)) {
+    return shape.max == kNoLimit || shape.max - alt.length > 1 || open->hi - open->lo + 1 > limit;
+  }
+  if (!open) {
+    if (IsEndless(alt)) return true;
+    const int32_t max = shape.max == kNoLimit ? kNoLimit : shape.max - alt.length;
+    return !ListTexts(&automaton, alt.state, shape.min - alt.length, max, limit);
+  }
+  if (IsEndless(alt)) {
+    if (shape.max != kNoLimit || !automaton.Analyse()) return true;
+    const auto count = automaton.CountWithin(alt.state, open->lo, open->hi);
+    return !count || *count > limit;
+  }
+  const int32_t max = shape.max == kNoLimit ? kNoLimit : shape.max - alt.length;
+  const auto texts = ListTexts(&automaton, alt.state, shape.min - alt.length, max, kManyTexts);
+  if (!texts) return true;
+  const auto within = std::count_if(texts->begin(), texts->end(), [&](const std::string& text) {
+    return GoesOn(text, "", open);
+  });
+  return static_cast<size_t>(within) > limit;
+}
+
+bool Takes(const NumberSpec& spec, const std::string& text) {
+  return (spec.IsUnbounded() && !spec.integer) || spec.Accepts(text);
+}
+
+// False only where no spelling of the number (a NormalNumber) begins with `text`: it has other
+// digits in front.
+bool MaySpell(std::string_view text, std::string_view number) {
+  const auto digits_of = [](std::string_view from, std::string* out) {
+    for (const char c : from.substr(0, from.find_first_of("eE"))) {
+      if (c != '-' && c != '.' && (c != '0' || !out->empty())) out->push_back(c);
+    }
+  };
+  if (text.starts_with('-') != number.starts_with('-') && number != "0") return false;
+  std::string begun, whole;
+  digits_of(text, &begun);
+  digits_of(number, &whole);
+  // Zeros may follow the digits of a number.
+  if (begun.size() > whole.size()) whole.resize(begun.size(), '0');
+  return whole.starts_with(begun);
+}
+
+// Whether a number without any limit can become one that is not among `taken`. Only an exponent
+// leaves few numbers.
+bool IsFreeAndNew(const std::string& text, NumberSyntax syntax,
+                  const std::vector<const ReadValue*>& taken) {
+  if (syntax < NumberSyntax::kE) return true;
+  const std::string_view mantissa = std::string_view(text).substr(0, text.find_first_of("eE"));
+  const bool zero = mantissa.find_first_of("123456789") == std::string_view::npos;
+  const auto is_new = [&](const std::string& number) {
+    const std::string normal = NormalNumber(number);
+    return std::none_of(taken.begin(), taken.end(), [&](const ReadValue* value) {
+      return value->kind == ReadValue::Kind::kNumber && value->text == normal;
+    });
+  };
+  if (zero) return is_new("0");
+  if (syntax < NumberSyntax::kExponent || is_new(text)) return true;
+  for (char digit = '0'; digit <= '9' && syntax < NumberSyntax::kExponent3; ++digit) {
+    if (is_new(text + digit)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::vector<const ReadValue*> JsonMachine::TakenAt(const Level& level, uint16_t base) {
+  std::vector<const ReadValue*> out;
+  if (level.unique) {
+    for (const Part* p = level.parts; p != nullptr; p = p->before) out.push_back(p->value);
+  }
+  const Rivals* set = SetOf(level.rivals, base);
+  if (set == nullptr) return out;
+  const std::string name = TextOf(level.name);
+  for (uint32_t i = 0; i < set->count; ++i) {
+    if (const ReadValue* part = PartAt(*set->values[i], level, name)) out.push_back(part);
+  }
+  return out;
+}
+
+std::vector<std::string_view> JsonMachine::NamesAhead(const Level& level, uint16_t base) {
+  std::vector<std::string_view> out;
+  const Rivals* set = SetOf(level.rivals, base);
+  for (uint32_t i = 0; set != nullptr && i < set->count; ++i) {
+    const ReadValue& rival = *set->values[i];
+    for (uint32_t m = 0; m < rival.count; ++m) out.push_back(rival.members[m].name);
+  }
+  std::sort(out.begin(), out.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  std::erase_if(out, [&](std::string_view name) {
+    for (const Part* p = level.parts; p != nullptr; p = p->before) {
+      if (p->name == name) return true;
+    }
+    return false;
+  });
+  return out;
+}
+
+const Rivals* JsonMachine::RivalsInside(const Level& level, ReadValue::Kind kind, Arena* arena) {
+  const Rivals* out = nullptr;
+  std::vector<const ReadValue*> kept;
+  const std::string name = level.rivals != nullptr ? TextOf(level.name) : std::string();
+  for (const Rivals* set = level.rivals; set != nullptr; set = set->outer) {
+    kept.clear();
+    for (uint32_t i = 0; i < set->count; ++i) {
+      const ReadValue* part = PartAt(*set->values[i], level, name);
+      if (part != nullptr && part->kind == kind) kept.push_back(part);
+    }
+    out = AddSet(out, set->base, kept, arena);
+  }
+  if (!level.unique) return out;
+  kept.clear();
+  for (const Part* p = level.parts; p != nullptr; p = p->before) {
+    if (p->value->kind == kind) kept.push_back(p->value);
+  }
+  return AddSet(out, level.depth, kept, arena);
+}
+
+const Rivals* JsonMachine::RivalsAfter(const Level& level, const ReadValue& value, Arena* arena) {
+  const Rivals* out = nullptr;
+  const std::string name = TextOf(level.name);
+  for (const Rivals* set = level.rivals; set != nullptr; set = set->outer) {
+    std::vector<const ReadValue*> kept;
+    for (uint32_t i = 0; i < set->count; ++i) {
+      const ReadValue* part = PartAt(*set->values[i], level, name);
+      if (part != nullptr && Equal(*part, value)) kept.push_back(set->values[i]);
+    }
+    out = AddSet(out, set->base, kept, arena);
+  }
+  return out;
+}
+
+std::vector<std::string_view> JsonMachine::TakenTexts(const JsonState& state) {
+  const Level& level = *state.top;
+  std::vector<std::string_view> out;
+  if (state.scalar->kind == Scalar::Kind::kName) {
+    for (const Part* p = level.parts; p != nullptr; p = p->before) out.push_back(p->name);
+    for (const Rivals* set = level.rivals; set != nullptr; set = set->outer) {
+      for (const std::string_view name : NamesAhead(level, set->base)) out.push_back(name);
+    }
+    return out;
+  }
+  const auto add = [&](uint16_t base) {
+    for (const ReadValue* value : TakenAt(level, base)) {
+      if (value->kind == ReadValue::Kind::kString) out.push_back(value->text);
+    }
+  };
+  for (const Rivals* set = level.rivals; set != nullptr; set = set->outer) add(set->base);
+  if (level.unique) add(level.depth);
+  return out;
+}
+
+bool JsonMachine::CanBecomeNew(const JsonState& state, Arena* arena) {
+  const Level& level = *state.top;
+  const bool item = level.unique && level.parts != nullptr &&
+                    (state.scalar != nullptr || level.at == Level::At::kValue);
+  if (!item && level.rivals == nullptr) return true;
+  const Scalar* scalar = state.scalar;
+  if (scalar != nullptr && scalar->kind == Scalar::Kind::kString &&
+      scalar->escape == Scalar::Escape::kNone &&
+      std::any_of(scalar->alts, scalar->alts + scalar->num_alts, IsEndless))
+    return true;
+  tries_ = kMaxTries;
+  const Arena::Mark mark = arena->mark();
+  bool fresh = !item || HasFreshItem(state, level.depth, arena);
+  for (const Rivals* set = level.rivals; fresh && set != nullptr; set = set->outer)
+    fresh = HasFreshItem(state, set->base, arena);
+  arena->Reset(mark);
+  return fresh;
+}
+
+bool JsonMachine::HasFreshItem(const JsonState& state, uint16_t base, Arena* arena) {
+  const Level& level = *state.top;
+  if (--tries_ < 0 || level.depth < base) return true;
+  if (level.depth > base && SetOf(level.rivals, base) == nullptr) return true;
+  if (state.scalar != nullptr) {
+    switch (state.scalar->kind) {
+      case Scalar::Kind::kName:
+        return HasFreshName(state, base, arena);
+      case Scalar::Kind::kString:
+        return HasFreshString(state, base, arena);
+      case Scalar::Kind::kNumber:
+        return HasFreshNumber(state, base, arena);
+      case Scalar::Kind::kWord: {
+        static constexpr std::string_view kWords[] = {"true", "false", "null"};
+        const ReadValue* word =
+            MakeScalar(ReadValue::Kind::kWord, kWords[state.scalar->word], arena);
+        return IsFreshWith(level, state.scalar->alts[0].slots, *word, base, arena);
+      }
+    }
+  }
+  switch (level.at) {
+    case Level::At::kColon:
+    case Level::At::kValue:
+      return HasFreshValue(level, base, arena);
+    case Level::At::kName: {
+      JsonState name;
+      return StartName(level, arena, &name) && HasFreshName(name, base, arena);
+    }
+    default:
+      return level.depth == base || HasFreshEnd(level, base, arena);
+  }
+}
+
+// The value being read ends as `value`.
+bool JsonMachine::IsFreshWith(const Level& level, const SlotSet& slots, const ReadValue& value,
+                              uint16_t base, Arena* arena) {
+  JsonState next;
+  return Complete(level, slots, &value, arena, &next) && HasFreshItem(next, base, arena);
+}
+
+// Of an array or object in which a part may follow, or the end.
+bool JsonMachine::HasFreshEnd(const Level& level, uint16_t base, Arena* arena) {
+  JsonState next;
+  if (CloseContainer(level, arena, &next) && HasFreshItem(next, base, arena)) return true;
+  if (level.kind == Level::Kind::kObject)
+    return StartName(level, arena, &next) && HasFreshName(next, base, arena);
+  Level item = level;
+  return NextItem(level, &item, arena) && HasFreshValue(item, base, arena);
+}
+
+bool JsonMachine::HasFreshValue(const Level& level, uint16_t base, Arena* arena) {
+  if (TakenAt(level, base).empty()) return true;
+  Level copy = level;
+  copy.at = Level::At::kValue;
+  const Level& at = *arena->Copy(copy);
+  JsonState next;
+  if (StartString(at, arena, &next) && HasFreshString(next, base, arena)) return true;
+  for (const bool object : {true, false}) {
+    if (Open(at, object, arena, &next) && HasFreshItem(next, base, arena)) return true;
+  }
+  const std::vector<ScalarAlt> numbers = NumbersOf(at);
+  if (!numbers.empty()) {
+    Scalar scalar = {};
+    scalar.kind = Scalar::Kind::kNumber;
+    scalar.syntax = NumberSyntax::kStart;
+    scalar.num_alts = static_cast<uint16_t>(numbers.size());
+    scalar.alts = numbers.data();
+    if (HasFreshNumber({&at, &scalar, 0}, base, arena)) return true;
+  }
+  for (const uint8_t byte : {'t', 'f', 'n'}) {
+    if (StartWord(at, byte, arena, &next) && HasFreshItem(next, base, arena)) return true;
+  }
+  return false;
+}
+
+bool JsonMachine::HasFreshName(const JsonState& state, uint16_t base, Arena* arena) {
+  const Level& level = *state.top;
+  const Scalar& scalar = *state.scalar;
+  const std::vector<std::string_view> ahead = NamesAhead(level, base);
+  const std::string prefix = TextOf(scalar.text);
+  const auto open = OpenEscape(scalar);
+  for (size_t i = 0; i < scalar.num_alts; ++i) {
+    const ScalarAlt& alt = scalar.alts[i];
+    const ObjectShape& shape = Object(level.alts[alt.alt]);
+    if (alt.name_class == nullptr) {
+      for (int32_t n = alt.lo; n < alt.hi; ++n) {
+        const std::string& name = shape.names[static_cast<size_t>(n)].text;
+        if ((alt.allowed[n / 64] >> (n % 64) & 1) != 0 && GoesOn(name, prefix, open) &&
+            !std::binary_search(ahead.begin(), ahead.end(), name))
+          return true;
+      }
+      continue;
+    }
+    Automaton& automaton = *alt.automaton;
+    if (automaton.IsAnyText(alt.state) || !automaton.Analyse()) return true;
+    const auto count = open ? automaton.CountWithin(alt.state, open->lo, open->hi)
+                       : automaton.IsInfinite(alt.state)
+                           ? std::nullopt
+                           : std::optional(automaton.Count(alt.state));
+    if (!count) return true;
+    uint64_t known = 0;
+    const auto knows = [&](std::string_view name) {
+      known += GoesOn(name, prefix, open) && automaton.Matches(name);
+    };
+    for (const Part* p = level.parts; p != nullptr; p = p->before) knows(p->name);
+    for (const NameSlot& name : shape.names) {
+      bool read = false;
+      for (const Part* p = level.parts; p != nullptr; p = p->before)
+        read = read || p->name == name.text;
+      if (!read) knows(name.text);
+    }
+    for (const std::string_view name : ahead) {
+      if (!shape.HasName(name)) knows(name);
+    }
+    if (*count > known) return true;
+  }
+  for (const std::string_view name : ahead) {
+    JsonState next;
+    if (GoesOn(name, prefix, open) && ReadsOnTo(state, name, arena, &next) &&
+        HasFreshItem(next, base, arena))
+      return true;
+  }
+  return false;
+}
+
+bool JsonMachine::ReadsOnTo(const JsonState& state, std::string_view text, Arena* arena,
+                            JsonState* to) {
+  Scalar scalar = *state.scalar;
+  scalar.escape = Scalar::Escape::kNone;
+  JsonState at = {state.top, arena->Copy(scalar), 0};
+  for (size_t i = scalar.text == nullptr ? 0 : scalar.text->length; i < text.size();) {
+    const auto byte = static_cast<uint8_t>(text[i]);
+    JsonState next;
+    const bool taken = (byte & 0xC0) == 0x80
+                           ? StepText(at, static_cast<uint8_t>(text[i++]), arena, &next)
+                           : TakeCodePoint(at, DecodeUtf8(text, &i), arena, &next);
+    if (!taken) return false;
+    at = next;
+  }
+  return EndText(at, arena, to);
+}
+
+bool JsonMachine::HasFreshString(const JsonState& state, uint16_t base, Arena* arena) {
+  const Scalar& scalar = *state.scalar;
+  const std::string prefix = TextOf(scalar.text);
+  const auto open = OpenEscape(scalar);
+  std::vector<std::string_view> taken;
+  for (const ReadValue* value : TakenAt(*state.top, base)) {
+    if (value->kind == ReadValue::Kind::kString && GoesOn(value->text, prefix, open))
+      taken.push_back(value->text);
+  }
+  if (taken.empty()) return true;
+  std::sort(taken.begin(), taken.end());
+  taken.erase(std::unique(taken.begin(), taken.end()), taken.end());
+  for (size_t i = 0; i < scalar.num_alts; ++i) {
+    const ScalarAlt& alt = scalar.alts[i];
+    const auto own = std::count_if(taken.begin(), taken.end(),
+                                   [&](std::string_view text) { return Fits(*alt.string, text); });
+    if (HasMoreTexts(alt, static_cast<size_t>(own), open)) return true;
+  }
+  // Fewer texts may be left than were taken: each counts where it is one of them.
+  for (const std::string_view text : taken) {
+    JsonState next;
+    if (ReadsOnTo(state, text, arena, &next) && HasFreshItem(next, base, arena)) return true;
+  }
+  return false;
+}
+
+bool JsonMachine::HasFreshNumber(const JsonState& state, uint16_t base, Arena* arena) {
+  const Level& level = *state.top;
+  const Scalar& scalar = *state.scalar;
+  const std::string text = TextOf(scalar.text);
+  // Mostly the number as it stands is a new one.
+  if (aisp::IsWhole(scalar.syntax)) {
+    const ReadValue& own = *MakeScalar(ReadValue::Kind::kNumber, NormalNumber(text), arena);
+    bool taken = false;
+    for (const Part* p = level.unique ? level.parts : nullptr; p != nullptr; p = p->before)
+      taken = taken || Equal(*p->value, own);
+    if (level.depth > base) {
+      const auto inside = TakenAt(level, base);
+      taken = taken || std::any_of(inside.begin(), inside.end(),
+                                   [&](const ReadValue* value) { return Equal(*value, own); });
+    }
+    if (!taken && std::any_of(scalar.alts, scalar.alts + scalar.num_alts,
+                              [&](const ScalarAlt& a) { return Takes(*a.number, text); }))
+      return true;
+  }
+  std::vector<const ReadValue*> values = TakenAt(level, base);
+  std::erase_if(values, [&](const ReadValue* value) {
+    return value->kind != ReadValue::Kind::kNumber || !MaySpell(text, value->text);
+  });
+  std::vector<Decimal> taken;
+  for (const ReadValue* value : values) {
+    const auto number = Decimal::Parse(value->text);
+    if (number) taken.push_back(*number);
+  }
+  if (taken.empty()) return true;
+  for (size_t i = 0; i < scalar.num_alts; ++i) {
+    const NumberSpec& spec = *scalar.alts[i].number;
+    if (spec.IsUnbounded() && (spec.integer ? scalar.syntax == NumberSyntax::kInteger
+                                            : IsFreeAndNew(text, scalar.syntax, values)))
+      return true;
+    if (spec.IsUnbounded() && !spec.integer) continue;
+    NumberSpec others = spec;
+    others.Exclude(taken);
+    if (others.CanBegin(text)) return true;
+  }
+  for (const ReadValue* value : values) {
+    const auto number = Decimal::Parse(value->text);
+    for (size_t i = 0; number && i < scalar.num_alts; ++i) {
+      NumberSpec one = *scalar.alts[i].number;
+      const bool free = one.IsUnbounded() && !one.integer;
+      one.LimitValues({*number});
+      if ((free || one.CanBegin(text)) &&
+          IsFreshWith(level, scalar.alts[i].slots, *value, base, arena))
+        return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace aisp
