@@ -67,6 +67,10 @@ struct Router::Impl {
     std::set<WorkerKey> prefill_workers;
     // Of these: lost after they had been asked, by the word of a decode worker.
     std::set<WorkerKey> prefill_lost;
+    // Of these: asked first by decode workers that left the request, or that it left, without such
+    // a word, and since when.
+    std::map<WorkerKey, Instant> prefill_untold;
+    std::optional<WorkerKey> asks_prefill;  // where its decode worker asks first
     std::string pulls_from;  // the holder of its prefix, in the last placement; "": none
     std::string pulls_to;    // the worker that computes the rest
     int placements = 0;
@@ -244,6 +248,10 @@ struct Router::Impl {
   // The word of a decode worker that these were lost while the request waited for them.
   void OnPrefillLost(Request& request, const v1::TokenEvent& event);
   void AddSuspect(WorkerEnd& end, Request& request);
+  // As AddSuspect, of one that a decode worker can tell nothing of any more.
+  void AddUntold(WorkerEnd& end, Request& request);
+  // It leaves its decode worker, whose word about it counts no more.
+  void NoteUntold(Request& request);
   // What of `left` may have been on the worker, and is not there any more.
   size_t Gone(const WorkerState& worker, Instant now) const;
   void AddEnd(WorkerEnd end);
@@ -252,8 +260,12 @@ struct Router::Impl {
   // It ends without a token, and nobody will say any more whether it was on prefill workers that
   // end, or have just ended.
   void LeavePrefillWorkers(const Request& request);
-  // Prefill workers were lost with it: until it is clear whether they have ended.
+  // Until it is clear whether those that were lost with it have ended.
   void HoldBack(Request& request);
+  // Two at least were lost with it, or are known to have ended.
+  bool MayHaveEndedTwo(const Request& request) const;
+  // Holds it back where one of them is a prefill worker whose end, if it is one, is not known yet.
+  void AwaitEnds(Request& request);
   // The choices of one request do the same to workers, and are one suspect.
   static bool Alike(const Request& a, const Request& b);
   size_t Different(const std::set<RequestId>& suspects) const;

@@ -326,6 +326,7 @@ void Router::Impl::Forget(const std::string& worker_id, const Counter& cause, co
     moved.push_back(request->second);
     Request& r = requests.at(request->second.value);
     r.failed_on.insert({name, it->second.info.incarnation()});
+    NoteUntold(r);
     r.wire_id = 0;
     r.prompt_id = 0;
     by_wire.erase(request);

@@ -353,7 +353,10 @@ v1::GenerateRequest Router::Impl::GenerateFor(Request& request, const Choice& ch
     target->set_incarnation(info.incarnation());
     target->set_kv_address(info.kv_address());
   };
+  request.asks_prefill.reset();
   if (placement.prefill >= 0) {
+    const v1::Register& first = states[placement.prefill]->info;
+    request.asks_prefill.emplace(first.worker_id(), first.incarnation());
     describe(placement.prefill, generate.mutable_prefill());
     for (const int other : placement.fallbacks) describe(other, generate.add_prefill_fallbacks());
   }

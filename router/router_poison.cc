@@ -98,6 +98,7 @@ void Router::Impl::Blame(const WorkerState& worker, const std::vector<RequestId>
     requests.at(id.value).blamed[end.worker] = Different(suspects) + end.others == 1;
   AddEnd(std::move(end));
   Weigh(suspects);
+  for (const RequestId id : suspects) AwaitEnds(requests.at(id.value));
 }
 
 void Router::Impl::BlamePrefill(const WorkerState& worker) {
@@ -111,13 +112,37 @@ void Router::Impl::BlamePrefill(const WorkerState& worker) {
   for (auto& [id, request] : requests) {
     if (request.prefill_lost.count(end.worker) > 0) AddSuspect(end, request);
   }
+  for (auto& [id, request] : requests) AddUntold(end, request);
+  // Of who was told to have been on it, it may be the last end that was not known.
+  const std::set<RequestId> suspects = end.suspects;
   AddEnd(std::move(end));
+  Weigh(suspects);
 }
 
 void Router::Impl::AddSuspect(WorkerEnd& end, Request& request) {
   end.suspects.insert(request.id);
   const bool alone = Different(end.suspects) + end.others == 1;
   for (const RequestId id : end.suspects) requests.at(id.value).blamed[end.worker] = alone;
+}
+
+// It may have been there, and nobody will say: not enough to take it for the only one.
+void Router::Impl::AddUntold(WorkerEnd& end, Request& request) {
+  const auto untold = request.prefill_untold.find(end.worker);
+  if (untold == request.prefill_untold.end() || end.suspects.count(request.id) > 0) return;
+  const Instant since = std::min(untold->second, end.at), until = std::max(untold->second, end.at);
+  if (until - since >= 2 * options.silence_limit) return;
+  ++end.others;
+  AddSuspect(end, request);
+}
+
+void Router::Impl::NoteUntold(Request& request) {
+  if (!request.asks_prefill || !WaitsForToken(request)) return;
+  const WorkerKey worker = *std::exchange(request.asks_prefill, std::nullopt);
+  if (request.prefill_lost.count(worker) > 0) return;
+  request.prefill_untold.insert_or_assign(worker, clock->Now());
+  for (WorkerEnd& end : ends) {
+    if (end.worker == worker) AddUntold(end, request);
+  }
 }
 
 void Router::Impl::OnPrefillLost(Request& request, const v1::TokenEvent& event) {
@@ -151,9 +176,27 @@ void Router::Impl::LeavePrefillWorkers(const Request& request) {
 }
 
 void Router::Impl::HoldBack(Request& request) {
-  const Instant now = clock->Now();
-  if (request.prefill_lost.size() >= kEndsAlone && !InStorm(now))
-    request.verdict = now + options.poison_verdict;
+  request.verdict = clock->Now() + options.poison_verdict;
+  if (pending.count(request.id) == 0 && queued.count(request.id) == 0) return;
+  // It waits already, for a worker or for room: now for this.
+  LeaveQueue(request);
+  request.give_up = request.deadline;
+  MakePending(request, request.verdict);
+}
+
+bool Router::Impl::MayHaveEndedTwo(const Request& request) const {
+  std::set<WorkerKey> lost = request.prefill_lost;
+  for (const auto& [worker, alone] : request.blamed) lost.insert(worker);
+  return lost.size() >= kEndsAlone && !InStorm(clock->Now());
+}
+
+void Router::Impl::AwaitEnds(Request& request) {
+  const auto unknown = [&](const WorkerKey& worker) { return request.blamed.count(worker) == 0; };
+  const bool open =
+      std::any_of(request.prefill_lost.begin(), request.prefill_lost.end(), unknown) ||
+      std::any_of(request.prefill_untold.begin(), request.prefill_untold.end(),
+                  [&](const auto& untold) { return unknown(untold.first); });
+  if (open && request.wire_id == 0 && MayHaveEndedTwo(request)) HoldBack(request);
 }
 
 bool Router::Impl::Alike(const Request& a, const Request& b) {
@@ -191,7 +234,7 @@ void Router::Impl::Weigh(const std::set<RequestId>& suspects) {
   for (const RequestId id : suspects) {
     Request& request = requests.at(id.value);
     if (request.wire_id != 0 || !Convicted(request)) continue;
-    request.verdict = now + options.poison_verdict;
+    HoldBack(request);
     found = true;
   }
   if (found) return;
@@ -228,6 +271,8 @@ void Router::Impl::Unblame(const v1::Register& worker) {
   for (auto& [id, request] : requests) {
     std::erase_if(request.blamed, [&](const auto& blamed) { return is_back(blamed.first); });
     std::erase_if(request.prefill_lost, is_back);
+    std::erase_if(request.prefill_untold,
+                  [&](const auto& untold) { return is_back(untold.first); });
   }
   std::erase_if(ends, [&](const WorkerEnd& end) { return is_back(end.worker); });
 }

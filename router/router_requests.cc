@@ -139,6 +139,7 @@ void Router::Impl::Deliver(Request& request, const v1::TokenEvent& event, int sk
   Clear(request);
   request.prefill_workers.clear();
   request.prefill_lost.clear();
+  request.prefill_untold.clear();
   request.on_trial = false;
   request.answer.insert(request.answer.end(), out.tokens().begin(), out.tokens().end());
   request.emitted += static_cast<uint32_t>(out.tokens_size());
@@ -218,7 +219,7 @@ void Router::Impl::OnAttemptEnded(Request& request, const v1::TokenEvent& event)
   if (worker != nullptr && !to_be_judged)
     request.failed_on.insert({request.worker, worker->info.incarnation()});
   Detach(request);
-  if (to_be_judged) HoldBack(request);
+  if (to_be_judged && MayHaveEndedTwo(request)) HoldBack(request);
   TakeOver(request, error);
 }
 
@@ -236,6 +237,7 @@ void Router::Impl::OnHandedBack(Request& request, const Error& why) {
 
 void Router::Impl::Detach(Request& request) {
   if (request.wire_id == 0) return;
+  NoteUntold(request);
   EndPromise(request);
   aged.erase(request.id);
   if (WorkerState* worker = WorkerNamed(request.worker); worker != nullptr) {

@@ -211,6 +211,35 @@ TEST_F(Classes, ALostWorkersBatchWaitsForRoomAndNotForTheTakeoverLimit) {
   EXPECT_EQ(Sent(d1).size(), 1u);
 }
 
+// It may have ended the worker that it was taken from, and is refused while it waits for room.
+TEST_F(Classes, WhoEndedTwoWorkersIsRefusedFromTheQueueToo) {
+  const Error gone{Code::kUnavailable, "gone"};
+  const LinkId d0 = Add("d0");
+  ASSERT_TRUE(Submit(Of(kBatch, "batch")));
+  h.Advance(1s);
+  ASSERT_EQ(Sent(d0).size(), 1u);
+  const LinkId d1 = Add("d1");
+  h.router.OnLinkDown(d0, gone);
+  ASSERT_EQ(Sent(d1).size(), 1u);
+  v1::Telemetry busy = h.ReadyTelemetry();
+  busy.set_running(8);
+  busy.set_yielding_rows(1);
+  busy.set_yielding_blocks(2);
+  h.Report(d1, busy);
+  RouterRequest interactive = Of(ServiceClass::kInteractive, "interactive");
+  interactive.objective.tpot_ms = 43;
+  ASSERT_TRUE(Submit(interactive));
+  ASSERT_EQ(h.Count(d1, v1::RouterMessage::kCancel), 1) << "it gives way";
+  h.Tokens(d1, h.Generates(d1).back().request_id(), 20, {1});
+  h.router.OnLinkDown(d1, gone);
+  const LinkId d2 = Add("d2");
+  h.Advance(1100ms);
+  EXPECT_EQ(Sent(d2), std::vector<std::string>{"interactive"});
+  EXPECT_EQ(seen[0].finishes, 1);
+  EXPECT_EQ(seen[0].error.code, Code::kInternal) << seen[0].error.message;
+  EXPECT_TRUE(h.HasMetric("aisp_class_queued_requests{class=\"batch\"", "0"));
+}
+
 class SmallQueue : public Classes {
  protected:
   static RouterOptions Small() {

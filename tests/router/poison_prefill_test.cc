@@ -81,6 +81,114 @@ TEST(PoisonPrefill, APrefillWorkerAndADecodeWorkerAreTwoEndsToo) {
   EXPECT_THAT(poison.error.message, HasSubstr("2 workers ended"));
 }
 
+// The decode worker says that it lost the prefill worker, and ends before the router sees that.
+TEST(PoisonPrefill, WhoseLostPrefillWorkerIsNotKnownToHaveEndedWaitsAfterADecodeWorkersEnd) {
+  RouterHarness h(Patient());
+  const LinkId decode = h.AddDecode("d");
+  const LinkId prefill = h.AddPrefill("p0");
+  RecordingObserver poison;
+  ASSERT_TRUE(h.Submit(Remote(h), &poison));
+  SayLost(h, decode, h.Generates(decode).at(0).request_id(), {"p0"});
+  const LinkId second = h.AddDecode("e");
+  h.router.OnLinkDown(decode, kLost);
+  EXPECT_TRUE(h.Generates(second).empty()) << "not before it is known";
+  h.Advance(milliseconds(10));
+  h.router.OnLinkDown(prefill, kLost);
+  h.Advance(milliseconds(1100));
+  EXPECT_TRUE(h.Generates(second).empty());
+  EXPECT_EQ(poison.finishes, 1);
+  EXPECT_THAT(poison.error.message, HasSubstr("2 workers ended"));
+}
+
+// It was only the session: whoever waited for that goes on.
+TEST(PoisonPrefill, WhoseLostPrefillWorkerIsThereGoesOnAfterADecodeWorkersEnd) {
+  RouterHarness h(Patient());
+  const LinkId decode = h.AddDecode("d");
+  h.AddPrefill("p0");
+  RecordingObserver honest;
+  ASSERT_TRUE(h.Submit(Remote(h), &honest));
+  SayLost(h, decode, h.Generates(decode).at(0).request_id(), {"p0"});
+  const LinkId second = h.AddDecode("e");
+  h.router.OnLinkDown(decode, kLost);
+  h.Advance(milliseconds(1100));
+  EXPECT_EQ(h.Generates(second).size(), 1u);
+  EXPECT_EQ(honest.finishes, 0) << honest.error.message;
+}
+
+// Beside others on decode workers, and on a prefill worker whose end is known last of all; `told`:
+// the first decode worker could still say that it lost that one.
+TEST(PoisonPrefill, AnEndThatIsKnownLastConvictsWhoWaits) {
+  for (const bool told : {false, true}) {
+    RouterHarness h(Patient());
+    LinkId decode = h.AddDecode("d");
+    const LinkId prefill = h.AddPrefill("p0");
+    RecordingObserver poison, other;
+    RouterRequest beside = h.Request(11);
+    beside.prefill = PrefillPreference::kLocal;
+    ASSERT_TRUE(h.Submit(Remote(h), &poison));
+    ASSERT_TRUE(h.Submit(beside, &other));
+    if (told) SayLost(h, decode, h.Generates(decode).at(0).request_id(), {"p0"});
+    const LinkId next = h.AddDecode("e");
+    h.router.OnLinkDown(decode, kLost);
+    h.Advance(milliseconds(1100));
+    h.Report(next, h.ReadyTelemetry());
+    ASSERT_EQ(h.Generates(next).size(), 2u) << "two ends are not known yet";
+    h.router.OnLinkDown(next, kLost);
+    h.router.OnLinkDown(prefill, kLost);
+    const LinkId last = h.AddDecode("f");
+    for (int i = 0; i < 10; ++i) {
+      h.Advance(milliseconds(200));
+      h.Report(last, h.ReadyTelemetry());
+      for (const v1::GenerateRequest& sent : h.Generates(last)) {
+        EXPECT_EQ(sent.prompt_tokens(), 11u) << "a fourth worker has it";
+        h.Tokens(last, sent.request_id(), 11, {1, 2, 3, 4}, v1::FINISH_LENGTH);
+      }
+    }
+    EXPECT_EQ(poison.finishes, 1);
+    EXPECT_THAT(poison.error.message, HasSubstr("3 workers ended"));
+    EXPECT_EQ(other.finish, v1::FINISH_LENGTH) << other.error.message;
+  }
+}
+
+// Its decode worker was told to drop it, and says nothing of the prefill worker that it had asked.
+TEST(PoisonPrefill, WhoMovedMayHaveEndedThePrefillWorkerItHadBeenSentTo) {
+  RouterHarness h(Patient());
+  const LinkId first = h.AddDecode("a");
+  const LinkId prefill = h.AddPrefill("p0");
+  RecordingObserver poison, other;
+  RouterRequest beside = h.Request(11);
+  beside.prefill = PrefillPreference::kLocal;
+  ASSERT_TRUE(h.Submit(Remote(h), &poison));
+  ASSERT_TRUE(h.Submit(beside, &other));
+  LinkId at = h.AddDecode("b");
+  v1::WorkerMessage moves;
+  moves.mutable_draining()->set_move(true);
+  h.router.OnMessage(first, moves);
+  ASSERT_EQ(h.Generates(at).size(), 2u) << "they moved";
+  h.router.OnLinkDown(prefill, kLost);
+  int ends = 1;
+  const auto end_one = [&] {
+    const LinkId next = h.AddDecode("c" + std::to_string(++ends));
+    h.router.OnLinkDown(at, kLost);
+    at = next;
+  };
+  end_one();
+  for (int i = 0; i < 30 && poison.finishes == 0; ++i) {
+    h.Advance(milliseconds(200));
+    h.Report(at, h.ReadyTelemetry());
+    bool ended = false;
+    for (const v1::GenerateRequest& sent : h.Generates(at)) {
+      ended = ended || sent.prompt_tokens() != 11;
+      if (sent.prompt_tokens() == 11 && other.finishes == 0)
+        h.Tokens(at, sent.request_id(), 11, {1, 2, 3, 4}, v1::FINISH_LENGTH);
+    }
+    if (ended) end_one();
+  }
+  EXPECT_EQ(ends, 3);
+  EXPECT_THAT(poison.error.message, HasSubstr("3 workers ended"));
+  EXPECT_EQ(other.finish, v1::FINISH_LENGTH) << other.error.message;
+}
+
 // Sessions broke, and the prefill workers are there.
 TEST(PoisonPrefill, WhoLostOnlyTheConnectionToPrefillWorkersGoesOn) {
   RouterHarness h(Patient());
