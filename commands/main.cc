@@ -65,5 +65,5 @@ int main(int argc, char** argv) {
   return aisp::ReportUsageError("", "unknown command '" + command +
                                         "'; known: up, serve, generate, pull, drain, role, "
                                         "planner, top, status, trace, doctor, info, bench, "
-                                        "simulate, constrain");
+                                        "simulate, constrain; `aisp --help` says what each does");
 }
