@@ -153,7 +153,8 @@ int RunGenerate(const std::vector<std::string>& args) {
   if (!line) return ReportUsageError("generate", line.error().message);
   if (AnswerCommonFlags(*line, Help())) return 0;
   if (line->positional.size() != 1) {
-    return ReportUsageError("generate", "wants one prompt, in quotes");
+    return ReportUsageError(
+        "generate", "wants one prompt, in quotes, as in `aisp generate \"Once upon a time\"`");
   }
   LogSession log({.level = LogLevel::kWarning});
   StopSignals signals(-1);

@@ -14,6 +14,7 @@
 #include "server/log_setup.h"
 #include "server/model_source.h"
 #include "server/process.h"
+#include "server/served_model.h"
 #include "server/supervisor.h"
 
 namespace aisp {
@@ -59,6 +60,9 @@ int RunUp(const std::vector<std::string>& args) {
   // Once for all processes, which then serve the same commit.
   const Status here = BringModelHere(&config, [&signals] { return !signals.WaitFor(0).empty(); });
   if (!here) return here.error().code == Code::kCancelled ? 0 : ReportFailure(here.error().message);
+  // Said once, not by every process that would be started.
+  if (const auto model = ResolveModelPath(config); !model)
+    return ReportFailure(model.error().message);
   Announcer announcer(static_cast<int>(*announce_fd));
   Supervisor supervisor(config, &announcer);
   if (const Status started = supervisor.Start(&signals, kStartTimeout); !started) {

@@ -8,8 +8,9 @@
 namespace aisp {
 
 int ReportUsageError(std::string_view command, std::string_view message) {
-  std::fprintf(stderr, "aisp %.*s: %.*s\n", static_cast<int>(command.size()), command.data(),
-               static_cast<int>(message.size()), message.data());
+  std::fprintf(stderr, "aisp%s%.*s: %.*s\n", command.empty() ? "" : " ",
+               static_cast<int>(command.size()), command.data(), static_cast<int>(message.size()),
+               message.data());
   return 2;
 }
 

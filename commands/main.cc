@@ -87,7 +87,8 @@ int main(int argc, char** argv) {
   const auto* const command = std::find_if(std::begin(kCommands), std::end(kCommands),
                                            [&](const Command& c) { return name == c.name; });
   if (command == std::end(kCommands)) {
-    return aisp::ReportUsageError("", "unknown command '" + name + "'; known: " + Names());
+    return aisp::ReportUsageError("", "unknown command '" + name + "'; known: " + Names() +
+                                          "; `aisp --help` says what each does");
   }
   return Run(*command, {args.begin() + 1, args.end()});
 }

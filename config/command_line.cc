@@ -11,7 +11,7 @@
 namespace aisp {
 namespace {
 
-// What was probably meant, as "; did you mean --port?".
+// What was probably meant, as "; did you mean --port?", or where to look it up.
 std::string Hint(std::string_view flag, const SettingTable& settings,
                  std::span<const ExtraFlag> extras) {
   std::string best;
@@ -24,9 +24,9 @@ std::string Hint(std::string_view flag, const SettingTable& settings,
   }
   if (const Setting* near = settings.Nearest(flag); best.empty() && near != nullptr) {
     best = near->LongFlag();
-    if (!near->flag.empty()) best += fmt::format(" ({})", near->flag);
+    if (!near->flag.empty() && near->flag != best) best += fmt::format(" ({})", near->flag);
   }
-  return best.empty() ? "" : fmt::format("; did you mean {}?", best);
+  return best.empty() ? "; --help lists the known ones" : fmt::format("; did you mean {}?", best);
 }
 
 // One pass over the arguments; `apply` false collects only --config, so that the file comes under

@@ -271,7 +271,7 @@ std::string_view SettingTable::SectionHelp(std::string_view name) const {
 const Setting* SettingTable::Nearest(std::string_view word) const {
   const std::string wanted = Plain(word);
   const Setting* best = nullptr;
-  size_t best_distance = std::min<size_t>(3, wanted.size() / 2) + 1;
+  size_t best_distance = std::min<size_t>(3, (wanted.size() + 1) / 3) + 1;
   for (const Setting& s : settings_) {
     for (const std::string_view name :
          {std::string_view(s.key), LastWord(s.key), std::string_view(s.flag)}) {

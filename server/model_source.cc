@@ -1,8 +1,11 @@
 #include "server/model_source.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 
 #include "common/log.h"
@@ -58,6 +61,17 @@ std::string ShapeFile(const std::string& name) {
   return "";
 }
 
+// `path`, a folder, unless it holds no model.
+Result<std::string> FolderOfModel(const std::string& path) {
+  const std::string config = path + "/config.json";
+  if (access(config.c_str(), R_OK) == 0) return path;
+  return NotFound(
+      fmt::format("model.path (--model) '{}' is a folder without a readable model: {}: {}; name "
+                  "the folder that "
+                  "holds config.json, the safetensors and tokenizer.json",
+                  Excerpt(path), config, std::strerror(errno)));
+}
+
 // No rule fits: what each of them saw.
 tl::unexpected<Error> NoSuchModel(const Config& config) {
   const std::string& path = config.model.path;
@@ -91,7 +105,7 @@ std::vector<std::string> ShapeNames() {
 Result<std::string> ResolveModelPath(const Config& config) {
   const std::string& path = config.model.path;
   if (path.empty()) return BuiltInModel();
-  if (IsFolder(path)) return path;
+  if (IsFolder(path)) return FolderOfModel(path);
   if (RandomWeights(config)) {
     if (std::string shape = ShapeFile(path); !shape.empty()) return shape;
   }

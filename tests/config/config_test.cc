@@ -201,6 +201,14 @@ TEST(CommandLine, AnUnknownFlagNamesTheNearestKnownOne) {
               HasSubstr("did you mean --engine.block_tokens (--block-size)?"));
 }
 
+TEST(CommandLine, AnUnknownFlagThatIsLikeNoneNamesWhereTheyAre) {
+  EXPECT_THAT(Parse({"--modle", "x"}).error().message,
+              HasSubstr("'--modle'; did you mean --model.path (--model)?"));
+  EXPECT_THAT(Parse({"--nosuch", "x"}).error().message,
+              HasSubstr("'--nosuch'; --help lists the known ones"));
+  EXPECT_THAT(Parse({"--rol", "x"}).error().message, HasSubstr("did you mean --role?"));
+}
+
 TEST(CommandLine, AMissingValueAndAMissingFileAreErrors) {
   EXPECT_THAT(Parse({"--port"}).error().message, HasSubstr("--port wants a value"));
   EXPECT_THAT(Parse({"--config", "/nonexistent.yaml"}).error().message,

@@ -1,5 +1,6 @@
 """What the tests of models by name share: a home, a stub of the hub, and ways to run the binary against it."""
 
+import concurrent.futures
 import os
 import subprocess
 import sys
@@ -68,3 +69,21 @@ class HubTest(unittest.TestCase):
                 return fault if left[0] >= 0 else None
 
         self.hub.faults.append(ask)
+
+
+def run_together(most=4):
+    """Runs the tests of the program, `most` at a time in processes of their own, since they wait far more than they compute. With
+    names of tests as arguments only those, one by one. Ends the program."""
+    module = sys.modules["__main__"]
+    if len(sys.argv) > 1:
+        unittest.main(module=module)
+    names = [".".join(test.id().split(".")[-2:]) for case in unittest.defaultTestLoader.loadTestsFromModule(module) for test in case]
+
+    def run(name):
+        return name, subprocess.run([sys.executable, module.__file__, BINARY, name], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                    stderr=subprocess.STDOUT, text=True, check=False)
+
+    with concurrent.futures.ThreadPoolExecutor(most) as pool:
+        failed = [name for name, done in pool.map(run, names) if done.returncode != 0 and print(done.stdout) is None]
+    print(f"{len(names)} tests, failed: {', '.join(failed) or 'none'}")
+    sys.exit(1 if failed or not names else 0)

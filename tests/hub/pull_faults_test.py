@@ -13,11 +13,10 @@ import signal
 import subprocess
 import threading
 import time
-import unittest
 import urllib.error
 import urllib.request
 
-from hub_case import BINARY, ROOT, WEIGHTS, HubTest
+from hub_case import BINARY, ROOT, WEIGHTS, HubTest, run_together
 from stub_hub import Fault, Repo, tiny_llama
 
 
@@ -330,4 +329,4 @@ class Serving(HubTest):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    run_together()
