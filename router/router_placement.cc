@@ -355,7 +355,7 @@ v1::GenerateRequest Router::Impl::GenerateFor(Request& request, const Choice& ch
   };
   request.asks_prefill.reset();
   if (placement.prefill >= 0) {
-    const v1::Register& first = states[placement.prefill]->info;
+    const v1::Register& first = choice.states[static_cast<size_t>(placement.prefill)]->info;
     request.asks_prefill.emplace(first.worker_id(), first.incarnation());
     describe(placement.prefill, generate.mutable_prefill());
     for (const int other : placement.fallbacks) describe(other, generate.add_prefill_fallbacks());
