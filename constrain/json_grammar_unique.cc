@@ -74,7 +74,10 @@ class ValueList {
                                        const std::string& name, const std::set<std::string>& next) {
     std::vector<std::string> out;
     for (const std::string& text : open) {
-      for (const std::string& value : next) out.push_back(text + name + value + ",");
+      for (const std::string& value : next) {
+        out.push_back(text);
+        out.back().append(name).append(value).append(",");
+      }
     }
     return out;
   }

@@ -207,7 +207,8 @@ bool JsonMachine::StepEscape(const JsonState& from, uint8_t byte, Arena* arena, 
     }
     case Scalar::Escape::kLowBackslash:
     case Scalar::Escape::kLowU:
-      if (byte != (next.escape == Scalar::Escape::kLowBackslash ? '\\' : 'u')) return false;
+      if (byte != static_cast<uint8_t>(next.escape == Scalar::Escape::kLowBackslash ? '\\' : 'u'))
+        return false;
       next.escape = next.escape == Scalar::Escape::kLowBackslash ? Scalar::Escape::kLowU
                                                                  : Scalar::Escape::kLowHex;
       next.digits = 0;

@@ -113,7 +113,7 @@ class Compiler {
   TermId Consume(const PatternNode& node, Before before, Rest* rest) {
     const TermId part = Plain(node);
     if (!rest->asks) return l_.Concat(part, rest->Get(before));
-    const CharSet word = WordCharacters();
+    const CharSet& word = WordCharacters();
     std::vector<TermId> ways;
     if (l_.AcceptsEmpty(part)) ways.push_back(rest->Get(before));
     for (const bool in_word : {true, false}) {
@@ -144,6 +144,7 @@ class Compiler {
       }
       case Kind::kSequence: {
         std::vector<TermId> parts;
+        parts.reserve(node.children.size());
         for (const PatternNode& child : node.children) parts.push_back(Plain(child));
         // Child i is the last that matches anything: those behind it match the empty text.
         for (size_t i = parts.size(); i-- > 0;) {

@@ -115,6 +115,7 @@ ExprId SchemaTranslator::Join(const SchemaPlace& place, const char* keyword) {
     return Exprs::kTrue;
   }
   std::vector<ExprId> parts;
+  parts.reserve(list->items.size());
   for (size_t i = 0; i < list->items.size(); ++i) {
     parts.push_back(Sub(place, list->items[i], std::string(keyword) + "/" + std::to_string(i)));
   }
@@ -237,6 +238,7 @@ ExprId SchemaTranslator::Constant(const SchemaPlace& place, const char* keyword,
       break;
     case Json::Type::kArray: {
       std::vector<ExprId> items;
+      items.reserve(value.items.size());
       for (const Json& item : value.items) items.push_back(Constant(place, keyword, item));
       const auto size = static_cast<int32_t>(items.size());
       return e_.And({type, e_.Items(std::move(items), Exprs::kFalse),

@@ -17,8 +17,8 @@ namespace asio = boost::asio;
 
 HttpSocket::HttpSocket(Tcp::socket socket, const TlsContext* tls) : socket_(std::move(socket)) {
   if (tls == nullptr) return;
-  error_code ignored;
-  socket_.native_non_blocking(true, ignored);
+  error_code ec;  // shows again at the first read
+  ec = socket_.native_non_blocking(true, ec);
   ssl_ = tls->Accept(socket_.native_handle());
 }
 
@@ -77,7 +77,7 @@ void HttpSocket::ShutdownSend(error_code& ec) {
     ERR_clear_error();
     SSL_shutdown(ssl_.get());  // says that no more comes; the answer is not awaited
   }
-  socket_.shutdown(Tcp::socket::shutdown_send, ec);
+  ec = socket_.shutdown(Tcp::socket::shutdown_send, ec);
 }
 
 asio::awaitable<bool> HttpSocket::Handshake(std::shared_ptr<LoopTurns> turns, std::string* why) {

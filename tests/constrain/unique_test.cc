@@ -88,9 +88,9 @@ TEST(OneOf, IsToldApartByWhatStandsBesideIt) {
   std::string parts;
   for (int i = 0; i < 16; ++i) {
     const std::string n = std::to_string(i);
-    parts += std::string(i > 0 ? "," : "") + R"({"properties":{"k":{"const":)" + n +
-             R"(},"v":{"type":"object","properties":{"a)" + n +
-             R"(":{"type":"string"},"b":{"type":"integer"}},"required":["b"]}}})";
+    parts.append(i > 0 ? "," : "").append(R"({"properties":{"k":{"const":)").append(n);
+    parts.append(R"(},"v":{"type":"object","properties":{"a)").append(n);
+    parts.append(R"(":{"type":"string"},"b":{"type":"integer"}},"required":["b"]}}})");
   }
   const std::string schema = R"({"type":"object","required":["k","v"],"oneOf":[)" + parts + "]}";
   EXPECT_TRUE(Allows(schema, R"({"k":3,"v":{"b":1,"a3":"x","a4":1}})"));

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <functional>
+#include <map>
 
 #include "common/random.h"
 
@@ -12,7 +13,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 // About a card: a prompt of 1,024 tokens takes 15 ms, a step of 32 rows 3.6.
 Machine Card() {
@@ -82,6 +82,8 @@ class Fleet {
   Duration takes = seconds(2);
   int working_at_most = 0;
   int changes = 0;
+  bool refuses = false;                                // all that it is asked for
+  std::vector<std::pair<Instant, std::string>> asked;  // of those: when, and which worker
 
   // `rate` requests a second arrive for `time`; the planner decides every second.
   void Run(Planner* planner, const Load& load, Duration time) {
@@ -94,7 +96,14 @@ class Fleet {
       Arrive(load);
       last = planner->Decide(now_, seen);
       working_at_most = std::max(working_at_most, Working());
-      for (const Change& change : last.changes) Begin(change);
+      for (const Change& change : last.changes) {
+        if (refuses) {
+          planner->Refused(now_, change.worker);
+          asked.emplace_back(now_, change.worker);
+        } else {
+          Begin(change);
+        }
+      }
     }
   }
   Split split() const {
@@ -270,11 +279,15 @@ TEST(Planner, AGrowingLoadIsSeenAheadAndNoiseIsNone) {
 TEST(Planner, ARefusedWorkerIsLeftAloneAndARestartedRouterIsNoLoad) {
   Fleet fleet(3, 1);
   Planner planner(Options());
-  // Until it wants something; then it is refused.
-  for (int i = 0; i < 60 && fleet.changes == 0; ++i)
-    fleet.Run(&planner, LoadOf(kMany, 64, 1024), seconds(1));
-  ASSERT_EQ(fleet.changes, 1) << fleet.last.reason;
-  const std::string worker = fleet.last.changes[0].worker;
+  fleet.refuses = true;
+  fleet.Run(&planner, LoadOf(kMany, 64, 1024), seconds(60));
+  ASSERT_GE(fleet.asked.size(), 2U) << fleet.last.reason;
+  std::map<std::string, Instant> before;
+  for (const auto& [at, worker] : fleet.asked) {
+    const auto [last, first_time] = before.try_emplace(worker, at);
+    EXPECT_TRUE(first_time || at - last->second >= 2 * Options().rest) << worker;
+    last->second = at;
+  }
   Planner again(Options());
   Fleet same(3, 1);
   same.takes = seconds(1000);
