@@ -227,7 +227,7 @@ TEST_F(Classes, WhoEndedTwoWorkersIsRefusedFromTheQueueToo) {
   busy.set_yielding_blocks(2);
   h.Report(d1, busy);
   RouterRequest interactive = Of(ServiceClass::kInteractive, "interactive");
-  interactive.objective.tpot_ms = 43;
+  interactive.objective.tpot_ms = 46;
   ASSERT_TRUE(Submit(interactive));
   ASSERT_EQ(h.Count(d1, v1::RouterMessage::kCancel), 1) << "it gives way";
   h.Tokens(d1, h.Generates(d1).back().request_id(), 20, {1});
