@@ -18,6 +18,7 @@ constexpr uint64_t kKnown = 32;
 constexpr uint64_t kKnownAtWork = 4;
 
 constexpr size_t kMostTakenAway = 64;
+constexpr size_t kMostUnreported = 1024;
 
 double DtypeBytes(const std::string& dtype) {
   if (dtype == "f32") return 4;
@@ -153,6 +154,15 @@ double WorkerState::BusyMs(Instant now, const WorkerView& view) const {
 void WorkerState::Charge(Instant now, const PromptWork& prefill, int64_t context_tokens,
                          int32_t rows, bool yields) {
   bases_ = {};
+  if (unreported_.size() >= kMostUnreported) {
+    const Unreported oldest = unreported_.front();
+    unreported_.pop_front();
+    Unreported& next = unreported_.front();
+    next.prefill += oldest.prefill;
+    next.context_tokens += oldest.context_tokens;
+    next.rows += oldest.rows;
+    next.yields = next.yields && oldest.yields;
+  }
   unreported_.push_back({now, prefill, context_tokens, rows, yields});
   unreported_prefill_ += prefill;
   unreported_context_ += context_tokens;

@@ -70,6 +70,7 @@ class WorkerState {
   // Work sent to this worker that its telemetry cannot show yet; `yields`: to interactive requests.
   void Charge(Instant now, const PromptWork& prefill, int64_t context_tokens, int32_t rows,
               bool yields = false);
+  size_t unreported() const { return unreported_.size(); }
   // Without `cached_tokens` and `available`, which depend on the request; a view that was made of
   // the same worker before, by the same pool, is brought up to date. `pool` is learnt from all
   // workers' steps. For a request that `yields` itself, or one to which others do.
@@ -156,6 +157,7 @@ class WorkerState {
   // By whether the request yields; made anew when something came, and as long as its own steps say
   // too little, once all workers' say more.
   mutable std::array<std::optional<Basis>, 2> bases_;
+  // The oldest are counted as one where a worker that is alive reports nothing.
   std::deque<Unreported> unreported_;
   PromptWork unreported_prefill_;
   int64_t unreported_context_ = 0;

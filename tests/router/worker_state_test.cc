@@ -61,6 +61,22 @@ TEST_F(AWorkerState, IsBusyForWhatItsQueueTakesNotForWhatItsSlowestRowOnceTook) 
   EXPECT_NEAR(BusyMs(), 205 - 60, 15);
 }
 
+// It is alive and says nothing of its load, while requests go to it.
+TEST_F(AWorkerState, RemembersABoundedNumberOfRequestsThatNoReportShows) {
+  Report(0, 0);
+  const int32_t before = worker_->View(now_, pool_).rows;
+  for (int i = 0; i < 5000; ++i) worker_->Charge(now_, {10, 50}, 10, 1, i % 2 == 0);
+  EXPECT_LE(worker_->unreported(), 1024U);
+  const WorkerView view = worker_->View(now_, pool_, /*yields=*/true);
+  EXPECT_EQ(view.rows, before + 5000);
+  EXPECT_EQ(view.queued_prefill.tokens, 50'000);
+  now_ = now_ + milliseconds(10);
+  Report(0, 0);
+  EXPECT_EQ(worker_->unreported(), 0U);
+  EXPECT_EQ(worker_->View(now_, pool_).rows, before);
+  EXPECT_EQ(worker_->View(now_, pool_).queued_prefill.tokens, 0);
+}
+
 TEST_F(AWorkerState, IsBusyForOneBatchAtMost) {
   Report(/*queued=*/5000, 0);
   Beat(milliseconds(60), milliseconds(9000));
