@@ -66,16 +66,20 @@ TEST_F(HttpServerTest, AnswersPipelinedRequestsOneAfterTheOtherWhenTheHandlerTak
 
 TEST_F(HttpServerTest, ManyRequestsOfOneConnectionKeepNobodyWaiting) {
   constexpr int kPiped = 400;
-  std::atomic<int> piped{0};
-  std::atomic<int> before_other{-1};
-  std::promise<void> begun, other_sent;
-  StartServer([&](const Exchange& exchange) {
+  struct Seen {
+    std::atomic<int> piped{0};
+    std::atomic<int> before_other{-1};
+    std::promise<void> begun, other_sent;
+  };
+  // The handler's too: requests are left when the test has what it wants.
+  const auto seen = std::make_shared<Seen>();
+  StartServer([seen](const Exchange& exchange) {
     if (exchange->request().path == "/other") {
-      before_other = piped.load();
-    } else if (exchange->request().path == "/piped" && ++piped == 1) {
+      seen->before_other = seen->piped.load();
+    } else if (exchange->request().path == "/piped" && ++seen->piped == 1) {
       // All but this one are still to be read when the other client's request is there.
-      begun.set_value();
-      other_sent.get_future().wait();
+      seen->begun.set_value();
+      seen->other_sent.get_future().wait();
     }
     exchange->Respond(200, {}, "");
   });
@@ -85,15 +89,15 @@ TEST_F(HttpServerTest, ManyRequestsOfOneConnectionKeepNobodyWaiting) {
   for (int i = 0; i < kPiped; ++i) requests += "HEAD /piped HTTP/1.1\r\nHost: x\r\n\r\n";
   ASSERT_EQ(other.Request("GET", "/known")->status, 200);
   ASSERT_TRUE(client.SendRaw(requests));
-  begun.get_future().wait();
+  seen->begun.get_future().wait();
   const bool sent =
       other.SendRaw("GET /other HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").has_value();
-  other_sent.set_value();
+  seen->other_sent.set_value();
   ASSERT_TRUE(sent);
   const auto answer = other.ReceiveRaw();
   ASSERT_TRUE(answer);
   EXPECT_THAT(*answer, HasSubstr("200"));
-  EXPECT_LT(before_other, kPiped / 2) << "it waited for all that another connection had sent";
+  EXPECT_LT(seen->before_other, kPiped / 2) << "it waited for all that another connection had sent";
 }
 
 TEST_F(HttpServerTest, ReadsChunkedBodies) {
