@@ -28,6 +28,11 @@ DESTDIR='' cmake --install "$build" --prefix "$root" --strip >/dev/null
 git ls-files -z config | grep -zE '\.(ya?ml|json)$' | xargs -0 cp --parents -t "$root"
 # Of the heads that propose for the built-in model the one that does least is left out, for its size.
 git ls-files -z models ':!models/story-7m-medusa' | xargs -0 cp --parents -t "$root"
+# Models that share a tokenizer have it once.
+for file in "$root"/models/*/tokenizer.json; do
+  first=$root/models/story-7m/tokenizer.json
+  if [ "$file" != "$first" ] && cmp -s "$file" "$first"; then ln -sf ../story-7m/tokenizer.json "$file"; fi
+done
 git ls-files -z LICENSE '*.md' ':!tests' docs deploy proto/inference.proto | xargs -0 cp --parents -t "$root"
 if [ -n "$tests" ]; then
   mkdir -p "$root/tests" "$root/tools"
