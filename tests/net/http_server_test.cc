@@ -210,8 +210,9 @@ TEST_F(HttpServerTest, TellsTheHandlerEverythingAboutARequest) {
 
 TEST_F(HttpServerTest, AnswersGarbageWith400AndCloses) {
   StartServer();
-  for (const std::string garbage : {
-           "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 TLS hello",
+  const std::string chunked = "Transfer-Encoding: chunked\r\n";
+  for (const std::string& garbage : std::vector<std::string>{
+           std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 TLS hello", 21),
            "GET\r\n\r\n",
            "GET / HTTP/1.1\r\nHost: x\r\nNo colon here\r\n\r\n",
            "GET / HTTP/1.1\r\nHost : x\r\n\r\n",
@@ -220,9 +221,8 @@ TEST_F(HttpServerTest, AnswersGarbageWith400AndCloses) {
            "GET relative HTTP/1.1\r\nHost: x\r\n\r\n",
            "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
            "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
-           "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: "
-           "chunked\r\n\r\n0\r\n\r\n",
-           "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+           "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n" + chunked + "\r\n0\r\n\r\n",
+           "POST / HTTP/1.1\r\nHost: x\r\n" + chunked + "\r\nzz\r\n",
        }) {
     const std::string answer = Raw(garbage);
     EXPECT_THAT(answer, StartsWith("HTTP/1.1 400 ")) << garbage;
