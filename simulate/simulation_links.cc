@@ -30,14 +30,15 @@ void Simulation::Send(LinkId link, v1::RouterMessage message) {
 }
 
 void Simulation::SendToRouter(Worker& from, v1::WorkerMessage message) {
-  for (uint64_t r = 0; r < routers_.size(); ++r) {
-    v1::WorkerMessage heard =
-        routers_.size() == 1 ? std::move(message) : HeardBy({r, routers_.size()}, message);
-    if (heard.body_case() == v1::WorkerMessage::BODY_NOT_SET) continue;
+  const auto send = [&](uint64_t r, v1::WorkerMessage heard) {
+    if (heard.body_case() == v1::WorkerMessage::BODY_NOT_SET) return;
     const uint64_t place = to_router_.Put(std::move(heard));
     Schedule(Now() + message_,
              {Event::kToRouter, &from, nullptr, place, LinkId(from.link().value + r)});
-  }
+  };
+  const uint64_t routers = routers_.size();
+  if (routers == 1) return send(0, std::move(message));
+  for (uint64_t r = 0; r < routers; ++r) send(r, HeardBy({r, routers}, message));
 }
 
 }  // namespace aisp::simulate
