@@ -207,10 +207,17 @@ class ClosedLoop {
     AISP_ASSIGN_OR_RETURN(CollectOutput out, Turn(engine_));
     if (out.timing.step > 0) {
       ++steps_;
-      mixed_ += out.timing.prefill_tokens > 0 ? 1 : 0;
+      Note(out.timing, out.timing.prefill_tokens > 0 ? &mixed_ : &decoding_);
       overhead_us_ += 1e3 * ToMs(out.timing.overhead);
     }
     return out;
+  }
+
+  static void Note(const StepTiming& timing, StepKind* kind) {
+    ++kind->steps;
+    kind->device_s += ToSeconds(timing.device);
+    kind->decode_rows += timing.decode_rows;
+    kind->prompt_tokens += timing.prefill_tokens;
   }
 
   ClosedLoopResult ResultOf(double seconds, int32_t requests, const DeviceTimes& begin) const {
@@ -222,7 +229,9 @@ class ClosedLoop {
     r.output_tokens_per_s = static_cast<double>(tokens_) / seconds;
     r.ttft_ms = ttft_ms_ / requests;
     r.steps = steps_;
-    r.mixed_percent = 100 * static_cast<double>(mixed_) / steps;
+    r.mixed_percent = 100 * static_cast<double>(mixed_.steps) / steps;
+    r.decoding = decoding_;
+    r.mixed = mixed_;
     r.step_ms = 1e3 * seconds / steps;
     r.overhead_us = overhead_us_ / steps;
     // Planning is part of both.
@@ -240,18 +249,26 @@ class ClosedLoop {
   const SteadyClock clock_;
   Engine engine_;
   int32_t added_ = 0;
-  uint64_t tokens_ = 0, steps_ = 0, mixed_ = 0;
+  uint64_t tokens_ = 0, steps_ = 0;
+  StepKind decoding_, mixed_;
   double ttft_ms_ = 0, launch_us_ = 0, overhead_us_ = 0;
 };
+
+std::string ToJson(const StepKind& k) {
+  return fmt::format(
+      "{{\"steps\": {}, \"device_s\": {:.3f}, \"decode_rows\": {}, \"prompt_tokens\": {}}}",
+      k.steps, k.device_s, k.decode_rows, k.prompt_tokens);
+}
 
 std::string ToJson(const ClosedLoopResult& r) {
   return fmt::format(
       ", \"closed_loop\": {{\"streams\": {}, \"requests\": {}, \"seconds\": {:.3f}, "
       "\"output_tokens_per_s\": {:.1f}, \"mean_ttft_ms\": {:.1f}, \"steps\": {}, "
       "\"mixed_steps_percent\": {:.1f}, \"mean_step_ms\": {:.4f}, \"overhead_us\": {:.1f}, "
-      "\"launch_us\": {:.1f}, \"idle_percent\": {:.2f}}}",
+      "\"launch_us\": {:.1f}, \"idle_percent\": {:.2f}, \"decode_steps\": {}, "
+      "\"mixed_steps\": {}}}",
       r.streams, r.requests, r.seconds, r.output_tokens_per_s, r.ttft_ms, r.steps, r.mixed_percent,
-      r.step_ms, r.overhead_us, r.launch_us, r.idle_percent);
+      r.step_ms, r.overhead_us, r.launch_us, r.idle_percent, ToJson(r.decoding), ToJson(r.mixed));
 }
 
 struct PromptTime {

@@ -53,6 +53,14 @@ struct PromptTimes {
 };
 
 // The whole run of a closed loop.
+// What the device did in all steps of a kind.
+struct StepKind {
+  uint64_t steps = 0;
+  double device_s = 0;
+  int64_t decode_rows = 0;
+  int64_t prompt_tokens = 0;
+};
+
 struct ClosedLoopResult {
   int32_t streams = 0;
   int32_t requests = 0;
@@ -62,6 +70,7 @@ struct ClosedLoopResult {
   uint64_t steps = 0;
   double mixed_percent = 0;  // of the steps, those with prompt tokens
   double step_ms = 0;        // mean
+  StepKind decoding, mixed;  // steps without prompt tokens, and with
   // What the host does in a step, mean: planning and bookkeeping, and handing the step to the
   // device.
   double overhead_us = 0;

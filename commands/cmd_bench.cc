@@ -233,8 +233,9 @@ void FitConfig(const EngineBenchOptions& o, Config* config) {
   const int64_t batch = *std::max_element(o.batches.begin(), o.batches.end());
   const int64_t tokens = int64_t{o.prompt_tokens} + o.output_tokens + 2;
   config->engine.max_sequences = batch;
-  config->engine.max_batch_tokens =
-      std::max(config->engine.max_batch_tokens, std::max<int64_t>(batch, 2048));
+  // A smaller --max-batch-tokens is taken as it is, but for what decoding the batch needs.
+  int64_t& step = config->engine.max_batch_tokens;
+  step = std::max(step > 0 ? step : int64_t{2048}, batch);
   config->model.max_model_len = tokens;
   const int64_t block = EngineSettingsOf(*config).block_tokens;
   config->engine.kv_blocks = batch * ((tokens + block - 1) / block + 1);

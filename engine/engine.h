@@ -88,7 +88,6 @@ struct YieldingWork {
   PromptWork prefill;  // of waiting and running ones, not computed yet
 };
 
-// When a sequence passed its milestones, on the engine's clock; kNever where it has not.
 // A step's share of a prompt's prefill.
 struct PrefillChunk {
   Instant launched = kNever;
@@ -96,6 +95,7 @@ struct PrefillChunk {
   int32_t tokens = 0;
 };
 
+// When a sequence passed its milestones, on the engine's clock; kNever where it has not.
 struct SequenceTimes {
   // Beyond so many chunks the last one stands for the rest.
   static constexpr size_t kMaxChunks = 32;

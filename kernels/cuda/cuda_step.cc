@@ -52,6 +52,17 @@ AttentionBatch BatchOf(const StepInputs& in) {
   return {in.batch.sequences, in.batch.block_tables, in.batch.num_sequences};
 }
 
+AttentionCall CallOf(const AttentionParams& p, const Call& c) {
+  AttentionCall call;
+  call.q = p.q.data;
+  call.q_row_stride = p.q.strides[0];
+  call.out = p.out.data;
+  call.out_row_stride = p.out.strides[0];
+  call.layer = &c.launch.kv;
+  call.poll = c.launch.poll;
+  return call;
+}
+
 Status FusedDecode(const Call& c) {
   RopeAppendParams rope_params = c.Params<RopeAppendParams>();
   rope_params.batch = c.in.batch;
@@ -60,17 +71,29 @@ Status FusedDecode(const Call& c) {
   const AttentionBatch batch = BatchOf(c.in);
   const Attention& attention = *c.launch.attention->attention;
   void* const workspace = c.launch.attention->workspace.data();
-  AttentionCall call;
-  call.out = p.out.data;
-  call.out_row_stride = p.out.strides[0];
-  call.layer = &c.launch.kv;
-  call.poll = c.launch.poll;
+  AttentionCall call = CallOf(p, c);
   if (c.launch.plan.consumes_slots) call.token_slots = c.parts.linear->token_slots();
   if (c.launch.plan.plans) {
     AISP_ASSIGN_OR_RETURN(call.after_plan, attention.PlanDecode(batch, rope.positions, rope.rows,
                                                                 workspace, c.stream));
   }
   return attention.RunDecode(batch, rope, call, workspace, c.stream);
+}
+
+Status MixedAttention(const Call& c) {
+  RopeAppendParams rope_params = c.Params<RopeAppendParams>();
+  rope_params.batch = c.in.batch;
+  const auto& p = c.Params<AttentionParams>(1);
+  const RopeAppendCall rope = RopeCallOf(rope_params);
+  const AttentionBatch batch = BatchOf(c.in);
+  const Attention& attention = *c.launch.attention->attention;
+  void* const workspace = c.launch.attention->workspace.data();
+  AttentionCall call = CallOf(p, c);
+  if (c.launch.plan.plans) {
+    AISP_ASSIGN_OR_RETURN(call.after_plan, attention.PlanMixed(batch, rope.positions, rope.rows,
+                                                               workspace, c.stream));
+  }
+  return attention.RunMixed(batch, c.in.batch.host_sequences, rope, call, workspace, c.stream);
 }
 
 Status RopeAppend(const Call& c) {
@@ -104,12 +127,7 @@ Status Attend(const Call& c) {
   void* const workspace = c.launch.attention->workspace.data();
   if (c.launch.plan.plans)
     AISP_RETURN_IF_ERROR(attention.PlanStep(batch, kind, workspace, c.stream));
-  AttentionCall call;
-  call.q = p.q.data;
-  call.q_row_stride = p.q.strides[0];
-  call.out = p.out.data;
-  call.out_row_stride = p.out.strides[0];
-  call.layer = &c.launch.kv;
+  const AttentionCall call = CallOf(p, c);
   return attention.Run(batch, kind, call, workspace, c.stream);
 }
 
@@ -178,6 +196,8 @@ Launcher LauncherOf(KernelId id) {
       return BlockScaled;
     case KernelId::kFusedDecode:
       return FusedDecode;
+    case KernelId::kMixedAttention:
+      return MixedAttention;
     case KernelId::kRopeAppend:
       return RopeAppend;
     case KernelId::kPlainRopeAppend:
@@ -220,7 +240,8 @@ class CudaStep final : public PreparedStep {
       } else if (id == KernelId::kOneToken || id == KernelId::kChain) {
         BindChain(launch);
       }
-      if (id == KernelId::kFusedDecode || id == KernelId::kAttention)
+      if (id == KernelId::kFusedDecode || id == KernelId::kMixedAttention ||
+          id == KernelId::kAttention)
         AISP_RETURN_IF_ERROR(BindAttention(launch, stream));
       if (id == KernelId::kDraw) {
         const auto& draw = programme_.node(planned.nodes[0]).As<DrawNodeParams>();

@@ -189,7 +189,7 @@ class HopperAttention final : public Attention {
     shape.ctas = ctas_;
     shape.max_stretches = decode_.max_stretches();
     auto* bytes = static_cast<uint8_t*>(workspace);
-    return Check(LaunchPlan(shape, batch.sequences, batch.num_sequences, kind != StepKind::kPrefill,
+    return Check(LaunchPlan(shape, batch.sequences, batch.num_sequences, Decodes(kind),
                             kind != StepKind::kDecode, reinterpret_cast<PlanHeader*>(bytes),
                             reinterpret_cast<int2*>(bytes + items_at_), stream),
                  "plan attention");
@@ -199,7 +199,7 @@ class HopperAttention final : public Attention {
              cudaStream_t stream) const override {
     const KernelArgs args = MakeArgs(batch, kind, call, workspace);
     CUtensorMap map;
-    if (kind != StepKind::kPrefill) {
+    if (Decodes(kind)) {
       std::memcpy(&map, call.layer->loads, sizeof(map));
       AISP_RETURN_IF_ERROR(Check(LaunchDecode(config_.head_dim, fp8(), decode_, ctas_,
                                               batch.num_sequences, map, args, stream),
@@ -262,7 +262,48 @@ class HopperAttention final : public Attention {
                  "launch decode attention in one launch");
   }
 
+  Result<bool> PlanMixed(const AttentionBatch& batch, const int32_t* positions, int32_t rows,
+                         void* workspace, cudaStream_t stream) const override {
+    AISP_RETURN_IF_ERROR(PlanStep(batch, StepKind::kPrompts, workspace, stream));
+    return PlanDecode(batch, positions, rows, workspace, stream);
+  }
+
+  Status RunMixed(const AttentionBatch& batch, std::span<const RowSpan> spans,
+                  const RopeAppendCall& rope, const AttentionCall& call, void* workspace,
+                  cudaStream_t stream) const override {
+    AISP_RETURN_IF_ERROR(RunDecode(batch, rope, call, workspace, stream));
+    const int32_t most = std::max(1, config_.max_decode_tokens);
+    for (size_t i = 0; i < spans.size();) {
+      if (spans[i].num_rows <= most) {
+        ++i;
+        continue;
+      }
+      // Prompts that follow each other in one launch.
+      const int32_t first = spans[i].row_begin;
+      int32_t end = first;
+      for (; i < spans.size() && spans[i].num_rows > most && spans[i].row_begin == end; ++i)
+        end += spans[i].num_rows;
+      AISP_RETURN_IF_ERROR(RopeAppend(RowsOf(rope, first, end - first), stream));
+    }
+    return Run(batch, StepKind::kPrompts, call, workspace, stream);
+  }
+
  private:
+  static bool Decodes(StepKind kind) {
+    return kind == StepKind::kDecode || kind == StepKind::kMixed;
+  }
+
+  // The same for some of its rows.
+  static RopeAppendCall RowsOf(RopeAppendCall call, int32_t first, int32_t rows) {
+    const auto bytes = static_cast<int64_t>(DTypeBytes(call.qkv_type));
+    call.qkv = static_cast<const uint8_t*>(call.qkv) + first * call.qkv_row_stride * bytes;
+    call.q_out = static_cast<uint8_t*>(call.q_out) + first * call.q_out_row_stride * bytes;
+    call.positions += first;
+    call.kv_slots += first;
+    call.rows = rows;
+    return call;
+  }
+
   // Of a step's sequences, where their keys lie.
   FusedArgs PlaceArgs(const AttentionBatch& batch, const int32_t* positions, int32_t rows,
                       void* workspace) const {
@@ -277,6 +318,7 @@ class HopperAttention final : public Attention {
     args.group = group_;
     args.item_tokens = item_tokens_;
     args.item_rows = fused_shape().item_rows;
+    args.most_rows = std::max(1, config_.max_decode_tokens);
     args.block_tokens = config_.block_tokens;
     args.runs_inverse = RunsInverse(static_cast<uint32_t>(config_.block_tokens / 16));
     args.window = config_.window;

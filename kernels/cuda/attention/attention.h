@@ -10,7 +10,7 @@
 //
 // A step in which every sequence has one row at most, or few (FusedTakes in table/instances.h), may
 // instead be one launch per layer, after PlanDecode() for all of them: RunDecode() rotates, appends
-// and attends.
+// and attends. One with prompts beside such sequences: RunMixed(), after PlanMixed().
 //
 // Ownership: Attention owns nothing on the device; the caller lends `workspace_bytes()` of memory,
 // zeroed once (ZeroWorkspace) before the first PlanStep, and gives it to one stream at a time. No
@@ -26,6 +26,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "common/result.h"
@@ -117,8 +118,8 @@ struct RopeAppendCall {
 };
 
 // Which of the kernels a step needs; the host knows, since it composed the step (or the graph
-// bucket).
-enum class StepKind : uint8_t { kDecode, kPrefill, kMixed };
+// bucket). kPrompts: of a mixed step the sequences that the decode kernel does not take.
+enum class StepKind : uint8_t { kDecode, kPrefill, kMixed, kPrompts };
 
 class Attention {
  public:
@@ -159,6 +160,16 @@ class Attention {
   virtual Status RunDecode(const AttentionBatch& batch, const RopeAppendCall& rope,
                            const AttentionCall& call, void* workspace,
                            cudaStream_t stream) const = 0;
+
+  // A step of sequences as RunDecode takes them and of longer ones. RunMixed launches RunDecode's
+  // kernel for the former, which reads call.q's rows (rope.qkv) before they are rotated, then the
+  // rotation, the append and the prefill kernel for the latter. `spans`: batch.sequences on the
+  // host. Errors as of RunDecode.
+  virtual Result<bool> PlanMixed(const AttentionBatch& batch, const int32_t* positions,
+                                 int32_t rows, void* workspace, cudaStream_t stream) const = 0;
+  virtual Status RunMixed(const AttentionBatch& batch, std::span<const RowSpan> spans,
+                          const RopeAppendCall& rope, const AttentionCall& call, void* workspace,
+                          cudaStream_t stream) const = 0;
 };
 
 // ---- RoPE and KV append: one pass over the fused qkv rows ----

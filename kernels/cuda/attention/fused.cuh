@@ -53,6 +53,7 @@ struct FusedArgs {
   int32_t group = 0;
   int32_t item_tokens = 1;  // rows of a sequence in an item: 1, or FusedItemTokens(group)
   int32_t item_rows = 0;    // group * item_tokens
+  int32_t most_rows = 1;    // sequences with more are left out, as padding is
   int32_t block_tokens = 0;
   uint32_t runs_inverse = 0;  // RunsInverse(block_tokens / 16)
   int32_t window = 0;

@@ -101,7 +101,7 @@ struct FlatScratch {
   int32_t warp_totals[kWarps];
 };
 
-// The tiles of a sequence: {first, count}; {0, 0} for padding.
+// The tiles of a sequence: {first, count}; {0, 0} for padding and for prompts.
 template <int kKeysPerTile>
 __device__ __forceinline__ int2 TilesOf(const FusedArgs& a, int32_t seq, RowSpan& span) {
   if (seq >= a.num_sequences) return make_int2(0, 0);
@@ -109,7 +109,7 @@ __device__ __forceinline__ int2 TilesOf(const FusedArgs& a, int32_t seq, RowSpan
   // Nearly always the row's number is the sequence's: then both loads are under way at once.
   int32_t position = __ldg(a.positions + min(seq, a.rows - 1));
   span = {fields.x, fields.y, fields.z, fields.w};
-  if (span.num_rows <= 0) return make_int2(0, 0);
+  if (span.num_rows <= 0 || span.num_rows > a.most_rows) return make_int2(0, 0);
   if (span.row_begin != seq) position = __ldg(a.positions + span.row_begin);
   if (position < 0) return make_int2(0, 0);
   const int32_t first = LowestKey(a, span) / kKeysPerTile;

@@ -109,6 +109,7 @@ std::string GridOf(const Programme& programme, const Bucket& bucket, const Devic
       if (IsOneSequenceDecode(bucket, p, device)) grid -= grid % p.kv.num_kv_heads;
       return std::to_string(grid);
     }
+    case KernelId::kMixedAttention:
     case KernelId::kAttention:
       return std::to_string(ctas);
     case KernelId::kEmbeddingNorm:

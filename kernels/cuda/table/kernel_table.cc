@@ -167,6 +167,14 @@ Match MatchFused(const Query& q) {
   return {two_items && q.bucket.rows > kMostTwoItemRows ? 0 : 2};
 }
 
+// Sequences that decode beside prompts.
+Match MatchMixed(const Query& q) {
+  if (q.bucket.mode != StepMode::kMixed) return {};
+  if (!q.has(1) || q.node(1).kind != NodeKind::kAttend) return {};
+  const auto& p = q.node(1).As<AttentionParams>();
+  return {HasFusedDecode(q.node().As<RopeAppendParams>(), p, 1, *q.facts.device) ? 2 : 0};
+}
+
 Match MatchRope(const Query& q) {
   const int32_t dim = q.node().As<RopeAppendParams>().kv.head_dim;
   return {dim == 64 || dim == 128 || dim == 256 ? 1 : 0};
@@ -223,6 +231,8 @@ constexpr KernelRow kTable[] = {
      MatchLinear<LinearKernel::kBlockScaled>, ""},
     {KernelId::kFusedDecode, "decode attention", kRopeAppend, kOfBf16 | kOfFp8, 1, 0, false,
      kRowsOrPublished, kRowsOrPublished, MatchFused, ""},
+    {KernelId::kMixedAttention, "decode and prompt attention", kRopeAppend, kOfBf16 | kOfFp8, 1, 0,
+     false, kRows, kRows, MatchMixed, ""},
     {KernelId::kRopeAppend, "rope + append", kRopeAppend, kOfAny, 1, 0, false, kRows, kRows,
      MatchRope, ""},
     {KernelId::kPlainRopeAppend, "plain rope + append", kRopeAppend, kOfAny, 1, 0, false, kRows,
@@ -304,7 +314,8 @@ bool SameShape(const AttentionParams& a, const AttentionParams& b) {
 }
 
 const AttentionParams* AttentionOf(const Programme& programme, const PlannedLaunch& launch) {
-  if (launch.row->id != KernelId::kFusedDecode && launch.row->id != KernelId::kAttention)
+  if (launch.row->id != KernelId::kFusedDecode && launch.row->id != KernelId::kMixedAttention &&
+      launch.row->id != KernelId::kAttention)
     return nullptr;
   return &programme.node(launch.covered().back()).As<AttentionParams>();
 }

@@ -33,6 +33,7 @@ enum class KernelId : uint8_t {
   kPlainLinear,
   kBlockScaled,
   kFusedDecode,
+  kMixedAttention,
   kRopeAppend,
   kPlainRopeAppend,
   kLatentAppend,

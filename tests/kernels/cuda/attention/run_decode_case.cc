@@ -303,7 +303,7 @@ DecodeRunner::DecodeRunner(const DecodeShape& c, int32_t sequences, int32_t max_
   config.window = c.window;
   config.max_sequences = sequences;
   config.max_rows = static_cast<int32_t>(rows_);
-  config.max_decode_tokens = c.most_rows;
+  config.max_decode_tokens = c.mixed ? 1 : c.most_rows;
   config.decode_ctas = c.ctas;
   auto made = Attention::Create(config);
   if (!made) {
@@ -320,7 +320,7 @@ DecodeRunner::DecodeRunner(const DecodeShape& c, int32_t sequences, int32_t max_
     return;
   }
   layer_ = *layer;
-  Capture();
+  if (!c.mixed) Capture();
 }
 DecodeRunner::~DecodeRunner() {
   if (graph_ != nullptr) cudaGraphExecDestroy(graph_);
@@ -345,7 +345,12 @@ void DecodeRunner::Step(const DecodeStep& h, bool check) {
   upload(k_norm_, h.k_norm);
   upload(cos_sin_, h.cos_sin);
   cudaMemsetAsync(out_.as<void>(), 0xff, out_bytes_ * Index(launches_), stream_);
-  ASSERT_EQ(cudaGraphLaunch(graph_, stream_), cudaSuccess);
+  if (c_.mixed) {
+    Launch(h);
+    ASSERT_EQ(error_, "");
+  } else {
+    ASSERT_EQ(cudaGraphLaunch(graph_, stream_), cudaSuccess);
+  }
   std::vector<uint8_t> outs(out_bytes_ * Index(launches_)), pool(pool_bytes_);
   ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
   cudaMemcpy(outs.data(), out_.as<void>(), outs.size(), cudaMemcpyDeviceToHost);
@@ -368,15 +373,21 @@ void DecodeRunner::Step(const DecodeStep& h, bool check) {
   EXPECT_LT(errors.worst, 3e-2);
 }
 
-void DecodeRunner::Capture() {
+AttentionBatch DecodeRunner::Batch() const {
   AttentionBatch batch;
   batch.sequences = spans_.as<RowSpan>();
   batch.block_tables = tables_.as<int32_t>();
   batch.num_sequences = static_cast<int32_t>(sequences_);
+  return batch;
+}
+
+RopeAppendCall DecodeRunner::Rope() const {
   RopeAppendCall rope;
   rope.qkv = qkv_.as<void>();
   rope.qkv_type = DType::kBF16;
   rope.qkv_row_stride = static_cast<int64_t>(c_.heads + 2 * c_.kv_heads) * c_.dim;
+  rope.q_out = qkv_.as<void>();
+  rope.q_out_row_stride = rope.qkv_row_stride;
   rope.cos_sin = cos_sin_.as<float>();
   rope.q_norm = c_.norm ? q_norm_.as<float>() : nullptr;
   rope.k_norm = c_.norm ? k_norm_.as<float>() : nullptr;
@@ -385,20 +396,51 @@ void DecodeRunner::Capture() {
   rope.num_heads = c_.heads;
   rope.positions = positions_.as<int32_t>();
   rope.kv_slots = slots_.as<int32_t>();
+  rope.kv.layer = pool_.as<void>();
+  rope.kv.dtype = c_.kv;
+  rope.kv.num_kv_heads = c_.kv_heads;
+  rope.kv.head_dim = c_.dim;
+  rope.kv.block_tokens = c_.block_tokens;
+  rope.k_scale = kKScale;
+  rope.v_scale = kVScale;
+  return rope;
+}
+
+AttentionCall DecodeRunner::CallOf(int launch) const {
   AttentionCall call;
+  call.q = qkv_.as<void>();
+  call.q_row_stride = static_cast<int64_t>(c_.heads + 2 * c_.kv_heads) * c_.dim;
+  call.out = out_.as<uint8_t>() + out_bytes_ * Index(launch);
   call.out_row_stride = static_cast<int64_t>(c_.heads) * c_.dim;
   call.layer = &layer_;
   call.k_scale = kKScale;
   call.v_scale = kVScale;
+  return call;
+}
+
+void DecodeRunner::Launch(const DecodeStep& h) {
+  const RopeAppendCall rope = Rope();
+  AttentionCall call = CallOf(0);
+  void* const workspace = workspace_->as<void>();
+  const Result<bool> planned =
+      attention_->PlanMixed(Batch(), rope.positions, rope.rows, workspace, stream_);
+  if (!planned) error_ = planned.error().ToString();
+  call.after_plan = planned && *planned;
+  Note(attention_->RunMixed(Batch(), h.spans, rope, call, workspace, stream_));
+}
+
+void DecodeRunner::Capture() {
+  const RopeAppendCall rope = Rope();
+  void* const workspace = workspace_->as<void>();
   cudaGraph_t graph = nullptr;
   cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal);
   const Result<bool> planned =
-      attention_->PlanDecode(batch, rope.positions, rope.rows, workspace_->as<void>(), stream_);
+      attention_->PlanDecode(Batch(), rope.positions, rope.rows, workspace, stream_);
   if (!planned) error_ = planned.error().ToString();
   for (int i = 0; i < launches_; ++i) {
-    call.out = out_.as<uint8_t>() + out_bytes_ * Index(i);
+    AttentionCall call = CallOf(i);
     call.after_plan = i == 0 && planned && *planned;
-    Note(attention_->RunDecode(batch, rope, call, workspace_->as<void>(), stream_));
+    Note(attention_->RunDecode(Batch(), rope, call, workspace, stream_));
   }
   if (cudaStreamEndCapture(stream_, &graph) != cudaSuccess ||
       cudaGraphInstantiate(&graph_, graph, 0) != cudaSuccess) {

@@ -30,6 +30,7 @@ struct DecodeShape {
   bool norm = false;
   int32_t ctas = 0;
   int32_t most_rows = 1;  // of a sequence
+  bool mixed = false;     // those of several rows are prompts
 };
 
 // A step's sequences and their rows, one after the other.
@@ -70,6 +71,11 @@ class DecodeRunner {
     if (!status) error_ = status.error().ToString();
   }
   void Capture();
+  // Of a mixed step, whose launches depend on its sequences: without a graph.
+  void Launch(const DecodeStep& h);
+  RopeAppendCall Rope() const;
+  AttentionBatch Batch() const;
+  AttentionCall CallOf(int launch) const;
 
   const DecodeShape c_;
   const size_t sequences_, rows_;

@@ -22,7 +22,8 @@ void ExpectRight(const DecodeShape& c, const std::vector<int32_t>& contexts, uin
                                     << " first context " << contexts[0] << " rows " << c.most_rows);
   const int64_t blocks = BlocksOf(c, contexts);
   DecodeRunner runner(c, static_cast<int32_t>(contexts.size()),
-                      std::max(1, *std::max_element(contexts.begin(), contexts.end())), blocks, 3);
+                      std::max(1, *std::max_element(contexts.begin(), contexts.end())), blocks,
+                      c.mixed ? 1 : 3);
   runner.Step(MakeDecodeStep(c, contexts, seed, blocks, rows));
 }
 
@@ -218,6 +219,72 @@ TEST(CudaRunDecode, RowsGiveTheSameBitsInEveryReplay) {
       runner.Step(step);
       for (int again = 0; again < 3; ++again) runner.Step(step, /*check=*/false);
     }
+  }
+}
+
+// ---- prompts beside sequences that decode ----
+
+TEST(CudaRunMixed, PromptsAmongSequencesThatDecode) {
+  for (DType kv : {DType::kBF16, DType::kF8E4M3}) {
+    for (int32_t group : {1, 4, 8}) {
+      for (int32_t dim : {64, 128}) {
+        DecodeShape c;
+        c.kv_heads = 2;
+        c.heads = 2 * group;
+        c.dim = dim;
+        c.kv = kv;
+        c.norm = group == 4;
+        c.block_tokens = group == 8 ? 64 : 16;
+        c.out = group == 1 ? DType::kF32 : DType::kBF16;
+        c.mixed = true;
+        c.most_rows = 150;
+        const auto seed = static_cast<uint64_t>(group + dim);
+        ExpectRight(c, {300, 150, 17, 700}, seed, {1, 150, 1, 40});
+        ExpectRight(c, {2, 2, kNoRows, 600, 33, kNoPosition}, seed, {2, 1, 1, 1, 33, 1});
+      }
+    }
+  }
+}
+
+TEST(CudaRunMixed, ManySequencesAndWindows) {
+  std::mt19937 random(9);
+  for (int32_t window : {0, 40}) {
+    for (DType kv : {DType::kBF16, DType::kF8E4M3}) {
+      for (int32_t count : {9, 130}) {
+        DecodeShape c;
+        c.kv = kv;
+        c.window = window;
+        c.mixed = true;
+        c.most_rows = 64;
+        std::vector<int32_t> contexts, rows;
+        for (int32_t i = 0; i < count; ++i) {
+          const uint32_t longest = i % 16 == 0 ? 2000 : 200;
+          contexts.push_back(i % 13 == 5 ? kNoRows : 1 + static_cast<int32_t>(random() % longest));
+          rows.push_back(i % 9 == 7 ? 2 + static_cast<int32_t>(random() % 63) : 1);
+        }
+        ExpectRight(c, contexts, static_cast<uint64_t>(count), rows);
+      }
+    }
+  }
+}
+
+TEST(CudaRunMixed, GivesTheSameBitsAgain) {
+  if (!HaveGpu()) GTEST_SKIP() << "no GPU";
+  for (DType kv : {DType::kBF16, DType::kF8E4M3}) {
+    DecodeShape c;
+    c.kv = kv;
+    c.kv_heads = 8;
+    c.heads = 32;
+    c.mixed = true;
+    c.most_rows = 128;
+    std::vector<int32_t> contexts(40, 1100), rows(40, 1);
+    contexts[39] = 128;
+    rows[39] = 128;
+    const int64_t blocks = BlocksOf(c, contexts);
+    DecodeRunner runner(c, 40, 1100, blocks, 1);
+    const DecodeStep step = MakeDecodeStep(c, contexts, 6, blocks, rows);
+    runner.Step(step);
+    for (int again = 0; again < 20; ++again) runner.Step(step, /*check=*/false);
   }
 }
 

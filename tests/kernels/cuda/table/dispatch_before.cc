@@ -275,6 +275,11 @@ class Before {
       Say(plan ? "plan, decode attention" : "decode attention", {id, id + 1}, slots, slots);
       return;
     }
+    if (bucket_.mode == StepMode::kMixed && fused) {
+      const bool plan = plans_.insert(p.window).second;
+      return Say(plan ? "plan, decode and prompt attention" : "decode and prompt attention",
+                 {id, id + 1});
+    }
     const int32_t dim = p.kv.head_dim;
     Say(dim == 64 || dim == 128 || dim == 256 ? "rope + append" : "plain rope + append", {id});
     if (!kernels) return Say("plain attention", {id + 1});
