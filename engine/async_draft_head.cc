@@ -52,7 +52,7 @@ size_t AsyncDraftHead::MaxEdits() const {
 
 Status AsyncDraftHead::Allocate() {
   const auto draws = static_cast<size_t>(max_sequences());
-  const size_t rows = Arena::Padded(draws * sizeof(DrawRow));
+  const size_t rows = DeviceArena::Padded(draws * sizeof(DrawRow));
   const size_t edits = MaxEdits() * sizeof(TokenEdit);
   const size_t masks = draws * MaskWords() * sizeof(uint32_t);
   const size_t places = static_cast<size_t>(num_feature_places()) * feature_bytes();

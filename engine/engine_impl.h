@@ -218,7 +218,7 @@ struct Engine::Impl {
   void ProposeAll();
   void ListDecodes();
   // Fills `drafting`, and what the step is without drafts.
-  void ListDrafting(StepShape* shape);
+  void ListDrafting(VerifyStep* shape);
   // Whether the next step may hold proposed tokens, so that the one in flight is collected first.
   bool AwaitsTokens() const;
   int32_t DraftsOf(const Sequence& s) const;

@@ -62,7 +62,7 @@ Status MtpHead::LoadWeights(const std::string& directory, Stream& stream) {
   AISP_ASSIGN_OR_RETURN(output_norm_, LoadVector(c, layer + ".shared_head.norm.weight", hidden));
   AISP_ASSIGN_OR_RETURN(projection_,
                         LoadLinear(c, layer + ".eh_proj", hidden, 2 * hidden, Epilogue::kStore));
-  c.workspace.Need(Slot::kHidden, DType::kF32, hidden);
+  c.workspace.Need(Scratch::kHidden, DType::kF32, hidden);
   AISP_ASSIGN_OR_RETURN(attention_, LoadAttention(spec_.layer, c));
   AISP_ASSIGN_OR_RETURN(mlp_, LoadMlp(spec_.layer, c));
   head_ = &target_.head();
@@ -80,7 +80,7 @@ Status MtpHead::Allocate() {
   const int64_t rows = ops_.RowCapacity(options_.max_rows), hidden = spec_.model.hidden;
   const int64_t drawn = ops_.RowCapacity(options_.max_sequences);
   AISP_RETURN_IF_ERROR(workspace_.Allocate(device_, rows));
-  hidden_ = workspace_.View(Slot::kHidden, DType::kF32, hidden);
+  hidden_ = workspace_.View(Scratch::kHidden, DType::kF32, hidden);
   const auto cut = [&](TensorCutter c) {
     features_ = c.Take(DType::kF32, rows, hidden);
     final_ = c.Take(DType::kF32, rows, hidden);
