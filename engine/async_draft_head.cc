@@ -85,7 +85,7 @@ Status AsyncDraftHead::WarmUp() {
   for (const int32_t rows : WarmUpSizes(most)) {
     const WarmUpStep step(rows, false, layout_.block_tokens);
     using enum EagleHead::Part;
-    for (const EagleHead::Part part : {kBegin, kGoOn, kTakeUp}) {
+    for (const EagleHead::Part part : {kBegin, kGoOn, kCatchUp}) {
       if (part == kGoOn && rows > max_sequences()) continue;
       AISP_ASSIGN_OR_RETURN(const DeviceBatch batch, head_->Upload(step.batch(), 0, 0, stream_));
       AISP_RETURN_IF_ERROR(head_->Enqueue(part, batch, DrawsOf(1, false, 0), stream_));

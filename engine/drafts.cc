@@ -210,7 +210,7 @@ void Engine::Impl::NoteVerified(Sequence& s, std::span<const TokenId> draft, int
     options.speculator->Verified(s.id, drafted, accepted, next);
 }
 
-void Engine::Impl::TellEnded(const Sequence& s) {
+void Engine::Impl::NotifyProposersOfEnd(const Sequence& s) {
   if (options.speculator != nullptr && !s.has_reader()) options.speculator->Ended(ContextOf(s));
 }
 

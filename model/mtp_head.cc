@@ -99,11 +99,11 @@ Status MtpHead::Allocate() {
 }
 
 void MtpHead::EmitProgrammes() {
-  for (const Part part : {Part::kBegin, Part::kGoOn, Part::kTakeUp}) {
+  for (const Part part : {Part::kBegin, Part::kGoOn, Part::kCatchUp}) {
     ProgrammeBuilder b;
     EmitInput(b, part != Part::kGoOn);
     attention_->Emit(b, workspace_);
-    if (part != Part::kTakeUp) {
+    if (part != Part::kCatchUp) {
       mlp_->Emit(b, workspace_);
       EmitOutput(b);
     }
