@@ -17,11 +17,14 @@ function(aisp_target_names out)
   set(${out} "${names}" PARENT_SCOPE)
 endfunction()
 
+# CI compiles its sanitizer builds several sources at a time (CMAKE_UNITY_BUILD, decision 093). SEPARATE names the sources of a
+# folder that use a private name which another source of the folder uses too: those stay on their own.
+
 # The library of one folder: every *.cc directly in it, except main.cc and *_main.cc, which are programs. Without any
 # source it is a library of headers. DEPS are the folders that its headers or sources include; they are linked publicly.
 # LINK (external targets, ext::...) is private, LINK_PUBLIC is for the few whose types stand in the headers.
 function(aisp_library folder)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "DEPS;LINK;LINK_PUBLIC;DEFINITIONS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "DEPS;LINK;LINK_PUBLIC;DEFINITIONS;SEPARATE")
   if(arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "aisp_library(${folder}): unknown arguments ${arg_UNPARSED_ARGUMENTS}")
   endif()
@@ -31,6 +34,8 @@ function(aisp_library folder)
   list(FILTER sources EXCLUDE REGEX "(/|_)main\\.cc$")
   if(sources)
     add_library(${target} STATIC ${sources})
+    list(TRANSFORM arg_SEPARATE PREPEND "${CMAKE_SOURCE_DIR}/${folder}/")
+    set_source_files_properties(${arg_SEPARATE} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
     target_include_directories(${target} PUBLIC "${CMAKE_SOURCE_DIR}")
     target_compile_definitions(${target} PRIVATE ${arg_DEFINITIONS})
     target_link_libraries(${target}
@@ -58,7 +63,7 @@ endfunction()
 # The tests of one folder: every *_test.cc in tests/<folder>, and SOURCES (helpers, relative to that folder). CTest lists each
 # TEST by name. A test finds third-party data under AISP_SHARED_DIR (and skips without it), fixtures and the story models under AISP_SOURCE_DIR.
 function(aisp_test folder)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "DEPS;LINK;SOURCES;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "DEPS;LINK;SOURCES;LABELS;SEPARATE")
   if(arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "aisp_test(${folder}): unknown arguments ${arg_UNPARSED_ARGUMENTS}")
   endif()
@@ -72,6 +77,8 @@ function(aisp_test folder)
   string(REPLACE "/" "_" name "${folder}")
   aisp_target_names(deps ${arg_DEPS})
   add_executable(${name}_test ${sources} ${arg_SOURCES})
+  list(TRANSFORM arg_SEPARATE PREPEND "${CMAKE_SOURCE_DIR}/tests/${folder}/")
+  set_source_files_properties(${arg_SEPARATE} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   target_include_directories(${name}_test PRIVATE "${CMAKE_SOURCE_DIR}")
   target_compile_definitions(${name}_test PRIVATE
     AISP_SHARED_DIR="${AISP_SHARED_DIR}" AISP_SOURCE_DIR="${CMAKE_SOURCE_DIR}" AISP_BINARY_DIR="${CMAKE_BINARY_DIR}")
@@ -119,6 +126,7 @@ function(aisp_proto_library folder)
     list(APPEND service_sources ${services})
   endforeach()
   add_library(${target} STATIC ${message_sources} ${sources})
+  set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
   target_include_directories(${target} SYSTEM PUBLIC "${out}")
   target_include_directories(${target} PUBLIC "${CMAKE_SOURCE_DIR}")
   target_link_libraries(${target} PUBLIC ext::protobuf ${deps})

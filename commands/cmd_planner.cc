@@ -336,7 +336,7 @@ Status Run(const CommandLine& line, Settings settings) {
   AISP_ASSIGN_OR_RETURN(const auto admin, AdminService::Start(line.config, &metrics, [&planner] {
                           return planner.Ready();
                         }));
-  announcer.Say("admin", admin->address());
+  announcer.Write("admin", admin->address());
   LogInfo("planning", {{"metrics", admin->address()}});
   do {
     planner.Turn();

@@ -112,13 +112,13 @@ class Process {
     AISP_ASSIGN_OR_RETURN(router_, RouterService::Create(config_, served_.get(), &clock_, &metrics_,
                                                          OneProcess() ? &hub_ : nullptr, sockets_));
     AISP_RETURN_IF_ERROR(router_->Start());
-    announcer_->Say("http", router_->http_address());
-    announcer_->Say("grpc", router_->grpc_address());
-    announcer_->Say("admin", router_->admin_address());
-    announcer_->Say("workers", router_->workers_address());
-    announcer_->Say("asked-by", std::string(!served_->tokenizer       ? kAskedByIds
-                                            : !served_->chat_template ? kAskedByText
-                                                                      : kAskedByMessages));
+    announcer_->Write("http", router_->http_address());
+    announcer_->Write("grpc", router_->grpc_address());
+    announcer_->Write("admin", router_->admin_address());
+    announcer_->Write("workers", router_->workers_address());
+    announcer_->Write("asked-by", std::string(!served_->tokenizer       ? kAskedByIds
+                                              : !served_->chat_template ? kAskedByText
+                                                                        : kAskedByMessages));
     LogInfo("listening; requests are served once a worker has loaded the model",
             {{"url", SchemeOf(config_) + router_->http_address()},
              {"grpc", router_->grpc_address()},
@@ -129,7 +129,7 @@ class Process {
   Status StartAdmin() {
     AISP_ASSIGN_OR_RETURN(
         admin_, AdminService::Start(config_, &metrics_, [this] { return WorkersReady(); }));
-    announcer_->Say("admin", admin_->address());
+    announcer_->Write("admin", admin_->address());
     return {};
   }
 
@@ -151,7 +151,7 @@ class Process {
     const std::string id = IdOf(role);
     AISP_ASSIGN_OR_RETURN(auto worker, WorkerService::Create(host_, role, id));
     const auto on_ready = [this, id, role] {
-      announcer_->Say("ready", id);
+      announcer_->Write("ready", id);
       LogInfo("worker registered", {{"worker", id}, {"role", role}});
     };
     worker->Start(on_ready, StopThisProcess);

@@ -69,9 +69,9 @@ int RunUp(const std::vector<std::string>& args) {
     supervisor.Stop(&signals);
     return started.error().code == Code::kCancelled ? 0 : ReportFailure(started.error().message);
   }
-  if (!supervisor.admin_address().empty()) announcer.Say("admin", supervisor.admin_address());
-  announcer.Say("http", supervisor.http_address());
-  if (!supervisor.grpc_address().empty()) announcer.Say("grpc", supervisor.grpc_address());
+  if (!supervisor.admin_address().empty()) announcer.Write("admin", supervisor.admin_address());
+  announcer.Write("http", supervisor.http_address());
+  if (!supervisor.grpc_address().empty()) announcer.Write("grpc", supervisor.grpc_address());
   fmt::print("aisp {}: router, {} prefill and {} decode workers ready in {:.2f} s\n", Version(),
              config.up.prefill_workers, config.up.decode_workers, ToSeconds(clock.Now() - begin));
   int exit_code = 0;

@@ -33,6 +33,11 @@ int ReportUsageError(std::string_view command, std::string_view message);
 int ReportUnexpectedArgument(std::string_view command, const std::string& argument);
 int ReportFailure(std::string_view message);
 
+// The exit code of a program whose command returned `code`: at least 1, with a line on stderr,
+// where what it printed could not be written (a full disk). A reader that went away (`| head`) is
+// no failure.
+int FinishOutput(int code);
+
 // Answers --help, --version and --print-config; true when one was asked for and the command is
 // done.
 bool AnswerCommonFlags(const CommandLine& line, const std::string& help);

@@ -68,11 +68,7 @@ std::string Names() {
   return names;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  const std::vector<std::string> args(argv + 1, argv + argc);
-  aisp::IgnoreBrokenPipes();
+int RunProgram(const std::vector<std::string>& args) {
   if (args.empty()) {
     std::fputs(kHelp, stderr);
     return 2;
@@ -91,4 +87,11 @@ int main(int argc, char** argv) {
                                           "; `aisp --help` says what each does");
   }
   return Run(*command, {args.begin() + 1, args.end()});
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  aisp::IgnoreBrokenPipes();
+  return aisp::FinishOutput(RunProgram({argv + 1, argv + argc}));
 }

@@ -219,7 +219,7 @@ void DecodeRole::Impl::OnTimer(Instant now) {
   peers->OnTimer(now);
   puller->OnTimer(now);
   answers.Expire(now);
-  TellKept();
+  ReportKept();
   deps.engine->Expire(now);
   ExpireUnguided(now);
   std::vector<RequestKey> late;
@@ -241,7 +241,7 @@ void DecodeRole::Impl::OnTimer(Instant now) {
     move_at = kNever;
     if (!requests.empty()) {
       LogInfo("running streams shall go to other workers", {{"requests", requests.size()}});
-      TellDraining(/*move=*/true);
+      ReportDraining(/*move=*/true);
     }
   }
   NoteDrained();
@@ -311,14 +311,14 @@ void DecodeRole::Wire(const DecodeDeps& deps) {
                                          deps.host_pool, impl_.get()});
 }
 
-void DecodeRole::Start() { TakeUp(1); }
-void DecodeRole::TakeUp(uint64_t role_epoch) {
+void DecodeRole::Start() { Activate(1); }
+void DecodeRole::Activate(uint64_t role_epoch) {
   // A process that never has this role shows none of its metrics.
   if (impl_->deps.metrics != nullptr && !std::exchange(impl_->metrics_added, true))
     impl_->AddMetrics(*impl_->deps.metrics);
   impl_->told_drained = impl_->stop_wanted = false;
   impl_->move_at = kNever;
-  impl_->shell->TakeUp(role_epoch);
+  impl_->shell->Activate(role_epoch);
 }
 void DecodeRole::StandBy() {
   impl_->answers.Clear();
@@ -363,16 +363,16 @@ void DecodeRole::OnTimer(Instant now) {
 void DecodeRole::BeginDrain() {
   if (!impl_->shell->BeginDrain()) return;
   impl_->move_at = impl_->deps.clock->Now() + impl_->options.worker.drain_timeout;
-  impl_->TellDraining(/*move=*/false);
+  impl_->ReportDraining(/*move=*/false);
   impl_->NoteDrained();
 }
 void DecodeRole::MoveStreams() {
   BeginDrain();
   impl_->move_at = kNever;
-  impl_->TellDraining(/*move=*/true);
+  impl_->ReportDraining(/*move=*/true);
 }
 bool DecodeRole::Drained() const { return impl_->Drained(); }
-void DecodeRole::Leave() { impl_->shell->Leave(); }
+void DecodeRole::CloseLinks() { impl_->shell->CloseLinks(); }
 bool DecodeRole::StopWanted() const {
   return !impl_->shell->Ousted() || (impl_->stop_wanted && impl_->Drained());
 }
@@ -391,7 +391,7 @@ void DecodeRole::OnMessage(LinkId link, v1::RouterMessage message) {
   if (impl.shell->OnMessage(link, message)) {
     // A router that refuses us after all takes no more tokens.
     if (attached && !impl.shell->Attached(link)) impl.DropRouter(link);
-    if (!attached && impl.shell->Attached(link)) impl.TellAllKept(link);
+    if (!attached && impl.shell->Attached(link)) impl.ReportAllKept(link);
     return impl.NoteDrained();
   }
   if (!attached) return;

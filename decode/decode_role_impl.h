@@ -63,7 +63,7 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   DecodeRequest* Find(LinkId router, uint64_t request_id);
   // Tells every router what it had better place elsewhere: what has not started, or (`move`)
   // everything.
-  void TellDraining(bool move);
+  void ReportDraining(bool move);
   bool NotStarted(const DecodeRequest& request) const;
   bool Drained() const;
   // After whatever may have ended the last request.
@@ -92,8 +92,8 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   // That one hears no more; the last one takes the request with it.
   void DropReader(const RouterRequestId& reader);
   // What is kept now, to all routers; to one that has just accepted this worker, all of it.
-  void TellKept();
-  void TellAllKept(LinkId link);
+  void ReportKept();
+  void ReportAllKept(LinkId link);
 
   // --- unguided.cc ---
   // A request that waits for its guide. The engine does not know it yet.
@@ -150,7 +150,7 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   void OnSessionLost(const std::string& address, const Error& why) override;
   void NoteAsked(DecodeRequest& request) const;
   // The request's routers hear of the last process that was lost after it had been asked.
-  void TellLost(const DecodeRequest& request);
+  void ReportLost(const DecodeRequest& request);
   // It may be what ends prefill workers: its router judges it before anybody computes it again.
   void HandBack(DecodeRequest& request);
 
@@ -168,7 +168,7 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   uint64_t Fetch(const v1::PrefillRequest& of, std::span<const TokenId> tokens,
                  PrefixFetcher::Done done) override;
   void Leave(uint64_t fetch) override;
-  void TellFetched(uint64_t pull, const PullOutcome& outcome);
+  void ReportFetched(uint64_t pull, const PullOutcome& outcome);
   void AddFetchMetrics(Metrics& metrics, const MetricLabels& labels) override {
     puller->AddMetrics(metrics, labels);
   }

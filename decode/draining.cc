@@ -15,7 +15,7 @@ bool DecodeRole::Impl::NotStarted(const DecodeRequest& request) const {
          deps.engine->Times(request.sequence).first_scheduled == kNever;
 }
 
-void DecodeRole::Impl::TellDraining(bool move) {
+void DecodeRole::Impl::ReportDraining(bool move) {
   std::map<LinkId, v1::WorkerMessage> messages;
   for (const LinkId link : shell->AttachedLinks())
     messages[link].mutable_draining()->set_move(move);

@@ -85,12 +85,6 @@ class LeaseBook {
     }
     return false;
   }
-  bool Owes(const std::string& address) const {
-    for (const auto& [epoch, lease] : leases_) {
-      if (lease.writer.address == address && lease.revoked) return true;
-    }
-    return false;
-  }
   // Epochs of revoked leases, oldest first.
   std::vector<Epoch> Revoked() const {
     std::vector<Epoch> epochs;

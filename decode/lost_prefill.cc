@@ -24,7 +24,7 @@ void DecodeRole::Impl::NoteAsked(DecodeRequest& request) const {
   asked.set_kv_address(writer.address);
 }
 
-void DecodeRole::Impl::TellLost(const DecodeRequest& request) {
+void DecodeRole::Impl::ReportLost(const DecodeRequest& request) {
   for (const auto& [router, id] : request.readers) {
     v1::WorkerMessage message;
     v1::TokenEvent* event = message.mutable_tokens()->add_events();
@@ -66,7 +66,7 @@ void DecodeRole::Impl::OnSessionLost(const std::string& address, const Error& wh
     if (it == request.asked.end()) continue;
     request.lost.push_back(std::move(*it));
     request.asked.erase(it);
-    if (!under_way || request.lost.size() < kMostLost) TellLost(request);
+    if (!under_way || request.lost.size() < kMostLost) ReportLost(request);
   }
   for (const RequestKey key : keys) {
     DecodeRequest& request = requests.at(key);

@@ -60,7 +60,7 @@ void DecodeRole::Impl::Leave(uint64_t fetch) {
   puller->Leave(pull);
 }
 
-void DecodeRole::Impl::TellFetched(uint64_t pull, const PullOutcome& outcome) {
+void DecodeRole::Impl::ReportFetched(uint64_t pull, const PullOutcome& outcome) {
   std::vector<PrefixFetcher::Done> waited;
   for (auto it = fetches.begin(); it != fetches.end();) {
     if (it->second.pull != pull) {
@@ -76,7 +76,7 @@ void DecodeRole::Impl::TellFetched(uint64_t pull, const PullOutcome& outcome) {
 }
 
 void DecodeRole::Impl::OnPulled(uint64_t pull, const PullOutcome& outcome) {
-  TellFetched(pull, outcome);
+  ReportFetched(pull, outcome);
   std::vector<RequestKey> waited;
   for (const auto& [key, request] : requests) {
     if (request.pull == pull) waited.push_back(key);

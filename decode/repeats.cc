@@ -87,7 +87,7 @@ bool DecodeRole::Impl::SayAgain(LinkId link, v1::GenerateRequest* wire) {
 void DecodeRole::Impl::Keep(const v1::GenerateRequest& wire, DecodeRequest* request) {
   if (!wire.has_answer_key()) return;
   request->kept = answers.Start(wire, request->key);
-  TellKept();
+  ReportKept();
 }
 
 void DecodeRole::Impl::AddReader(DecodeRequest& request, const RouterRequestId& reader) {
@@ -103,7 +103,7 @@ void DecodeRole::Impl::DropReader(const RouterRequestId& reader) {
   by_router_id.erase(reader);
 }
 
-void DecodeRole::Impl::TellKept() {
+void DecodeRole::Impl::ReportKept() {
   if (!answers.has_news()) return;
   answers_kept.Set(static_cast<double>(answers.size()));
   answer_bytes.Set(static_cast<double>(answers.bytes()));
@@ -116,7 +116,7 @@ void DecodeRole::Impl::TellKept() {
   for (const LinkId link : shell->AttachedLinks()) shell->Send(link, message);
 }
 
-void DecodeRole::Impl::TellAllKept(LinkId link) {
+void DecodeRole::Impl::ReportAllKept(LinkId link) {
   const std::vector<Hash128> names = answers.Names();
   for (size_t begin = 0; begin < names.size(); begin += kMostNames) {
     v1::WorkerMessage message;

@@ -77,7 +77,7 @@ void DecodeRole::Impl::Deliver(std::span<const TokenOutput> outputs) {
     DeliverOne(outputs.subspan(begin, end - begin), &messages);
   }
   // Whoever has heard a token can find its answer through any router.
-  TellKept();
+  ReportKept();
   for (auto& [link, message] : messages) shell->Send(link, std::move(message));
 }
 

@@ -199,7 +199,7 @@ void Engine::Impl::DropBlocks(Sequence& s) {
 void Engine::Impl::End(Sequence& s) {
   std::erase(pending_prefills_done, s.id);
   if (std::exchange(s.alone, false)) --suspects;
-  TellEnded(s);
+  NotifyProposersOfEnd(s);
   DropBlocks(s);
   table.SetState(s, SequenceState::kEnded);
   if (s.rows_in_flight == 0) table.Erase(s);

@@ -52,7 +52,7 @@ size_t AsyncDraftHead::MaxEdits() const {
 
 Status AsyncDraftHead::Allocate() {
   const auto draws = static_cast<size_t>(max_sequences());
-  const size_t rows = Arena::Padded(draws * sizeof(DrawRow));
+  const size_t rows = DeviceArena::Padded(draws * sizeof(DrawRow));
   const size_t edits = MaxEdits() * sizeof(TokenEdit);
   const size_t masks = draws * MaskWords() * sizeof(uint32_t);
   const size_t places = static_cast<size_t>(num_feature_places()) * feature_bytes();
@@ -85,7 +85,7 @@ Status AsyncDraftHead::WarmUp() {
   for (const int32_t rows : WarmUpSizes(most)) {
     const WarmUpStep step(rows, false, layout_.block_tokens);
     using enum EagleHead::Part;
-    for (const EagleHead::Part part : {kBegin, kGoOn, kTakeUp}) {
+    for (const EagleHead::Part part : {kBegin, kGoOn, kCatchUp}) {
       if (part == kGoOn && rows > max_sequences()) continue;
       AISP_ASSIGN_OR_RETURN(const DeviceBatch batch, head_->Upload(step.batch(), 0, 0, stream_));
       AISP_RETURN_IF_ERROR(head_->Enqueue(part, batch, DrawsOf(1, false, 0), stream_));

@@ -71,7 +71,7 @@ Status AsyncExecutor::Start(const std::string& model_directory, Ops& ops) {
 Status AsyncExecutor::AllocateFlights() {
   const auto slots = static_cast<size_t>(options_.base.max_slots);
   const auto draws = static_cast<size_t>(max_draws());
-  const size_t rows = Arena::Padded(draws * sizeof(DrawRow)),
+  const size_t rows = DeviceArena::Padded(draws * sizeof(DrawRow)),
                edits = MaxEdits() * sizeof(TokenEdit);
   const size_t drawn = draws * sizeof(DrawnToken);
   const size_t masks = draws * MaskWords() * sizeof(uint32_t);

@@ -69,7 +69,7 @@ CollectOutput Engine::Impl::Collect() {
         brought.features += own;
       }
       if (!computed_rows.empty()) options.speculator->Computed(computed_rows);
-      if (!result->captured) TellCost(step, now);
+      if (!result->captured) ReportCost(step, now);
       if (result->device_time > Duration{}) step.timing.device = result->device_time;
       NotePrefillRate(step.timing);
       last_collected = now;
@@ -87,7 +87,7 @@ CollectOutput Engine::Impl::Collect() {
   return out;
 }
 
-void Engine::Impl::TellCost(const StepRecord& step, Instant now) const {
+void Engine::Impl::ReportCost(const StepRecord& step, Instant now) const {
   if (options.speculator == nullptr || step.timing.prefill_tokens > 0) return;
   int32_t drafts = 0;
   for (const StepRecord::Entry& entry : step.entries) drafts += entry.drafts;

@@ -123,7 +123,7 @@ void Engine::Impl::ListDecodes() {
   }
 }
 
-void Engine::Impl::ListDrafting(StepShape* shape) {
+void Engine::Impl::ListDrafting(VerifyStep* shape) {
   drafting.clear();
   ListDecodes();
   for (Sequence* s : decodes) {
@@ -155,7 +155,7 @@ void Engine::Impl::ProposeAll() {
     return;
   plain_steps = 0;
   const Instant begin = clock->Now();
-  StepShape shape;
+  VerifyStep shape;
   ListDrafting(&shape);
   if (drafting.empty()) return;
   speculator->Propose(drafting, shape);
@@ -210,7 +210,7 @@ void Engine::Impl::NoteVerified(Sequence& s, std::span<const TokenId> draft, int
     options.speculator->Verified(s.id, drafted, accepted, next);
 }
 
-void Engine::Impl::TellEnded(const Sequence& s) {
+void Engine::Impl::NotifyProposersOfEnd(const Sequence& s) {
   if (options.speculator != nullptr && !s.has_reader()) options.speculator->Ended(ContextOf(s));
 }
 

@@ -140,7 +140,7 @@ Status EagleProposer::Computed(std::span<const ComputedRows> rows) {
     State& state = Note(each);
     if (Waiting(state) > most_waiting_) late.emplace_back(&state, each.context.tokens);
   }
-  Status taken = TakeUp(std::move(late));
+  Status taken = CatchUp(std::move(late));
   if (taken) taken = KeepWaiting(rows);
   if (!taken) {
     for (const ComputedRows& each : rows) Forget(each.context.sequence);
@@ -148,7 +148,7 @@ Status EagleProposer::Computed(std::span<const ComputedRows> rows) {
   return taken;
 }
 
-Status EagleProposer::TakeUp(std::vector<std::pair<State*, std::span<const TokenId>>> late) {
+Status EagleProposer::CatchUp(std::vector<std::pair<State*, std::span<const TokenId>>> late) {
   while (!late.empty()) {
     int32_t left = head_->max_rows();
     std::vector<std::pair<State*, int32_t>> taken;

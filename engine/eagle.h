@@ -93,7 +93,7 @@ class EagleProposer final : public Proposer {
   bool ReclaimOldest(const State& keep);
   State& Note(const ComputedRows& rows);
   // Rows of waiting positions but the last one, without a draw.
-  Status TakeUp(std::vector<std::pair<State*, std::span<const TokenId>>> late);
+  Status CatchUp(std::vector<std::pair<State*, std::span<const TokenId>>> late);
   void Begin(std::span<const DraftContext> contexts, std::span<TokenDraft> drafts);
   Status DraftAll();
   Status LaunchDraws(bool first);

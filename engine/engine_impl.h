@@ -138,7 +138,7 @@ struct Engine::Impl {
   CollectOutput Collect();
   Duration CycleOf(const StepRecord& step, Instant now) const;
   // The speculator hears of steps without prompts.
-  void TellCost(const StepRecord& step, Instant now) const;
+  void ReportCost(const StepRecord& step, Instant now) const;
   static void NoteChunk(SequenceTimes& times, Instant launched, Instant done, int32_t tokens);
   // What a step brought, as it is handed to its sequences one after the other.
   struct Brought {
@@ -195,7 +195,6 @@ struct Engine::Impl {
   void ExpireTierWaits(Instant now);
   void NotePrefillRate(const StepTiming& timing);
 
-  int32_t MaxSequences() const { return limits.max_sequences; }
   int32_t BlockTokens() const { return executor->kv_layout().block_tokens; }
   int32_t BlocksFor(int32_t tokens) const { return executor->kv_layout().BlocksFor(tokens); }
   int32_t Watermark() const;
@@ -218,7 +217,7 @@ struct Engine::Impl {
   void ProposeAll();
   void ListDecodes();
   // Fills `drafting`, and what the step is without drafts.
-  void ListDrafting(StepShape* shape);
+  void ListDrafting(VerifyStep* shape);
   // Whether the next step may hold proposed tokens, so that the one in flight is collected first.
   bool AwaitsTokens() const;
   int32_t DraftsOf(const Sequence& s) const;
@@ -227,7 +226,7 @@ struct Engine::Impl {
   // `next`: the token drawn behind the accepted ones is the next proposed one, which had no row.
   void NoteVerified(Sequence& s, std::span<const TokenId> draft, int32_t drafted, int32_t accepted,
                     bool next, CollectOutput* out);
-  void TellEnded(const Sequence& s);
+  void NotifyProposersOfEnd(const Sequence& s);
   static DraftContext ContextOf(const Sequence& s);
 
   // --- features.cc ---
@@ -249,7 +248,7 @@ struct Engine::Impl {
   // Of the last step of a sequence that ends in it.
   void KeepArriving(Sequence& s);
   void KeepForReader(Sequence& s, int32_t begin, std::span<const float> rows) const;
-  void TellFeatures(const Sequence& s, int32_t begin, std::span<const float> rows);
+  void DeliverFeatures(const Sequence& s, int32_t begin, std::span<const float> rows);
   // Of a prefix whose KV was found in the cache.
   void TakeKeptFeatures(Sequence& s);
   // Of a prompt that another worker has computed.

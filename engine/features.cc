@@ -87,7 +87,7 @@ void Engine::Impl::KeepArriving(Sequence& s) {
 }
 
 // The head takes up what is known; that is a proposer's time, and none of a step's.
-void Engine::Impl::TellFeatures(const Sequence& s, int32_t begin, std::span<const float> rows) {
+void Engine::Impl::DeliverFeatures(const Sequence& s, int32_t begin, std::span<const float> rows) {
   if (rows.empty()) return;
   const Instant since = clock->Now();
   const ComputedRows computed{ContextOf(s), begin, std::as_bytes(rows)};
@@ -97,7 +97,7 @@ void Engine::Impl::TellFeatures(const Sequence& s, int32_t begin, std::span<cons
 
 void Engine::Impl::TakeKeptFeatures(Sequence& s) {
   FeatureRun kept = KeptFeatures(s, s.computed);
-  if (!s.has_reader()) return TellFeatures(s, kept.begin, kept.rows);
+  if (!s.has_reader()) return DeliverFeatures(s, kept.begin, kept.rows);
   s.features_from = kept.begin;
   s.features = std::move(kept.rows);
 }
@@ -121,7 +121,7 @@ void Engine::Impl::TakeFeatures(Sequence& s, const PromptFeatures& features) {
     KeepFeatures(s, first, own);
     run.rows.insert(run.rows.end(), own.begin(), own.end());
   }
-  TellFeatures(s, run.begin, run.rows);
+  DeliverFeatures(s, run.begin, run.rows);
 }
 
 void Engine::Impl::NoteFeatures(SequenceId id, const StepRecord::Entry& entry,

@@ -20,7 +20,7 @@ std::span<const float> RowOf(const TensorView& rows, int32_t index) {
 
 FeatureHead::Part PartOf(const HeadStep& step) {
   if (step.features.empty()) return FeatureHead::Part::kGoOn;
-  return step.samples.empty() ? FeatureHead::Part::kTakeUp : FeatureHead::Part::kBegin;
+  return step.samples.empty() ? FeatureHead::Part::kCatchUp : FeatureHead::Part::kBegin;
 }
 
 int32_t FeaturePlacesOf(const DraftHeadOptions& options) {

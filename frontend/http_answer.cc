@@ -189,7 +189,7 @@ void HttpTextAnswer::OnProgress(ChoiceStream& choice) {
     encoder_->SetRunningUsage(UsageSoFar(*prepared_, choice));
   Open(choice);
   if (choice.HasNews() && choice.parses()) {
-    TellParts(choice);
+    SendParts(choice);
   } else if (choice.HasNews()) {
     auto logprobs = choice.TakeLogprobs();
     // In a stream every choice has brought its own prompt's.
@@ -212,7 +212,7 @@ std::string HttpTextAnswer::CallId(uint32_t choice, uint32_t call) const {
                     prepared_->parse.calls);
 }
 
-void HttpTextAnswer::TellParts(ChoiceStream& choice) {
+void HttpTextAnswer::SendParts(ChoiceStream& choice) {
   auto logprobs = choice.TakeLogprobs();
   auto token_ids = choice.TakeTokenIds();
   const uint32_t index = choice.index();

@@ -47,7 +47,7 @@ class HttpTextAnswer final : public AnswerSink {
   // for dead.
   void ArmKeepAlive();
   // The parts of a parsed choice, as events.
-  void TellParts(ChoiceStream& choice);
+  void SendParts(ChoiceStream& choice);
   // Writes what has gathered in `out_`.
   void Flush();
   HttpHeaders Headers(std::string_view content_type) const;

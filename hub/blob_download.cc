@@ -45,7 +45,7 @@ class BlobDownload {
   Status Finish();
 
  private:
-  Status TakeUp();
+  Status Resume();
   Status Restart();
   Status Append(std::string_view bytes, uint64_t end);
   Status OnHead(const HubReply& reply);
@@ -66,11 +66,11 @@ Result<std::unique_ptr<BlobDownload>> BlobDownload::Open(const PullContext& cont
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd < 0) return FailedPrecondition(fmt::format("{}: {}", path, std::strerror(errno)));
   auto download = std::make_unique<BlobDownload>(context, file, std::move(hash), fd);
-  AISP_RETURN_IF_ERROR(download->TakeUp());
+  AISP_RETURN_IF_ERROR(download->Resume());
   return download;
 }
 
-Status BlobDownload::TakeUp() {
+Status BlobDownload::Resume() {
   struct stat st {};
   if (fstat(fd_, &st) != 0) return Internal(fmt::format("fstat: {}", std::strerror(errno)));
   const auto found = static_cast<uint64_t>(st.st_size);

@@ -180,7 +180,7 @@ Status EagleHead::FillTables(Stream& stream) {
 }
 
 void EagleHead::EmitProgrammes() {
-  ProgrammeBuilder begin, go_on, take_up;
+  ProgrammeBuilder begin, go_on, catch_up;
   EmitFeatures(begin);
   EmitLayer(begin, hidden_);
   EmitOutput(begin, hidden_, /*keeps=*/true);
@@ -190,9 +190,9 @@ void EagleHead::EmitProgrammes() {
   EmitLayer(go_on, kept_);
   EmitOutput(go_on, kept_, /*keeps=*/false);
   programme(Part::kGoOn) = go_on.Finish();
-  EmitFeatures(take_up);
-  EmitKeys(take_up, hidden_);
-  programme(Part::kTakeUp) = take_up.Finish();
+  EmitFeatures(catch_up);
+  EmitKeys(catch_up, hidden_);
+  programme(Part::kCatchUp) = catch_up.Finish();
 }
 
 void EagleHead::EmitFeatures(ProgrammeBuilder& b) const {

@@ -51,25 +51,25 @@ class ExpertMlpLayer final : public Sublayer {
       AISP_RETURN_IF_ERROR(shared_.emplace().Load(c, plan_, plan_.mlp_name + ".shared_experts",
                                                   m.shared_intermediate));
     }
-    c.workspace.Need(Slot::kNormed, dtype_, plan_.hidden);
-    c.workspace.Need(Slot::kProjected, DType::kF32, plan_.hidden);
-    c.workspace.Need(Slot::kRouter, DType::kF32, m.num_experts);
-    c.workspace.Need(Slot::kExperts, DType::kI32, m.top_k);
-    c.workspace.Need(Slot::kExpertWeights, DType::kF32, m.top_k);
+    c.workspace.Need(Scratch::kNormed, dtype_, plan_.hidden);
+    c.workspace.Need(Scratch::kProjected, DType::kF32, plan_.hidden);
+    c.workspace.Need(Scratch::kRouter, DType::kF32, m.num_experts);
+    c.workspace.Need(Scratch::kExperts, DType::kI32, m.top_k);
+    c.workspace.Need(Scratch::kExpertWeights, DType::kF32, m.top_k);
     return {};
   }
 
   void Emit(ProgrammeBuilder& b, const Workspace& w) const override {
     const MlpSpec& m = plan_.mlp;
-    const TensorView hidden = w.View(Slot::kHidden, DType::kF32, plan_.hidden);
-    const TensorView normed = w.View(Slot::kNormed, dtype_, plan_.hidden);
-    const TensorView logits = w.View(Slot::kRouter, DType::kF32, m.num_experts);
+    const TensorView hidden = w.View(Scratch::kHidden, DType::kF32, plan_.hidden);
+    const TensorView normed = w.View(Scratch::kNormed, dtype_, plan_.hidden);
+    const TensorView logits = w.View(Scratch::kRouter, DType::kF32, m.num_experts);
     const ValueId before = b.residual();
     const ValueId x = b.Norm(before, {hidden, nullptr, norm_.view, normed, 0, plan_.norm_epsilon});
     TensorView exact = normed;
     ValueId routed = x;
     if (dtype_ != DType::kF32) {
-      exact = w.View(Slot::kProjected, DType::kF32, plan_.hidden);
+      exact = w.View(Scratch::kProjected, DType::kF32, plan_.hidden);
       routed = b.Norm(before, {hidden, nullptr, norm_.view, exact, 0, plan_.norm_epsilon},
                       "norm for the router");
     }
@@ -82,8 +82,8 @@ class ExpertMlpLayer final : public Sublayer {
     select.top_groups = m.top_groups;
     select.normalise = m.normalise;
     select.scale = m.routed_scale;
-    select.experts = w.View(Slot::kExperts, DType::kI32, m.top_k);
-    select.weights = w.View(Slot::kExpertWeights, DType::kF32, m.top_k);
+    select.experts = w.View(Scratch::kExperts, DType::kI32, m.top_k);
+    select.weights = w.View(Scratch::kExpertWeights, DType::kF32, m.top_k);
     const ValueId chosen =
         b.SelectExperts(b.Linear(routed, {router_.get(), exact, logits}, "router"), select);
     b.Experts(x, chosen, {experts_.get(), normed, select.experts, select.weights, hidden});

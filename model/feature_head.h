@@ -48,8 +48,8 @@ class FeatureHead {
   // What a token that the head has no logit for has in target_logits(): finite, for a draw takes
   // anything else as a fault of the model.
   static constexpr float kNoLogit = -1e9f;
-  // kTakeUp: as kBegin, of rows of which nothing but their KV is wanted.
-  enum class Part : uint8_t { kBegin, kGoOn, kTakeUp };
+  // kCatchUp: as kBegin, of rows of which nothing but their KV is wanted.
+  enum class Part : uint8_t { kBegin, kGoOn, kCatchUp };
 
   virtual ~FeatureHead() = default;
   FeatureHead(const FeatureHead&) = delete;

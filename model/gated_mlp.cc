@@ -15,8 +15,8 @@ class GatedMlpLayer final : public Sublayer {
   }
 
   void Emit(ProgrammeBuilder& b, const Workspace& w) const override {
-    const TensorView hidden = w.View(Slot::kHidden, DType::kF32, plan_.hidden);
-    const TensorView normed = w.View(Slot::kNormed, dtype_, plan_.hidden);
+    const TensorView hidden = w.View(Scratch::kHidden, DType::kF32, plan_.hidden);
+    const TensorView normed = w.View(Scratch::kNormed, dtype_, plan_.hidden);
     mlp_.Emit(b, w,
               b.Norm(b.residual(), {hidden, nullptr, norm_.view, normed, 0, plan_.norm_epsilon}));
   }
@@ -45,21 +45,21 @@ Status GatedMlp::Load(const LoadContext& c, const LayerPlan& plan, const std::st
                                 .output_dtype = fused_ ? dtype_ : DType::kF32}));
   AISP_ASSIGN_OR_RETURN(down_, LoadLinear(c, name + "." + plan.down_name, hidden_, intermediate,
                                           Epilogue::kAccumulate));
-  c.workspace.Need(Slot::kNormed, dtype_, hidden_);
-  if (!fused_) c.workspace.Need(Slot::kProjected, DType::kF32, 2 * intermediate);
-  c.workspace.Need(Slot::kMixed, dtype_, intermediate);
+  c.workspace.Need(Scratch::kNormed, dtype_, hidden_);
+  if (!fused_) c.workspace.Need(Scratch::kProjected, DType::kF32, 2 * intermediate);
+  c.workspace.Need(Scratch::kMixed, dtype_, intermediate);
   return {};
 }
 
 void GatedMlp::Emit(ProgrammeBuilder& b, const Workspace& w, ValueId x) const {
-  const TensorView hidden = w.View(Slot::kHidden, DType::kF32, hidden_);
-  const TensorView normed = w.View(Slot::kNormed, dtype_, hidden_);
-  const TensorView activation = w.View(Slot::kMixed, dtype_, intermediate_);
+  const TensorView hidden = w.View(Scratch::kHidden, DType::kF32, hidden_);
+  const TensorView normed = w.View(Scratch::kNormed, dtype_, hidden_);
+  const TensorView activation = w.View(Scratch::kMixed, dtype_, intermediate_);
   ValueId inner;
   if (fused_) {
     inner = b.Linear(x, {gate_up_.get(), normed, activation}, "gate_up");
   } else {
-    const TensorView gate_up = w.View(Slot::kProjected, DType::kF32, 2 * intermediate_);
+    const TensorView gate_up = w.View(Scratch::kProjected, DType::kF32, 2 * intermediate_);
     inner =
         b.SiluMul(b.Linear(x, {gate_up_.get(), normed, gate_up}, "gate_up"), {gate_up, activation});
   }

@@ -14,7 +14,7 @@ class GatedMlp {
   // `name`: of the MLP, "model.layers.3.mlp".
   Status Load(const LoadContext& context, const LayerPlan& plan, const std::string& name,
               int64_t intermediate);
-  // Adds to the residual stream what the MLP makes of `x`, which lies in Slot::kNormed.
+  // Adds to the residual stream what the MLP makes of `x`, which lies in Scratch::kNormed.
   void Emit(ProgrammeBuilder& programme, const Workspace& workspace, ValueId x) const;
 
  private:

@@ -14,7 +14,7 @@ void AddEos(JsonReader& r, std::vector<TokenId>* eos) {
   const Json list = v.is_array() ? v : Json::array({v});
   for (const Json& id : list) {
     if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() > INT32_MAX) {
-      r.Say("generation_config.json: \"eos_token_id\" has to be a token id or a list of them");
+      r.Refuse("generation_config.json: \"eos_token_id\" has to be a token id or a list of them");
       return;
     }
     eos->push_back(id.get<TokenId>());

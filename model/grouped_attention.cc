@@ -35,19 +35,19 @@ class GroupedAttention final : public Sublayer {
                                                    .in = q,
                                                    .epilogue = Epilogue::kAccumulate,
                                                    .bias = a.output_bias}));
-    c.workspace.Need(Slot::kNormed, dtype_, plan_.hidden);
-    c.workspace.Need(Slot::kProjected, activation_, q + 2 * kv);
-    c.workspace.Need(Slot::kMixed, dtype_, q);
+    c.workspace.Need(Scratch::kNormed, dtype_, plan_.hidden);
+    c.workspace.Need(Scratch::kProjected, activation_, q + 2 * kv);
+    c.workspace.Need(Scratch::kMixed, dtype_, q);
     return {};
   }
 
   void Emit(ProgrammeBuilder& b, const Workspace& w) const override {
     const AttentionSpec& a = plan_.attention;
     const int64_t q = int64_t{a.num_heads} * a.head_dim;
-    const TensorView hidden = w.View(Slot::kHidden, DType::kF32, plan_.hidden);
-    const TensorView normed = w.View(Slot::kNormed, dtype_, plan_.hidden);
-    const TensorView qkv = w.View(Slot::kProjected, activation_, qkv_->out_features());
-    const TensorView mixed = w.View(Slot::kMixed, dtype_, q);
+    const TensorView hidden = w.View(Scratch::kHidden, DType::kF32, plan_.hidden);
+    const TensorView normed = w.View(Scratch::kNormed, dtype_, plan_.hidden);
+    const TensorView qkv = w.View(Scratch::kProjected, activation_, qkv_->out_features());
+    const TensorView mixed = w.View(Scratch::kMixed, dtype_, q);
     const ValueId x =
         b.Norm(b.residual(), {hidden, nullptr, norm_.view, normed, 0, plan_.norm_epsilon});
     const ValueId projected = b.Linear(x, {qkv_.get(), normed, qkv}, "qkv");

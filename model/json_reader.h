@@ -39,8 +39,8 @@ class JsonReader {
         (v.is_number_float() && v.get<double>() == static_cast<int64_t>(v.get<double>()));
     const double number = v.is_number() ? v.get<double>() : 0.0;
     if (!whole || number < min || number > max) {
-      Say(fmt::format("{}: \"{}\" is {}; a whole number from {} to {} is expected", name_, key,
-                      v.dump().substr(0, 60), min, max));
+      Refuse(fmt::format("{}: \"{}\" is {}; a whole number from {} to {} is expected", name_, key,
+                         v.dump().substr(0, 60), min, max));
       return min;
     }
     return static_cast<int32_t>(number);
@@ -55,8 +55,8 @@ class JsonReader {
     const double number =
         v.is_number() ? v.get<double>() : std::numeric_limits<double>::quiet_NaN();
     if (!(number >= min && number <= max)) {
-      Say(fmt::format("{}: \"{}\" is {}; a number from {} to {} is expected", name_, key,
-                      v.dump().substr(0, 60), min, max));
+      Refuse(fmt::format("{}: \"{}\" is {}; a number from {} to {} is expected", name_, key,
+                         v.dump().substr(0, 60), min, max));
       return min;
     }
     return number;
@@ -68,7 +68,7 @@ class JsonReader {
   bool BoolOr(const char* key, bool otherwise) {
     if (!Has(key)) return otherwise;
     if (!json_.at(key).is_boolean()) {
-      Say(fmt::format("{}: \"{}\" has to be true or false", name_, key));
+      Refuse(fmt::format("{}: \"{}\" has to be true or false", name_, key));
       return otherwise;
     }
     return json_.at(key).get<bool>();
@@ -77,7 +77,7 @@ class JsonReader {
   std::string TextOr(const char* key, std::string otherwise) {
     if (!Has(key)) return otherwise;
     if (!json_.at(key).is_string()) {
-      Say(fmt::format("{}: \"{}\" has to be a string", name_, key));
+      Refuse(fmt::format("{}: \"{}\" has to be a string", name_, key));
       return otherwise;
     }
     return json_.at(key).get<std::string>();
@@ -85,7 +85,7 @@ class JsonReader {
 
   const Json& json() const { return json_; }
   const std::string& name() const { return name_; }
-  void Say(std::string message) {
+  void Refuse(std::string message) {
     if (status_) status_ = InvalidArgument(std::move(message));
   }
   const Status& status() const { return status_; }
@@ -93,7 +93,7 @@ class JsonReader {
  private:
   template <typename T>
   T Missing(const char* key) {
-    Say(fmt::format("{}: \"{}\" is missing", name_, key));
+    Refuse(fmt::format("{}: \"{}\" is missing", name_, key));
     return T{};
   }
   const Json& json_;

@@ -41,24 +41,24 @@ class LatentAttention final : public Sublayer {
     AISP_ASSIGN_OR_RETURN(
         output_, LoadLinear(c, self + ".o_proj", plan_.hidden, mixed, Epilogue::kAccumulate));
     const int64_t latent = std::max(a.q_lora_rank, a.kv_lora_rank + a.rope_dim);
-    c.workspace.Need(Slot::kNormed, dtype_, plan_.hidden);
-    c.workspace.Need(Slot::kProjected, DType::kF32, q);
-    c.workspace.Need(Slot::kLatent, DType::kF32, latent);
-    c.workspace.Need(Slot::kLatentNormed, dtype_, latent);
-    c.workspace.Need(Slot::kLatentKv, DType::kF32, kv);
-    c.workspace.Need(Slot::kMixed, dtype_, mixed);
+    c.workspace.Need(Scratch::kNormed, dtype_, plan_.hidden);
+    c.workspace.Need(Scratch::kProjected, DType::kF32, q);
+    c.workspace.Need(Scratch::kLatent, DType::kF32, latent);
+    c.workspace.Need(Scratch::kLatentNormed, dtype_, latent);
+    c.workspace.Need(Scratch::kLatentKv, DType::kF32, kv);
+    c.workspace.Need(Scratch::kMixed, dtype_, mixed);
     return {};
   }
 
   void Emit(ProgrammeBuilder& b, const Workspace& w) const override {
     const AttentionSpec& a = plan_.attention;
-    const TensorView hidden = w.View(Slot::kHidden, DType::kF32, plan_.hidden);
-    const TensorView normed = w.View(Slot::kNormed, dtype_, plan_.hidden);
-    const TensorView q = w.View(Slot::kProjected, DType::kF32, q_up_->out_features());
-    const TensorView latent = w.View(Slot::kLatent, DType::kF32, kv_down_->out_features());
-    const TensorView kv = w.View(Slot::kLatentKv, DType::kF32, kv_up_->out_features());
-    const TensorView mixed = w.View(Slot::kMixed, dtype_, output_->in_features());
-    const TensorView kv_normed = w.View(Slot::kLatentNormed, dtype_, a.kv_lora_rank);
+    const TensorView hidden = w.View(Scratch::kHidden, DType::kF32, plan_.hidden);
+    const TensorView normed = w.View(Scratch::kNormed, dtype_, plan_.hidden);
+    const TensorView q = w.View(Scratch::kProjected, DType::kF32, q_up_->out_features());
+    const TensorView latent = w.View(Scratch::kLatent, DType::kF32, kv_down_->out_features());
+    const TensorView kv = w.View(Scratch::kLatentKv, DType::kF32, kv_up_->out_features());
+    const TensorView mixed = w.View(Scratch::kMixed, dtype_, output_->in_features());
+    const TensorView kv_normed = w.View(Scratch::kLatentNormed, dtype_, a.kv_lora_rank);
     const float epsilon = plan_.norm_epsilon;
     const ValueId x = b.Norm(b.residual(), {hidden, nullptr, norm_.view, normed, 0, epsilon});
     const ValueId query = EmitQuery(b, w, x, normed, q);
@@ -83,8 +83,8 @@ class LatentAttention final : public Sublayer {
                     const TensorView& q) const {
     if (q_down_ == nullptr) return b.Linear(x, {q_up_.get(), normed, q}, "q");
     const int64_t rank = plan_.attention.q_lora_rank;
-    const TensorView latent = w.View(Slot::kLatent, DType::kF32, rank);
-    const TensorView q_normed = w.View(Slot::kLatentNormed, dtype_, rank);
+    const TensorView latent = w.View(Scratch::kLatent, DType::kF32, rank);
+    const TensorView q_normed = w.View(Scratch::kLatentNormed, dtype_, rank);
     const ValueId compressed = b.Linear(x, {q_down_.get(), normed, latent}, "q_down");
     const ValueId q_x = b.Norm(
         compressed, {latent, nullptr, q_norm_.view, q_normed, 0, plan_.norm_epsilon}, "q norm");

@@ -188,7 +188,7 @@ Status LoadedModel::Load(const std::string& directory) {
   context.weight_bytes = &weight_bytes_;
   context.adapters = &adapters_;
   context.expert_bytes = &expert_bytes_;
-  workspace_.Need(Slot::kHidden, DType::kF32, spec_.hidden);
+  workspace_.Need(Scratch::kHidden, DType::kF32, spec_.hidden);
   AISP_RETURN_IF_ERROR(LoadLayers(context));
   context.adapters = nullptr;  // of rows whose logits are wanted, not of all
   AISP_RETURN_IF_ERROR(LoadHead(context));
@@ -281,7 +281,7 @@ Status LoadedModel::LoadHead(const LoadContext& context) {
 Status LoadedModel::AllocateOutput() {
   const int64_t rows = ops_.RowCapacity(options_.max_logit_rows);
   const size_t input_bytes =
-      Arena::Padded(static_cast<size_t>(rows * spec_.hidden) * DTypeBytes(dtype_));
+      DeviceArena::Padded(static_cast<size_t>(rows * spec_.hidden) * DTypeBytes(dtype_));
   const size_t logit_bytes = static_cast<size_t>(rows * spec_.vocabulary) * sizeof(float);
   AISP_ASSIGN_OR_RETURN(output_, device_.Allocate(input_bytes + logit_bytes, MemoryKind::kDevice));
   head_input_ = TensorView::Dense(output_.data(), dtype_, {rows, spec_.hidden});
@@ -307,7 +307,7 @@ void LoadedModel::EmitTaps(ProgrammeBuilder& b, int32_t layer) const {
   for (size_t i = 0; i < options_.feature_layers.size(); ++i) {
     if (options_.feature_layers[i] != layer) continue;
     TapParams tap;
-    tap.from = workspace_.View(Slot::kHidden, DType::kF32, spec_.hidden);
+    tap.from = workspace_.View(Scratch::kHidden, DType::kF32, spec_.hidden);
     tap.to = features_;
     tap.to.shape[1] = spec_.hidden;
     tap.to.data = static_cast<std::byte*>(features_.data) +
@@ -325,7 +325,7 @@ void LoadedModel::EmitProgramme() {
   ProgrammeBuilder b;
   EmbeddingParams embedding;
   embedding.table = embedding_;
-  embedding.hidden = workspace_.View(Slot::kHidden, DType::kF32, spec_.hidden);
+  embedding.hidden = workspace_.View(Scratch::kHidden, DType::kF32, spec_.hidden);
   b.Embed(embedding);
   for (size_t i = 0; i < layers_.size(); ++i) {
     b.SetLayer(static_cast<int32_t>(i));
@@ -405,7 +405,7 @@ Status LoadedModel::HiddenStates(std::span<const int32_t> rows, std::span<float>
   AISP_CHECK(out.size() == rows.size() * static_cast<size_t>(spec_.hidden));
   if (count == 0) return {};
   RmsNormParams norm;
-  norm.x = workspace_.View(Slot::kHidden, DType::kF32, spec_.hidden);
+  norm.x = workspace_.View(Scratch::kHidden, DType::kF32, spec_.hidden);
   norm.row_indices = rows.data();
   norm.weight = final_norm_.view;
   norm.y = TensorView::Dense(out.data(), DType::kF32, {count, spec_.hidden});

@@ -62,7 +62,7 @@ Status MtpHead::LoadWeights(const std::string& directory, Stream& stream) {
   AISP_ASSIGN_OR_RETURN(output_norm_, LoadVector(c, layer + ".shared_head.norm.weight", hidden));
   AISP_ASSIGN_OR_RETURN(projection_,
                         LoadLinear(c, layer + ".eh_proj", hidden, 2 * hidden, Epilogue::kStore));
-  c.workspace.Need(Slot::kHidden, DType::kF32, hidden);
+  c.workspace.Need(Scratch::kHidden, DType::kF32, hidden);
   AISP_ASSIGN_OR_RETURN(attention_, LoadAttention(spec_.layer, c));
   AISP_ASSIGN_OR_RETURN(mlp_, LoadMlp(spec_.layer, c));
   head_ = &target_.head();
@@ -80,7 +80,7 @@ Status MtpHead::Allocate() {
   const int64_t rows = ops_.RowCapacity(options_.max_rows), hidden = spec_.model.hidden;
   const int64_t drawn = ops_.RowCapacity(options_.max_sequences);
   AISP_RETURN_IF_ERROR(workspace_.Allocate(device_, rows));
-  hidden_ = workspace_.View(Slot::kHidden, DType::kF32, hidden);
+  hidden_ = workspace_.View(Scratch::kHidden, DType::kF32, hidden);
   const auto cut = [&](TensorCutter c) {
     features_ = c.Take(DType::kF32, rows, hidden);
     final_ = c.Take(DType::kF32, rows, hidden);
@@ -99,11 +99,11 @@ Status MtpHead::Allocate() {
 }
 
 void MtpHead::EmitProgrammes() {
-  for (const Part part : {Part::kBegin, Part::kGoOn, Part::kTakeUp}) {
+  for (const Part part : {Part::kBegin, Part::kGoOn, Part::kCatchUp}) {
     ProgrammeBuilder b;
     EmitInput(b, part != Part::kGoOn);
     attention_->Emit(b, workspace_);
-    if (part != Part::kTakeUp) {
+    if (part != Part::kCatchUp) {
       mlp_->Emit(b, workspace_);
       EmitOutput(b);
     }

@@ -90,7 +90,7 @@ Result<RopeSpec> ParseRope(JsonReader& config, int32_t max_position) {
     rope.high_freq_factor = r.Number("high_freq_factor", 1e-6, 1e6);
     rope.original_max_position = r.Int("original_max_position_embeddings", 1, kMaxExtent);
     if (rope.high_freq_factor <= rope.low_freq_factor)
-      r.Say(fmt::format("{}: high_freq_factor has to be above low_freq_factor", r.name()));
+      r.Refuse(fmt::format("{}: high_freq_factor has to be above low_freq_factor", r.name()));
   } else if (type == "yarn") {
     rope.scaling = RopeScaling::kYarn;
     rope.factor = r.Number("factor", 1.0, 1e6);
@@ -135,11 +135,11 @@ AttentionSpec GroupedAttention(JsonReader& r, const Family& f, int32_t hidden) {
   a.output_bias = f.bias == Bias::kFromConfig && a.qkv_bias;
   a.scale = 1.0f / std::sqrt(static_cast<float>(a.head_dim));
   if (a.num_kv_heads > 0 && a.num_heads % a.num_kv_heads != 0) {
-    r.Say(fmt::format("config.json: {} attention heads cannot share {} key-value heads evenly",
-                      a.num_heads, a.num_kv_heads));
+    r.Refuse(fmt::format("config.json: {} attention heads cannot share {} key-value heads evenly",
+                         a.num_heads, a.num_kv_heads));
   }
   if (a.head_dim % 16 != 0)
-    r.Say(fmt::format("config.json: head_dim {} is not a multiple of 16", a.head_dim));
+    r.Refuse(fmt::format("config.json: head_dim {} is not a multiple of 16", a.head_dim));
   return a;
 }
 
@@ -156,12 +156,12 @@ AttentionSpec LatentAttention(JsonReader& r) {
   a.head_dim = std::max(a.nope_dim + a.rope_dim, a.v_dim);
   a.scale = 1.0f / std::sqrt(static_cast<float>(a.nope_dim + a.rope_dim));
   if ((a.nope_dim + a.rope_dim) % 16 != 0 || a.v_dim % 16 != 0 || a.rope_dim % 2 != 0) {
-    r.Say(
+    r.Refuse(
         "config.json: qk_nope_head_dim + qk_rope_head_dim and v_head_dim have to be multiples of "
         "16");
   }
   if (!r.BoolOr("rope_interleave", true))
-    r.Say("config.json: rope_interleave false is not supported");
+    r.Refuse("config.json: rope_interleave false is not supported");
   return a;
 }
 
@@ -195,7 +195,7 @@ MlpSpec ExpertMlp(JsonReader& r, const Family& f) {
   m.routed_scale = static_cast<float>(r.NumberOr("routed_scaling_factor", 1.0, 0.0, 1e6));
   m.shared_intermediate = m.intermediate * r.IntOr("n_shared_experts", 0, 0, 64);
   if (m.num_experts % m.num_groups != 0)
-    r.Say("config.json: n_group does not divide n_routed_experts");
+    r.Refuse("config.json: n_group does not divide n_routed_experts");
   return m;
 }
 
@@ -228,7 +228,7 @@ int32_t WindowOf(JsonReader& r, const Family& f, int32_t layer) {
     const Json& types = r.json().at("layer_types");
     const auto i = static_cast<size_t>(layer);
     if (!types.is_array() || i >= types.size() || !types[i].is_string()) {
-      r.Say("config.json: \"layer_types\" has to name every layer");
+      r.Refuse("config.json: \"layer_types\" has to name every layer");
       return 0;
     }
     return types[i].get<std::string>() == "sliding_attention" ? window : 0;
@@ -243,7 +243,7 @@ void ParseTokenIds(JsonReader& r, const char* key, std::vector<TokenId>* out) {
   const Json list = v.is_array() ? v : Json::array({v});
   for (const Json& id : list) {
     if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() > INT32_MAX) {
-      r.Say(fmt::format("{}: \"{}\" has to be a token id or a list of them", r.name(), key));
+      r.Refuse(fmt::format("{}: \"{}\" has to be a token id or a list of them", r.name(), key));
       return;
     }
     out->push_back(id.get<TokenId>());
@@ -289,7 +289,7 @@ Result<QuantSpec> ParseQuant(const Json& config) {
     q.format = QuantFormat::kFp8Channel;
   } else if (method == "modelopt" && algorithm == "NVFP4") {
     q.format = QuantFormat::kNvfp4;
-    if (r.IntOr("group_size", 16, 1, 4096) != 16) r.Say("config.json: NVFP4 has groups of 16");
+    if (r.IntOr("group_size", 16, 1, 4096) != 16) r.Refuse("config.json: NVFP4 has groups of 16");
   } else {
     return Unimplemented(
         fmt::format("config.json: quantization \"{}\" (algorithm \"{}\", format \"{}\") is not "

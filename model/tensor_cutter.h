@@ -15,7 +15,7 @@ class TensorCutter {
   explicit TensorCutter(std::byte* memory) : memory_(memory) {}
   TensorView Take(DType dtype, int64_t rows, int64_t cols) {
     std::byte* const at = memory_ != nullptr ? memory_ + used_ : nullptr;
-    used_ += Arena::Padded(static_cast<size_t>(rows * cols) * DTypeBytes(dtype));
+    used_ += DeviceArena::Padded(static_cast<size_t>(rows * cols) * DTypeBytes(dtype));
     return TensorView::Dense(at, dtype, {rows, cols});
   }
   size_t used() const { return used_; }

@@ -15,7 +15,7 @@
 
 namespace aisp {
 
-enum class Slot : uint8_t {
+enum class Scratch : uint8_t {
   kHidden,     // the residual stream
   kNormed,     // input of a half layer
   kProjected,  // qkv, gate and up
@@ -32,14 +32,14 @@ enum class Slot : uint8_t {
 class Workspace {
  public:
   // At load: `cols` elements of `dtype` for each row.
-  void Need(Slot slot, DType dtype, int64_t cols) {
+  void Need(Scratch slot, DType dtype, int64_t cols) {
     size_t& bytes = row_bytes_[static_cast<size_t>(slot)];
     bytes = std::max(bytes, static_cast<size_t>(cols) * DTypeBytes(dtype));
   }
   // After the last Need. `rows`: the capacity of every tensor.
   Status Allocate(Device& device, int64_t rows) {
     size_t total = 0;
-    for (size_t bytes : row_bytes_) total += Arena::Padded(bytes * static_cast<size_t>(rows));
+    for (size_t bytes : row_bytes_) total += DeviceArena::Padded(bytes * static_cast<size_t>(rows));
     AISP_ASSIGN_OR_RETURN(Buffer buffer,
                           device.Allocate(std::max<size_t>(total, 1), MemoryKind::kDevice));
     arena_.emplace(std::move(buffer));
@@ -49,7 +49,7 @@ class Workspace {
     }
     return {};
   }
-  TensorView View(Slot slot, DType dtype, int64_t cols) const {
+  TensorView View(Scratch slot, DType dtype, int64_t cols) const {
     const auto i = static_cast<size_t>(slot);
     AISP_CHECK(static_cast<size_t>(cols) * DTypeBytes(dtype) <= row_bytes_[i]);
     return TensorView::Dense(data_[i], dtype, {rows_, cols});
@@ -57,9 +57,9 @@ class Workspace {
   size_t bytes() const { return arena_ ? arena_->capacity() : 0; }
 
  private:
-  std::array<size_t, static_cast<size_t>(Slot::kCount)> row_bytes_{};
-  std::array<void*, static_cast<size_t>(Slot::kCount)> data_{};
-  std::optional<Arena> arena_;
+  std::array<size_t, static_cast<size_t>(Scratch::kCount)> row_bytes_{};
+  std::array<void*, static_cast<size_t>(Scratch::kCount)> data_{};
+  std::optional<DeviceArena> arena_;
   int64_t rows_ = 0;
 };
 

@@ -4,7 +4,7 @@
 
 namespace aisp {
 
-void PrefillRole::Impl::TellReadersDraining(bool over) {
+void PrefillRole::Impl::NotifyReadersOfDrain(bool over) {
   std::vector<ReaderId> greeted;
   for (const auto& [id, reader] : readers.all()) {
     if (reader.up && reader.greeted) greeted.push_back(id);
@@ -23,7 +23,7 @@ void PrefillRole::Impl::BeginDrain() {
     message.mutable_draining();
     shell->Send(link, std::move(message));
   }
-  TellReadersDraining(/*over=*/false);
+  NotifyReadersOfDrain(/*over=*/false);
   std::vector<TransferKey> queued;
   for (const auto& [key, transfer] : transfers) {
     if (transfer.gated()) queued.push_back(key);

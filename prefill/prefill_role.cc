@@ -333,14 +333,14 @@ void PrefillRole::Wire(const PrefillDeps& deps) {
     impl.holder->AddMetrics(*deps.metrics, {{"worker", impl.options.worker.worker_id}});
 }
 
-void PrefillRole::Start() { TakeUp(1); }
-void PrefillRole::TakeUp(uint64_t role_epoch) {
+void PrefillRole::Start() { Activate(1); }
+void PrefillRole::Activate(uint64_t role_epoch) {
   // A process that never has this role shows none of its metrics.
   if (impl_->deps.metrics != nullptr && !std::exchange(impl_->metrics_added, true))
     impl_->AddMetrics(*impl_->deps.metrics);
   impl_->told_drained = impl_->stop_wanted = impl_->standing_by = false;
-  impl_->shell->TakeUp(role_epoch);
-  impl_->TellReadersDraining(/*over=*/true);
+  impl_->shell->Activate(role_epoch);
+  impl_->NotifyReadersOfDrain(/*over=*/true);
 }
 void PrefillRole::StandBy() {
   impl_->standing_by = true;
@@ -348,7 +348,7 @@ void PrefillRole::StandBy() {
 }
 void PrefillRole::CallOffDrain() {
   impl_->told_drained = false;
-  if (impl_->shell->CallOffDrain()) impl_->TellReadersDraining(/*over=*/true);
+  if (impl_->shell->CallOffDrain()) impl_->NotifyReadersOfDrain(/*over=*/true);
 }
 void PrefillRole::SetRouters(const std::vector<std::string>& addresses) {
   impl_->shell->SetRouters(addresses);
@@ -388,7 +388,7 @@ Instant PrefillRole::NextTimer() const { return impl_->NextTimer(); }
 void PrefillRole::OnTimer(Instant now) { impl_->OnTimer(now); }
 void PrefillRole::BeginDrain() { impl_->BeginDrain(); }
 bool PrefillRole::Drained() const { return impl_->Drained(); }
-void PrefillRole::Leave() { impl_->shell->Leave(); }
+void PrefillRole::CloseLinks() { impl_->shell->CloseLinks(); }
 bool PrefillRole::StopWanted() const {
   return !impl_->shell->Ousted() || (impl_->stop_wanted && impl_->Drained());
 }

@@ -108,8 +108,8 @@ class PrefillRole final : public WorkerRole {
   bool StopWanted() const override;
   void CallOffDrain() override;
   void StandBy() override;
-  void TakeUp(uint64_t role_epoch) override;
-  void Leave() override;
+  void Activate(uint64_t role_epoch) override;
+  void CloseLinks() override;
   Status Ready() const override;
   const Engine& engine() const override;
 

@@ -86,7 +86,7 @@ struct PrefillRole::Impl final : public LinkHandler<v1::DecodeToPrefill>,
   void OnEngineFailed(const Error& error);
   void BeginDrain();
   // That it drains, or (`over`) that it takes work again.
-  void TellReadersDraining(bool over);
+  void NotifyReadersOfDrain(bool over);
   bool Drained() const;
   void NoteDrained();
   void AfterStep();

@@ -49,7 +49,7 @@ Announcer::~Announcer() {
   if (fd_ >= 0) close(fd_);
 }
 
-void Announcer::Say(std::string_view key, std::string_view value) {
+void Announcer::Write(std::string_view key, std::string_view value) {
   if (fd_ < 0) return;
   std::string line(key);
   line += '=';

@@ -27,7 +27,7 @@ class Announcer {
   ~Announcer();
   Announcer(const Announcer&) = delete;
   Announcer& operator=(const Announcer&) = delete;
-  void Say(std::string_view key, std::string_view value);
+  void Write(std::string_view key, std::string_view value);
 
  private:
   int fd_;

@@ -197,7 +197,7 @@ Status Supervisor::Impl::SpawnIn(Slot& slot) {
 Status Supervisor::Impl::Spawn(const Slot& slot, ChildProcess& child) {
   const std::string last_exit = slot.router() ? "" : slot.last_exit;
   AISP_RETURN_IF_ERROR(child.Spawn(lifeline[0], last_exit, clock.Now()));
-  if (slot.router()) announcer->Say("router-pid", std::to_string(child.pid()));
+  if (slot.router()) announcer->Write("router-pid", std::to_string(child.pid()));
   return {};
 }
 

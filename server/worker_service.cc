@@ -169,7 +169,7 @@ class WorkerServiceImpl final : public WorkerService {
       if (!drained_) LogWarning("worker stops with work left", {{"worker", id_}});
     }
     resolver_.reset();
-    loop_.Post([this] { switch_->Leave(); });
+    loop_.Post([this] { switch_->CloseLinks(); });
     loop_.Stop();
     heart_.reset();
     if (grpc_) grpc_->Shutdown(std::chrono::milliseconds(500));

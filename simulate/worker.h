@@ -133,7 +133,7 @@ class Worker {
   bool KeepPulled(const Sequence& sequence);
   // worker_roles.cc
   void OnSetRole(const v1::SetRole& wanted);
-  void TellDraining(bool move, bool over);
+  void ReportDraining(bool move, bool over);
   void HandBack(uint64_t wire_id);
   // Nothing is left of the old role: the new one.
   void MaybeRejoin();

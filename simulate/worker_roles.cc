@@ -22,7 +22,7 @@ void Worker::OnSetRole(const v1::SetRole& wanted) {
     becoming_ = wanted.role();
     move_at_ = world_->Now() + std::chrono::milliseconds(wanted.move_after_ms());
     give_up_at_ = world_->Now() + std::chrono::milliseconds(wanted.deadline_ms());
-    TellDraining(/*move=*/false, /*over=*/false);
+    ReportDraining(/*move=*/false, /*over=*/false);
     for (const Job& job : jobs_) {
       if (!job.started) RefuseJob(*job.decode, job.wire_id);
     }
@@ -38,7 +38,7 @@ void Worker::OnRoleTimer() {
   const Instant now = world_->Now();
   if (now >= give_up_at_) {
     becoming_ = v1::ROLE_UNSPECIFIED;
-    TellDraining(/*move=*/false, /*over=*/true);
+    ReportDraining(/*move=*/false, /*over=*/true);
     return;
   }
   if (now >= move_at_) {
@@ -48,12 +48,12 @@ void Worker::OnRoleTimer() {
       if (sequence->emitted < sequence->max_new) Tell(*sequence);
     }
     SendTokens();
-    TellDraining(/*move=*/true, /*over=*/false);
+    ReportDraining(/*move=*/true, /*over=*/false);
   }
   world_->RoleTimerAt(*this, std::min(move_at_, give_up_at_));
 }
 
-void Worker::TellDraining(bool move, bool over) {
+void Worker::ReportDraining(bool move, bool over) {
   v1::WorkerMessage message;
   v1::Draining& draining = *message.mutable_draining();
   draining.set_move(move);

@@ -16,7 +16,7 @@ double MarginOf(const VerifyCost& cost) {
   return kMargin + kMarginOfNoise * std::sqrt(std::max(0.0, cost.noise() - kLittleNoise));
 }
 
-double ContextOfRow(const StepShape& shape) {
+double ContextOfRow(const VerifyStep& shape) {
   return static_cast<double>(shape.context_tokens) / std::max(1, shape.rows);
 }
 
@@ -57,7 +57,7 @@ bool GoesBefore(const DraftCandidate& a, const DraftCandidate& b) {
   return a.sequence < b.sequence;
 }
 
-int32_t ChooseDrafts(std::span<const DraftCandidate> candidates, const StepShape& shape,
+int32_t ChooseDrafts(std::span<const DraftCandidate> candidates, const VerifyStep& shape,
                      const VerifyCost& cost) {
   const int32_t limit =
       std::min(static_cast<int32_t>(candidates.size()), std::max(0, shape.max_drafts));
@@ -79,7 +79,7 @@ int32_t ChooseDrafts(std::span<const DraftCandidate> candidates, const StepShape
   return chosen;
 }
 
-int32_t ChooseLength(std::span<const DraftCandidate> candidates, const StepShape& shape,
+int32_t ChooseLength(std::span<const DraftCandidate> candidates, const VerifyStep& shape,
                      std::span<const double> drafting, const VerifyCost& cost) {
   int32_t longest = 0;
   for (const DraftCandidate& each : candidates) longest = std::max(longest, each.position + 1);

@@ -40,7 +40,7 @@ class Acceptance {
 };
 
 // The rest of the step that a draft would join.
-struct StepShape {
+struct VerifyStep {
   int32_t rows = 0;       // without drafts
   int32_t sequences = 0;  // that draw a token
   int64_t context_tokens = 0;
@@ -59,13 +59,13 @@ struct DraftCandidate {
 bool GoesBefore(const DraftCandidate& a, const DraftCandidate& b);
 
 // How many of `candidates`, sorted by GoesBefore, make a step worth most; 0 where none does.
-int32_t ChooseDrafts(std::span<const DraftCandidate> candidates, const StepShape& shape,
+int32_t ChooseDrafts(std::span<const DraftCandidate> candidates, const VerifyStep& shape,
                      const VerifyCost& cost);
 
 // For proposers whose tokens cost time: the length of all drafts at which a step is worth most,
 // when it verifies the likeliest of these candidates, sorted by GoesBefore, and drafts of
 // all sequences, of n tokens each, cost `drafting[n - 1]` seconds; 0 where none pays.
-int32_t ChooseLength(std::span<const DraftCandidate> candidates, const StepShape& shape,
+int32_t ChooseLength(std::span<const DraftCandidate> candidates, const VerifyStep& shape,
                      std::span<const double> drafting, const VerifyCost& cost);
 
 }  // namespace aisp

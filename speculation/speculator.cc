@@ -77,7 +77,7 @@ void Speculator::ListExpected(std::span<const SpeculativeSequence> sequences) {
 }
 
 int32_t Speculator::LengthFor(std::span<const SpeculativeSequence> sequences,
-                              const StepShape& shape) {
+                              const VerifyStep& shape) {
   if (!options_.adaptive || !proposer_->costly()) return options_.num_tokens;
   ListExpected(sequences);
   const int32_t length = ChooseLength(candidates_, shape, DraftSeconds(), cost_);
@@ -139,7 +139,7 @@ bool Speculator::Join(TokenDraft* proposed, SpeculativeSequence* sequence) {
   return true;
 }
 
-void Speculator::Propose(std::span<SpeculativeSequence> sequences, const StepShape& shape) {
+void Speculator::Propose(std::span<SpeculativeSequence> sequences, const VerifyStep& shape) {
   for (SpeculativeSequence& s : sequences) {
     s.rows = 0;
     if (s.forced == 0) s.draft.Clear();
@@ -213,8 +213,8 @@ double Speculator::StandsAt(const State& state, int32_t at, float confidence) co
   return static_cast<double>(stands);
 }
 
-void Speculator::Choose(std::span<SpeculativeSequence> sequences, const StepShape& step) {
-  StepShape shape = step;
+void Speculator::Choose(std::span<SpeculativeSequence> sequences, const VerifyStep& step) {
+  VerifyStep shape = step;
   shape.spent_seconds = spent_seconds_;
   candidates_.clear();
   for (size_t i = 0; i < sequences.size(); ++i) {

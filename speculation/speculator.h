@@ -68,9 +68,9 @@ class Speculator {
   void Computed(std::span<const ComputedRows> rows);
   // Fills the drafts; one that holds a forced run goes on where the proposer names all of the run
   // and more. What an owner then cuts off them is not proposed.
-  void Propose(std::span<SpeculativeSequence> sequences, const StepShape& shape);
+  void Propose(std::span<SpeculativeSequence> sequences, const VerifyStep& shape);
   // Fills `rows`.
-  void Choose(std::span<SpeculativeSequence> sequences, const StepShape& shape);
+  void Choose(std::span<SpeculativeSequence> sequences, const VerifyStep& shape);
   // Behind Choose: so many steps may run before it is worth asking again. The longer nothing was
   // worth a row, the more, where waiting for tokens costs something.
   int32_t plain_steps() const { return plain_steps_; }
@@ -104,7 +104,7 @@ class Speculator {
   void NoteDraftTime(int32_t length, double seconds);
   // What drafts of 1, 2, ... tokens of all sequences may take.
   std::vector<double> DraftSeconds() const;
-  int32_t LengthFor(std::span<const SpeculativeSequence> sequences, const StepShape& shape);
+  int32_t LengthFor(std::span<const SpeculativeSequence> sequences, const VerifyStep& shape);
   // What drafts of `sequences` may be worth, before they are made, in `candidates_`.
   void ListExpected(std::span<const SpeculativeSequence> sequences);
   // Whom to ask: `contexts_` of the sequences `asked_`.

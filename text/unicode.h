@@ -51,9 +51,6 @@ std::vector<std::pair<uint32_t, uint32_t>> RangesOf(Category category);
 inline bool IsLetter(char32_t c) {
   return CategoryOf(c) >= Category::kLl && CategoryOf(c) <= Category::kLu;
 }
-inline bool IsMark(char32_t c) {
-  return CategoryOf(c) >= Category::kMc && CategoryOf(c) <= Category::kMn;
-}
 inline bool IsNumber(char32_t c) {
   return CategoryOf(c) >= Category::kNd && CategoryOf(c) <= Category::kNo;
 }

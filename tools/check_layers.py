@@ -74,7 +74,10 @@ CUDA_MACRO = re.compile(r"^\s*#\s*(if|ifdef|ifndef|elif)\b.*\b(AISP_\w*CUDA|__CU
 COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 CMAKE_CALL = re.compile(r"\b(aisp_library|aisp_proto_library)\s*\(([^)]*)\)")
 CMAKE_LINK = re.compile(r"\btarget_link_libraries\s*\(([^)]*)\)")
-CMAKE_KEYWORDS = {"DEPS", "LINK", "LINK_PUBLIC", "DEFINITIONS", "PUBLIC", "PRIVATE", "INTERFACE"}
+# What stands in no function and no class begins its line (clang-format).
+NAMESPACE = re.compile(r"(?:inline )?namespace ?([\w:]*) \{")
+TYPE = re.compile(r"(?:struct|class|enum class|enum) (\w+)(?: final)?(?: : [^;{]*)? \{")
+CMAKE_KEYWORDS = {"DEPS", "SEPARATE", "LINK", "LINK_PUBLIC", "DEFINITIONS", "PUBLIC", "PRIVATE", "INTERFACE"}
 
 
 def closure(direct):
@@ -140,6 +143,7 @@ class Checker:
         self.edges = {}      # folder -> {folder used: "file:line" of one use}
         self.linked = {}     # folder -> folders in its DEPS
         self.includes = {}   # file -> project files that it includes
+        self.types = {}      # qualified name -> "file:line" of each definition
         self.heavy = {}      # header -> (line, heavy include)
 
     def offend(self, path, line, message):
@@ -162,6 +166,7 @@ class Checker:
         self.check_links_cover_includes()
         self.check_heavy_headers_stay_inside()
         self.check_cycles()
+        self.check_types_have_one_definition()
         return self.offences
 
     def check_source(self, path, folder, code):
@@ -174,6 +179,27 @@ class Checker:
                 self.offend(path, number, "reads the environment; only config/ does, pass an option instead")
             elif not folder.startswith("kernels") and CUDA_MACRO.match(line):
                 self.offend(path, number, "an #ifdef on the backend; only kernels/ knows backends")
+
+        self.note_types(path, code)
+
+    def note_types(self, path, code):
+        """Remembers where each type of a named namespace is defined."""
+        inside, depth = [], 0  # (namespace, depth at which it opened)
+        for number, line in enumerate(code.split("\n"), 1):
+            names = [name for name, _ in inside]
+            if match := NAMESPACE.match(line):
+                inside.append((match.group(1), depth))
+            elif (match := TYPE.match(line)) and depth == len(inside) and "" not in names:
+                self.types.setdefault("::".join(names + [match.group(1)]), []).append(f"{path}:{number}")
+            depth += line.count("{") - line.count("}")
+            while inside and depth <= inside[-1][1]:
+                inside.pop()
+
+    def check_types_have_one_definition(self):
+        """Two types of one name in one program share their inline functions: whichever the linker saw first."""
+        for name, places in sorted(self.types.items()):
+            if len(places) > 1:
+                self.offences.append(f"{places[1]}: {name} is another type than the one in {places[0]}")
 
     def check_include(self, path, folder, number, quoted, name):
         for what, pattern, files in CONFINED:

@@ -12,9 +12,9 @@ void ParkedRole::Wire(Engine* engine, const Clock* clock, LinkDialer<v1::WorkerM
   shell_.emplace(options_, profile, engine, clock, routers, nullptr);
 }
 
-void ParkedRole::TakeUp(uint64_t role_epoch) {
+void ParkedRole::Activate(uint64_t role_epoch) {
   stop_wanted_ = false;
-  shell_->TakeUp(role_epoch);
+  shell_->Activate(role_epoch);
 }
 
 void ParkedRole::BeginDrain() {

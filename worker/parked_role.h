@@ -19,7 +19,7 @@ class ParkedRole final : public WorkerRole {
   explicit ParkedRole(const WorkerOptions& options) : options_(options) {}
   void Wire(Engine* engine, const Clock* clock, LinkDialer<v1::WorkerMessage>* routers);
 
-  void Start() override { TakeUp(1); }
+  void Start() override { Activate(1); }
   void SetRouters(const std::vector<std::string>& addresses) override {
     shell_->SetRouters(addresses);
   }
@@ -37,8 +37,8 @@ class ParkedRole final : public WorkerRole {
   bool Drained() const override { return shell_->draining() && !engine_->InFlight(); }
   void CallOffDrain() override { shell_->CallOffDrain(); }
   void StandBy() override { shell_->StandBy(); }
-  void TakeUp(uint64_t role_epoch) override;
-  void Leave() override { shell_->Leave(); }
+  void Activate(uint64_t role_epoch) override;
+  void CloseLinks() override { shell_->CloseLinks(); }
   bool StopWanted() const override { return !shell_->Ousted() || (stop_wanted_ && Drained()); }
   Status Ready() const override { return shell_->Ready(); }
   const Engine& engine() const override { return *engine_; }

@@ -120,7 +120,7 @@ void RoleSwitch::Settle() {
                                           {"epoch", epoch_},
                                           {"ms", ToMs(clock_->Now() - began_)}});
   if (options_.on_role) options_.on_role(current());
-  active().TakeUp(epoch_);
+  active().Activate(epoch_);
 }
 
 void RoleSwitch::OnSetRole(LinkId link, const v1::SetRole& wanted) {
@@ -155,10 +155,10 @@ void RoleSwitch::Stay() {
 
 void RoleSwitch::Start() {
   AISP_CHECK(!slots_.empty());
-  TakeUp(epoch_);
+  Activate(epoch_);
 }
 
-void RoleSwitch::TakeUp(uint64_t role_epoch) { active().TakeUp(role_epoch); }
+void RoleSwitch::Activate(uint64_t role_epoch) { active().Activate(role_epoch); }
 
 void RoleSwitch::SetRouters(const std::vector<std::string>& addresses) {
   for (const Slot& slot : slots_) slot.worker->SetRouters(addresses);
@@ -221,8 +221,8 @@ void RoleSwitch::CallOffDrain() {
   active().CallOffDrain();
 }
 
-void RoleSwitch::Leave() {
-  for (const Slot& slot : slots_) slot.worker->Leave();
+void RoleSwitch::CloseLinks() {
+  for (const Slot& slot : slots_) slot.worker->CloseLinks();
 }
 
 void RoleSwitch::OnLinkUp(LinkId link, const std::string& peer_address) {

@@ -74,8 +74,8 @@ class RoleSwitch final : public WorkerRole {
   bool Drained() const override { return staying_ && active().Drained(); }
   void CallOffDrain() override;
   void StandBy() override { active().StandBy(); }
-  void TakeUp(uint64_t role_epoch) override;
-  void Leave() override;
+  void Activate(uint64_t role_epoch) override;
+  void CloseLinks() override;
   bool StopWanted() const override { return active().StopWanted(); }
   Status Ready() const override { return active().Ready(); }
   const Engine& engine() const override { return active().engine(); }

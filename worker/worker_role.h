@@ -93,10 +93,10 @@ class WorkerRole : public LinkHandler<v1::RouterMessage> {
   // so that what is owed to them is paid.
   virtual void StandBy() = 0;
   // As Start, and again after StandBy. `role_epoch` counts the roles that the process has had.
-  virtual void TakeUp(uint64_t role_epoch) = 0;
+  virtual void Activate(uint64_t role_epoch) = 0;
   // Closes the links to the routers after what was sent on them; nothing works after it. Before the
   // process ends, so that the last tokens are not lost with it.
-  virtual void Leave() = 0;
+  virtual void CloseLinks() = 0;
   // A router asked for the end of this process, and it is drained; or another process has this
   // worker's name now.
   virtual bool StopWanted() const = 0;

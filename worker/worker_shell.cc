@@ -120,7 +120,7 @@ void WorkerShell::StandBy() {
   if (metrics_) metrics_->Retire();
 }
 
-void WorkerShell::TakeUp(uint64_t role_epoch) {
+void WorkerShell::Activate(uint64_t role_epoch) {
   standing_by_ = draining_ = drained_ = false;
   samples_.clear();
   routers_.SetRoleEpoch(role_epoch);

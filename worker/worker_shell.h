@@ -41,7 +41,7 @@ class WorkerShell {
   void Start();
   // See WorkerRole.
   void StandBy();
-  void TakeUp(uint64_t role_epoch);
+  void Activate(uint64_t role_epoch);
 
   void OnLinkUp(LinkId link) { routers_.OnLinkUp(link, clock_->Now()); }
   // True when requests of that router must end.
@@ -69,7 +69,7 @@ class WorkerShell {
   void SetRouters(const std::vector<std::string>& addresses) {
     routers_.SetAddresses(addresses, clock_->Now());
   }
-  void Leave() { routers_.CloseAll(); }
+  void CloseLinks() { routers_.CloseAll(); }
   void SetDrained(bool drained) { drained_ = drained; }
   std::vector<LinkId> AttachedLinks() const { return routers_.AttachedLinks(); }
   // Telemetry now, not at the next interval.

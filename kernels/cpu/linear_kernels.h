@@ -13,7 +13,6 @@
 namespace aisp {
 
 inline constexpr int64_t kPanelUnitBytes = 4;
-inline constexpr int64_t kMaxPanelColumns = 64;
 
 // y[r][c] += sum over `units` of x[r] * w[c], for all columns of `panels` panels.
 struct PanelTask {

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <string>
 #include <string_view>
 
 #include "common/result.h"
@@ -17,6 +18,13 @@ inline Status Check(cudaError_t code, std::string_view doing) {
   if (code == cudaSuccess) [[likely]]
     return {};
   return tl::unexpected(ToError(code, doing));
+}
+
+// `part` says whose work it was: "matrix product".
+inline Status CheckIn(std::string_view part, cudaError_t code, std::string_view doing) {
+  if (code == cudaSuccess) [[likely]]
+    return {};
+  return tl::unexpected(ToError(code, std::string(part).append(": ").append(doing)));
 }
 
 // After a launch.

@@ -191,8 +191,8 @@ __device__ __forceinline__ DrawnToken TokenOf(const DrawRowResult& result, const
 }
 
 // By one thread.
-__device__ __forceinline__ void TellToken(const DrawCall& c, const DrawRow& row,
-                                          const DrawRowResult& result, DrawnToken out) {
+__device__ __forceinline__ void WriteToken(const DrawCall& c, const DrawRow& row,
+                                           const DrawRowResult& result, DrawnToken out) {
   if (out.token >= 0 && row.num_logprobs >= 0) {
     const float* logits = c.logits + int64_t{row.logit_index} * c.stride;
     out.log_sum = static_cast<float>(result.log_sum);
@@ -225,7 +225,7 @@ __global__ void __launch_bounds__(kScanThreads) ScanKernel(const __grid_constant
     if (blockIdx.x + 1 < kDrawSlices || threadIdx.x >= 32) return;
     __syncwarp();
     const DrawRowResult result = MergeSlices(slices, row, true, c.poll);
-    if (threadIdx.x == 0) TellToken(c, row, result, TokenOf(result, row));
+    if (threadIdx.x == 0) WriteToken(c, row, result, TokenOf(result, row));
     EmptySlices(slices);
   }
 }
@@ -260,7 +260,7 @@ __global__ void __launch_bounds__(kFinishThreads) FinishKernel(const __grid_cons
                     ? DrawFew(f, row, list.units, &memory.few, scores, tokens)
                     : DrawFiltered(f, row, list.units, &memory.bins, scores, tokens);
   }
-  if (threadIdx.x == 0) TellToken(c, row, result, out);
+  if (threadIdx.x == 0) WriteToken(c, row, result, out);
 }
 
 }  // namespace

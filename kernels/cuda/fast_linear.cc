@@ -98,7 +98,7 @@ Status FastLinear::PlacePart(const LinearSource& source, size_t i, std::byte* la
     if (landing == nullptr) return {};
     AISP_RETURN_IF_ERROR(device_.Copy(landing + *used, view.data, view.bytes(), stream_));
     part->data = landing + *used;
-    *used += Arena::Padded(view.bytes());
+    *used += DeviceArena::Padded(view.bytes());
     return {};
   }
   AISP_ASSIGN_OR_RETURN(
@@ -117,7 +117,7 @@ Result<std::byte*> FastLinear::Landing(const LinearSource& source, Buffer* own) 
   constexpr size_t kLeast = size_t{4} << 20, kShared = size_t{256} << 20;
   size_t bytes = 0;
   for (const TensorView& view : source.parts) {
-    if (view.data != nullptr) bytes += Arena::Padded(view.bytes());
+    if (view.data != nullptr) bytes += DeviceArena::Padded(view.bytes());
   }
   if (bytes < kLeast) return nullptr;
   Buffer& buffer = bytes <= kShared ? landing_ : *own;

@@ -4,7 +4,7 @@
 
 namespace aisp {
 
-Result<void*> Arena::Allocate(size_t bytes) {
+Result<void*> DeviceArena::Allocate(size_t bytes) {
   const size_t padded = Padded(bytes);
   if (padded < bytes || padded > buffer_.bytes() - used_) {
     return ResourceExhausted(
@@ -16,7 +16,7 @@ Result<void*> Arena::Allocate(size_t bytes) {
   return out;
 }
 
-Result<TensorView> Arena::AllocateTensor(DType dtype, std::initializer_list<int64_t> shape) {
+Result<TensorView> DeviceArena::AllocateTensor(DType dtype, std::initializer_list<int64_t> shape) {
   TensorView view = TensorView::Dense(nullptr, dtype, shape);
   AISP_ASSIGN_OR_RETURN(view.data, Allocate(view.bytes()));
   return view;

@@ -1,8 +1,8 @@
-// Buffer: the one owner of a piece of a device's memory. Arena: hands out parts of a Buffer that
-// all end together.
+// Buffer: the one owner of a piece of a device's memory. DeviceArena: hands out parts of a Buffer
+// that all end together.
 //
 // A Buffer must not outlive the Device that made it. Nothing here is allocated on the step path:
-// workspaces are cut from an Arena at start-up. Owner's thread.
+// workspaces are cut from a DeviceArena at start-up. Owner's thread.
 #pragma once
 
 #include <cstddef>
@@ -57,11 +57,11 @@ class Buffer {
   std::unique_ptr<Allocation> allocation_;
 };
 
-class Arena {
+class DeviceArena {
  public:
   static constexpr size_t kAlignment = 256;
 
-  explicit Arena(Buffer buffer) : buffer_(std::move(buffer)) {}
+  explicit DeviceArena(Buffer buffer) : buffer_(std::move(buffer)) {}
 
   // `bytes` from the arena, aligned to kAlignment; RESOURCE_EXHAUSTED names what is wanted and what
   // is left.

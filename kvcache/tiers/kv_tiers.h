@@ -89,7 +89,6 @@ class KvTiers {
   bool UnderWay(uint64_t promotion) const { return promotions_.contains(promotion); }
   // Promotions and stores hold blocks.
   bool Busy() const { return !jobs_.empty(); }
-  int32_t PromotionsUnderWay() const { return static_cast<int32_t>(promotions_.size()); }
 
   // Takes what TierIo has finished; true when a promotion ended or a block was given back.
   bool Poll();

@@ -42,6 +42,18 @@ class Invocations(unittest.TestCase):
         self.assert_refused(WRONG_USE, ["serve", "--role", "both"], "'both'", "all, split, router, prefill, decode")
         self.assert_refused(WRONG_USE, ["generate"], "one prompt", "aisp generate")
 
+    def test_output_that_cannot_be_written_is_a_failure_and_a_reader_that_leaves_is_none(self):
+        for args in (["--help"], ["info"], ["serve", "--print-config"], ["generate", "Tell me a story.", "--max-tokens", "3"]):
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                ran = subprocess.run([BINARY, *args], stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+            self.assertEqual(ran.returncode, FAILED, (args, ran))
+            self.assertIn("the output could not be written whole", ran.stderr)
+            reader, writer = os.pipe()
+            os.close(reader)
+            ran = subprocess.run([BINARY, *args], stdin=subprocess.DEVNULL, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+            os.close(writer)
+            self.assertEqual((ran.returncode, ran.stderr), (0, ""), args)
+
     def test_values_out_of_their_range(self):
         self.assert_refused(WRONG_USE, ["serve", "--port", "99999"], "99999", "0 to 65535")
         self.assert_refused(WRONG_USE, ["serve", "--port", "abc"], "'abc'", "whole number")

@@ -64,7 +64,7 @@ struct HeadRig {
     AISP_ASSIGN_OR_RETURN(const DeviceBatch uploaded, head->Upload(batch, 0, 0, *stream));
     using enum FeatureHead::Part;
     return head->Enqueue(!begins                   ? kGoOn
-                         : wanted == Wanted::kNone ? kTakeUp
+                         : wanted == Wanted::kNone ? kCatchUp
                                                    : kBegin,
                          uploaded, {}, *stream);
   }

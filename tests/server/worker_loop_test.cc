@@ -40,9 +40,9 @@ class FakeRole final : public WorkerRole {
   bool Drained() const override { return false; }
   void CallOffDrain() override {}
   void StandBy() override {}
-  void TakeUp(uint64_t /*role_epoch*/) override {}
+  void Activate(uint64_t /*role_epoch*/) override {}
   bool StopWanted() const override { return false; }
-  void Leave() override {}
+  void CloseLinks() override {}
   Status Ready() const override { return {}; }
   const Engine& engine() const override { std::abort(); }
   void OnLinkUp(LinkId /*link*/, const std::string& /*peer*/) override {}

@@ -161,7 +161,7 @@ class Simulation {
       sequences[i].context.limit = world_.most;
       sequences[i].context.prompt_tokens = static_cast<int32_t>(i);
     }
-    StepShape shape;
+    VerifyStep shape;
     shape.rows = shape.sequences = world_.batch;
     shape.context_tokens = 1000 * world_.batch;
     shape.max_drafts = world_.most * world_.batch;

@@ -18,8 +18,8 @@ VerifyCost Fitted(double base, double each) {
   return cost;
 }
 
-StepShape Shape(int32_t sequences) {
-  StepShape shape;
+VerifyStep Shape(int32_t sequences) {
+  VerifyStep shape;
   shape.rows = shape.sequences = sequences;
   shape.context_tokens = 100 * sequences;
   shape.max_drafts = 1000;
@@ -100,7 +100,7 @@ TEST(ChooseDrafts, LessIsVerifiedAsRowsBecomeDearer) {
 }
 
 TEST(ChooseDrafts, NeverMoreThanThereIsRoomFor) {
-  StepShape shape = Shape(2);
+  VerifyStep shape = Shape(2);
   shape.max_drafts = 3;
   EXPECT_EQ(ChooseDrafts(Candidates(2, 8, 0.9), shape, Fitted(1000, 1)), 3);
 }

@@ -52,7 +52,7 @@ class SpeculatorTest : public testing::Test {
     s.context.sequence = SequenceId(1);
     s.context.tokens = tokens_;
     s.context.limit = 8;
-    StepShape shape;
+    VerifyStep shape;
     shape.rows = shape.sequences = 1;
     shape.context_tokens = 3;
     shape.max_drafts = 16;
@@ -155,7 +155,7 @@ struct Runs {
     s.context.limit = 8;
     for (const TokenId token : {4, 5, 6}) s.draft.Add(token, 0.9f);
     s.forced = 3;
-    const StepShape shape{.rows = 1, .sequences = 1, .context_tokens = 3, .max_drafts = 16};
+    const VerifyStep shape{.rows = 1, .sequences = 1, .context_tokens = 3, .max_drafts = 16};
     speculator.Propose({&s, 1}, shape);
     speculator.Choose({&s, 1}, shape);
     // A row more costs a third of a step.

@@ -176,7 +176,7 @@ class SimLinks {
   void Arrive(const ConnectionPtr& c, const std::string& address) {
     auto it = listeners_.find(address);
     if (it == listeners_.end() || !c->dialer.process->alive()) {
-      TellDown(c, &Connection::dialer, {Code::kUnavailable, "nobody listens at " + address});
+      ReportDown(c, &Connection::dialer, {Code::kUnavailable, "nobody listens at " + address});
       return;
     }
     c->listener.process = it->second.process;
@@ -191,7 +191,7 @@ class SimLinks {
       if (c->dialer.open) c->dialer_handler->OnLinkUp(c->dialer.id, c->listener.process->name);
     });
     if (!c->dialer.open)
-      TellDown(c, &Connection::listener, {Code::kCancelled, "the dialling side left"});
+      ReportDown(c, &Connection::listener, {Code::kCancelled, "the dialling side left"});
   }
 
   ConnectionPtr Find(LinkId id) {
@@ -258,11 +258,11 @@ class SimLinks {
     (from_dialer ? c->dialer : c->listener).open = false;
     by_id_.erase(id);
     if (from_dialer && c->listener.process == nullptr) return;  // still dialling
-    TellDown(c, from_dialer ? &Connection::listener : &Connection::dialer,
-             {Code::kCancelled, "the peer hung up"});
+    ReportDown(c, from_dialer ? &Connection::listener : &Connection::dialer,
+               {Code::kCancelled, "the peer hung up"});
   }
 
-  void TellDown(const ConnectionPtr& c, End Connection::*which, Error why) {
+  void ReportDown(const ConnectionPtr& c, End Connection::*which, Error why) {
     ToEnd(c, which, [this, c, which, why = std::move(why)] { Down_(c, which, why); });
   }
   void Down_(const ConnectionPtr& c, End Connection::*which, const Error& why) {
@@ -284,7 +284,7 @@ class SimLinks {
     for (End Connection::*which : {&Connection::dialer, &Connection::listener}) {
       if (((*c).*which).process == nullptr) continue;
       if (world_->Chance(0.4)) {
-        TellDown(c, which, {Code::kUnavailable, "connection reset after the last message"});
+        ReportDown(c, which, {Code::kUnavailable, "connection reset after the last message"});
         continue;
       }
       DownAfter(c, which, world_->Ms(0, notice_ms));

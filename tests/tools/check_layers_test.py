@@ -56,6 +56,13 @@ class CheckLayers(unittest.TestCase):
         self.assert_offence({"frontend/a.h": '#include "net/io_loop.h"\n'}, "net does not stand below frontend")
         self.assert_clean({"frontend/a.h": '#include "proto/http_exchange.h"\n'})
 
+    def test_two_types_of_one_name_are_named_with_both_places(self):
+        one = "namespace aisp {\n\ninline int Two() {\n  return 2;\n}\n\nclass Arena {\n};\n\n}  // namespace aisp\n"
+        self.assert_offence({"text/a.h": one, "kernels/device/b.h": one.replace("class", "struct")},
+                            "text/a.h:7: aisp::Arena is another type than the one in kernels/device/b.h:7")
+        self.assert_clean({"text/a.h": one, "model/b.h": one.replace("namespace aisp", "namespace aisp::wide")})
+        self.assert_clean({"text/a.h": one, "model/b.h": one.replace("class Arena {\n};", "class Arena;")})
+
     def test_programs_that_measure_may_use_everything_and_their_library_not(self):
         self.assert_clean({"bench/programs/a.cc": '#include "tests/e2e/cluster.h"\n#include "server/process.h"\n'})
         self.assert_offence({"bench/a.cc": '#include "server/process.h"\n'}, "server does not stand below bench")

@@ -23,7 +23,7 @@ class FakeRole final : public WorkerRole {
   Instant timer = kNever;
   LinkId link;
 
-  void Start() override { TakeUp(1); }
+  void Start() override { Activate(1); }
   void SetRouters(const std::vector<std::string>&) override { told.push_back("routers"); }
   bool CanLaunch() const override { return false; }
   void Launch() override {}
@@ -38,12 +38,12 @@ class FakeRole final : public WorkerRole {
   bool Drained() const override { return drained; }
   void CallOffDrain() override { told.push_back("call off"); }
   void StandBy() override { told.push_back("stand by"); }
-  void TakeUp(uint64_t epoch) override {
+  void Activate(uint64_t epoch) override {
     drained = false;
     told.push_back("take up " + std::to_string(epoch));
     link = dialer_->Dial("router");
   }
-  void Leave() override { told.push_back("leave"); }
+  void CloseLinks() override { told.push_back("leave"); }
   bool StopWanted() const override { return false; }
   Status Ready() const override { return {}; }
   const Engine& engine() const override { std::abort(); }

@@ -1,8 +1,9 @@
 #include "kernels/cuda/linear/chain.h"
 
 #include <algorithm>
-#include <string>
+#include <string_view>
 
+#include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/linear/chain_kernels.h"
 #include "kernels/cuda/linear/host_launch.h"
 #include "kernels/cuda/linear/nvfp4_layout.h"
@@ -48,11 +49,7 @@ uint32_t ReadyCount(const StreamKernel& kernel, const StreamParams& p) {
          static_cast<uint32_t>(kernel.rows / 16 * kernel.tokens / 8);
 }
 
-Status FromCuda(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return {};
-  return Internal(std::string("linear layers in one launch: ") + what + ": " +
-                  cudaGetErrorString(error));
-}
+constexpr std::string_view kPart = "linear layers in one launch";  // in errors
 
 StreamParams ParamsOf(const LinearCall& call, const StreamKernel& kernel) {
   const PackedWeight& w = *call.weight;
@@ -102,11 +99,13 @@ Result<Chains> Chains::Create(int multiprocessors, bool overlap) {
 
 Status Chains::Prepare(const StreamKernel& kernel) {
   AISP_RETURN_IF_ERROR(
-      FromCuda(cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    kernel.shared_bytes),
-               "asking for shared memory"));
+      CheckIn(kPart,
+              cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   kernel.shared_bytes),
+              "asking for shared memory"));
   // A small kernel fits beside each CTA.
-  return FromCuda(
+  return CheckIn(
+      kPart,
       cudaFuncSetAttribute(kernel.function, cudaFuncAttributePreferredSharedMemoryCarveout,
                            cudaSharedmemCarveoutMaxShared),
       "asking for shared memory");
@@ -125,9 +124,10 @@ float* Chains::parts() const { return squares(kMaxChainSteps); }
 Status Chains::SetRegion(void* memory, cudaStream_t stream) {
   region_ = static_cast<char*>(memory);
   AISP_RETURN_IF_ERROR(
-      FromCuda(cudaMemsetAsync(region_, 0, kCounterBytes, stream), "clearing the workspace"));
+      CheckIn(kPart, cudaMemsetAsync(region_, 0, kCounterBytes, stream), "clearing the workspace"));
   static_assert(kChainNoSum == 0xffffffffu);
-  return FromCuda(cudaMemsetAsync(parts(), 0xff, part_bytes_, stream), "clearing the workspace");
+  return CheckIn(kPart, cudaMemsetAsync(parts(), 0xff, part_bytes_, stream),
+                 "clearing the workspace");
 }
 
 Result<ChainStepParams> Chains::LayerOf(const StreamKernel& kernel, const ChainStep& step) const {
@@ -252,11 +252,12 @@ Status Chains::LaunchAdapted(const StreamKernel& kernel, std::span<const ChainSt
 
 Status Chains::Run(const StreamKernel& kernel, void* params, cudaStream_t stream) const {
   void* arguments[] = {params};
-  return FromCuda(LaunchShaped(kernel.function,
-                               {multiprocessors_, kernel.threads,
-                                static_cast<size_t>(kernel.shared_bytes), overlap_},
-                               arguments, stream),
-                  "launching");
+  return CheckIn(kPart,
+                 LaunchShaped(kernel.function,
+                              {multiprocessors_, kernel.threads,
+                               static_cast<size_t>(kernel.shared_bytes), overlap_},
+                              arguments, stream),
+                 "launching");
 }
 
 }  // namespace aisp::cuda

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/linear/host_launch.h"
 #include "kernels/cuda/linear/linear_kernels.h"
 #include "kernels/cuda/linear/nvfp4_layout.h"
@@ -16,10 +18,7 @@ namespace {
 // weight that passes.
 constexpr int kGroupTokens = 2048;
 
-Status FromCuda(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return {};
-  return Internal(std::string("matrix product: ") + what + ": " + cudaGetErrorString(error));
-}
+constexpr std::string_view kPart = "matrix product";  // in errors
 
 int32_t DivideUp(int64_t a, int64_t b) { return static_cast<int32_t>((a + b - 1) / b); }
 
@@ -40,9 +39,9 @@ size_t SplitIndex(int splits) {
 
 Status AskForShared(const void* function, int bytes) {
   if (function == nullptr) return {};
-  return FromCuda(
-      cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-      "asking for shared memory");
+  return CheckIn(kPart,
+                 cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+                 "asking for shared memory");
 }
 
 // Clusters of a split kernel that run at a time: a cluster stays within a part of the device.
@@ -59,8 +58,8 @@ Result<int> ActiveClusters(const GemmKernel& kernel, size_t split, int multiproc
   config.numAttrs = 1;
   int clusters = 0;
   AISP_RETURN_IF_ERROR(
-      FromCuda(cudaOccupancyMaxActiveClusters(&clusters, kernel.split[split], &config),
-               "counting clusters"));
+      CheckIn(kPart, cudaOccupancyMaxActiveClusters(&clusters, kernel.split[split], &config),
+              "counting clusters"));
   return clusters;
 }
 
@@ -82,16 +81,17 @@ Result<Gemm> Gemm::Create() {
   Gemm gemm;
   cudaDriverEntryPointQueryResult found = {};
   void* encode = nullptr;
-  AISP_RETURN_IF_ERROR(FromCuda(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode,
-                                                                 12000, cudaEnableDefault, &found),
-                                "finding cuTensorMapEncodeTiled"));
+  AISP_RETURN_IF_ERROR(CheckIn(kPart,
+                               cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode,
+                                                                12000, cudaEnableDefault, &found),
+                               "finding cuTensorMapEncodeTiled"));
   gemm.encode_ = reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(encode);
   int device = 0;
   int multiprocessors = 0;
-  AISP_RETURN_IF_ERROR(FromCuda(cudaGetDevice(&device), "no device"));
-  AISP_RETURN_IF_ERROR(
-      FromCuda(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
-               "looking at the device"));
+  AISP_RETURN_IF_ERROR(CheckIn(kPart, cudaGetDevice(&device), "no device"));
+  AISP_RETURN_IF_ERROR(CheckIn(
+      kPart, cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
+      "looking at the device"));
   gemm.multiprocessors_ = multiprocessors;
   gemm.clusters_ = multiprocessors / kGemmCluster;
   for (const GemmKernel& kernel : GemmKernels()) {
@@ -223,11 +223,12 @@ Status Gemm::Launch(const LinearCall& call, int kernel, bool overlap, cudaStream
   const int pairs = splits > 1 ? tiles * splits : std::min(clusters_, tiles);
   const void* const function = splits > 1 ? instance.split[SplitIndex(splits)] : instance.function;
   void* arguments[] = {&weight, &x, &y, &p};
-  return FromCuda(LaunchShaped(function,
-                               {pairs * kGemmCluster, kGemmThreads,
-                                static_cast<size_t>(instance.shared_bytes), overlap},
-                               arguments, stream),
-                  "launching");
+  return CheckIn(kPart,
+                 LaunchShaped(function,
+                              {pairs * kGemmCluster, kGemmThreads,
+                               static_cast<size_t>(instance.shared_bytes), overlap},
+                              arguments, stream),
+                 "launching");
 }
 
 std::string Gemm::Describe(int kernel) const {

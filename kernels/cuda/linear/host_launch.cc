@@ -1,18 +1,17 @@
 #include "kernels/cuda/linear/host_launch.h"
 
 #include <array>
-#include <string>
+#include <string_view>
 #include <utility>
+
+#include "kernels/cuda/cuda_error.h"
 
 namespace aisp::cuda {
 namespace {
 
 constexpr int kTimedRuns = 5;
 
-Status Timed(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return {};
-  return Internal(std::string("timing a launch: ") + what + ": " + cudaGetErrorString(error));
-}
+constexpr std::string_view kPart = "timing a launch";  // in errors
 
 }  // namespace
 
@@ -35,14 +34,16 @@ Result<float> BestTimeUs(cudaStream_t stream, const std::function<Status()>& lau
   std::array<cudaEvent_t, 2> events = {};
   float best_ms = -1.0f;
   const auto run = [&]() -> Status {
-    for (auto& event : events) AISP_RETURN_IF_ERROR(Timed(cudaEventCreate(&event), "event"));
+    for (auto& event : events)
+      AISP_RETURN_IF_ERROR(CheckIn(kPart, cudaEventCreate(&event), "event"));
     for (int i = 0; i <= kTimedRuns; ++i) {
-      AISP_RETURN_IF_ERROR(Timed(cudaEventRecord(events[0], stream), "recording"));
+      AISP_RETURN_IF_ERROR(CheckIn(kPart, cudaEventRecord(events[0], stream), "recording"));
       AISP_RETURN_IF_ERROR(launch());
-      AISP_RETURN_IF_ERROR(Timed(cudaEventRecord(events[1], stream), "recording"));
-      AISP_RETURN_IF_ERROR(Timed(cudaEventSynchronize(events[1]), "running"));
+      AISP_RETURN_IF_ERROR(CheckIn(kPart, cudaEventRecord(events[1], stream), "recording"));
+      AISP_RETURN_IF_ERROR(CheckIn(kPart, cudaEventSynchronize(events[1]), "running"));
       float ms = 0.0f;
-      AISP_RETURN_IF_ERROR(Timed(cudaEventElapsedTime(&ms, events[0], events[1]), "reading"));
+      AISP_RETURN_IF_ERROR(
+          CheckIn(kPart, cudaEventElapsedTime(&ms, events[0], events[1]), "reading"));
       if (i > 0 && (best_ms < 0.0f || ms < best_ms)) best_ms = ms;
     }
     return {};

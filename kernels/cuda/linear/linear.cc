@@ -8,8 +8,10 @@
 #include <algorithm>
 #include <array>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/linear/chain.h"
 #include "kernels/cuda/linear/chain_kernels.h"
 #include "kernels/cuda/linear/host_launch.h"
@@ -41,10 +43,7 @@ constexpr int kMoreThanHalf = 118 << 10;
 
 constexpr size_t Align(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
-Status FromCuda(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return {};
-  return Internal(std::string("linear layer: ") + what + ": " + cudaGetErrorString(error));
-}
+constexpr std::string_view kPart = "linear layer";  // in errors
 
 StreamFormat StreamFormatOf(WeightFormat weight, InputFormat input) {
   const bool fp8 = input == InputFormat::kFp8;
@@ -96,30 +95,32 @@ class LinearKernelsImpl : public LinearKernels {
 
   Status Open() {
     int device = 0;
-    AISP_RETURN_IF_ERROR(FromCuda(cudaGetDevice(&device), "no device"));
+    AISP_RETURN_IF_ERROR(CheckIn(kPart, cudaGetDevice(&device), "no device"));
     int major = 0;
     AISP_RETURN_IF_ERROR(
-        FromCuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
-                 "looking at the device"));
+        CheckIn(kPart, cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+                "looking at the device"));
     if (major != 9) {
       return Unimplemented("the linear kernels are for compute capability 9.0, this device has " +
                            std::to_string(major) + ".x");
     }
-    AISP_RETURN_IF_ERROR(
-        FromCuda(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device),
-                 "looking at the device"));
+    AISP_RETURN_IF_ERROR(CheckIn(
+        kPart, cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device),
+        "looking at the device"));
     AISP_ASSIGN_OR_RETURN(maps_, TensorMaps::Find());
     AISP_ASSIGN_OR_RETURN(chains_, Chains::Create(multiprocessors_, options_.overlap));
     AISP_ASSIGN_OR_RETURN(one_token_, OneToken::Create(multiprocessors_, options_.overlap));
     for (const auto kernels : {Bf16StreamKernels(), Fp8StreamKernels(), Nvfp4StreamKernels()}) {
       for (const StreamKernel& kernel : kernels) {
-        AISP_RETURN_IF_ERROR(FromCuda(
+        AISP_RETURN_IF_ERROR(CheckIn(
+            kPart,
             cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  std::max(kernel.shared_bytes, kMoreThanHalf)),
             "asking for shared memory"));
         // Where two CTAs fit beside each other, the next kernel already sits beside the one that
         // runs.
-        AISP_RETURN_IF_ERROR(FromCuda(
+        AISP_RETURN_IF_ERROR(CheckIn(
+            kPart,
             cudaFuncSetAttribute(kernel.function, cudaFuncAttributePreferredSharedMemoryCarveout,
                                  cudaSharedmemCarveoutMaxShared),
             "asking for shared memory"));
@@ -165,8 +166,8 @@ class LinearKernelsImpl : public LinearKernels {
     AISP_RETURN_IF_ERROR(one_token_.SetRegion(workspace_ + OneTokenAt(), stream));
     static_assert(kChainNoSum == 0xffffffffu);
     // The words behind the parts only count.
-    return FromCuda(
-        cudaMemsetAsync(workspace_ + PartsAt(), 0xff, SharedPartAt() - PartsAt(), stream),
+    return CheckIn(
+        kPart, cudaMemsetAsync(workspace_ + PartsAt(), 0xff, SharedPartAt() - PartsAt(), stream),
         "clearing the workspace");
   }
 
@@ -317,11 +318,12 @@ class LinearKernelsImpl : public LinearKernels {
     const int shared_bytes =
         w.n >= kHeadRows ? std::max(kernel->shared_bytes, kMoreThanHalf) : kernel->shared_bytes;
     void* arguments[] = {&weight, &x, &p};
-    return FromCuda(LaunchShaped(kernel->function,
-                                 {std::min(multiprocessors_, p.units), kernel->threads,
-                                  static_cast<size_t>(shared_bytes), options_.overlap},
-                                 arguments, stream),
-                    "launching");
+    return CheckIn(kPart,
+                   LaunchShaped(kernel->function,
+                                {std::min(multiprocessors_, p.units), kernel->threads,
+                                 static_cast<size_t>(shared_bytes), options_.overlap},
+                                arguments, stream),
+                   "launching");
   }
 
   LinearOptions options_;

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <fstream>
+#include <string>
+#include <string_view>
 
+#include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/linear/host_launch.h"
 #include "kernels/cuda/linear/pack_kernels.h"
 #include "kernels/cuda/linear/quantize.h"
@@ -50,11 +53,7 @@ std::string KeyOf(const LinearCall& call) {
   return TuningProfile::KeyOf(TraitsOf(call), call.input == InputFormat::kFp8);
 }
 
-Status Check(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return {};
-  return Internal(std::string("linear layer of many rows: ") + what + ": " +
-                  cudaGetErrorString(error));
-}
+constexpr std::string_view kPart = "linear layer of many rows";  // in errors
 
 }  // namespace
 
@@ -239,7 +238,7 @@ Status ManyRows::LaunchLt(const LinearCall& call, cudaStream_t stream, LtUse use
           StrideOf(call), stream);
     }
   }
-  return launches ? Check(cudaGetLastError(), "launching") : Status{};
+  return launches ? CheckIn(kPart, cudaGetLastError(), "launching") : Status{};
 }
 
 Status ManyRows::MultiplyLt(const PackedWeight& w, const LtProduct& product, bool expand,

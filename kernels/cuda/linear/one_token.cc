@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/linear/host_launch.h"
 #include "kernels/cuda/linear/nvfp4_layout.h"
 #include "kernels/cuda/linear/one_token_kernels.h"
@@ -20,11 +22,7 @@ constexpr int kMostShared = 174 << 10;
 
 int32_t DivideUp(int64_t a, int64_t b) { return static_cast<int32_t>((a + b - 1) / b); }
 
-Status FromCuda(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return {};
-  return Internal(std::string("linear layers of one token: ") + what + ": " +
-                  cudaGetErrorString(error));
-}
+constexpr std::string_view kPart = "linear layers of one token";  // in errors
 
 std::vector<ChainLink> LinksOf(std::span<const ChainStep> steps) {
   std::vector<ChainLink> links;
@@ -102,11 +100,13 @@ Result<OneToken> OneToken::Create(int multiprocessors, bool overlap) {
        {WeightFormat::kBf16, WeightFormat::kFp8, WeightFormat::kFp8Block, WeightFormat::kNvfp4}) {
     const OneTokenKernel kernel = OneTokenKernelOf(format);
     AISP_RETURN_IF_ERROR(
-        FromCuda(cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      kMostShared),
-                 "asking for shared memory"));
+        CheckIn(kPart,
+                cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     kMostShared),
+                "asking for shared memory"));
     // Another kernel's CTA fits beside each.
-    AISP_RETURN_IF_ERROR(FromCuda(
+    AISP_RETURN_IF_ERROR(CheckIn(
+        kPart,
         cudaFuncSetAttribute(kernel.function, cudaFuncAttributePreferredSharedMemoryCarveout,
                              cudaSharedmemCarveoutMaxShared),
         "asking for shared memory"));
@@ -121,10 +121,11 @@ uint32_t* OneToken::sets() const { return launches() + kLaunchesBytes / sizeof(u
 
 Status OneToken::SetRegion(void* memory, cudaStream_t stream) {
   region_ = static_cast<char*>(memory);
-  AISP_RETURN_IF_ERROR(
-      FromCuda(cudaMemsetAsync(launches(), 0, kLaunchesBytes, stream), "clearing the workspace"));
+  AISP_RETURN_IF_ERROR(CheckIn(kPart, cudaMemsetAsync(launches(), 0, kLaunchesBytes, stream),
+                               "clearing the workspace"));
   static_assert(kTokenEmpty == 0xffffffffu);
-  return FromCuda(cudaMemsetAsync(sets(), 0xff, kSetsBytes, stream), "clearing the workspace");
+  return CheckIn(kPart, cudaMemsetAsync(sets(), 0xff, kSetsBytes, stream),
+                 "clearing the workspace");
 }
 
 Status OneToken::Launch(std::span<const ChainStep> steps, const ChainForm& form,
@@ -151,7 +152,8 @@ Status OneToken::Launch(std::span<const ChainStep> steps, const ChainForm& form,
   const int shared_bytes =
       kernel.fixed_bytes + p.ring * kernel.stage_bytes + p.input_bytes * kernel.warps;
   void* arguments[] = {&p};
-  return FromCuda(
+  return CheckIn(
+      kPart,
       LaunchShaped(kernel.function,
                    {multiprocessors_, kernel.threads, static_cast<size_t>(shared_bytes), overlap_},
                    arguments, stream),

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <string_view>
 
+#include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/linear/linear.h"
 #include "kernels/cuda/linear/nvfp4_layout.h"
 #include "kernels/cuda/linear/pack_kernels.h"
@@ -20,10 +22,7 @@ constexpr int64_t kBlock = 128;  // of FP8 block scales, and of rows that are st
 constexpr size_t Align(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 constexpr int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-Status FromCuda(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return {};
-  return Internal(std::string("packing a weight: ") + what + ": " + cudaGetErrorString(error));
-}
+constexpr std::string_view kPart = "packing a weight";  // in errors
 
 struct Layout {
   int64_t n = 0;
@@ -109,7 +108,7 @@ class Staging {
     if (from == nullptr || bytes == 0) return nullptr;
     cudaPointerAttributes attributes = {};
     AISP_RETURN_IF_ERROR(
-        FromCuda(cudaPointerGetAttributes(&attributes, from), "looking at a pointer"));
+        CheckIn(kPart, cudaPointerGetAttributes(&attributes, from), "looking at a pointer"));
     if (attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged) {
       return from;
     }
@@ -120,15 +119,15 @@ class Staging {
                                " bytes of device memory for a transient copy");
     }
     copies_[used_++].reset(memory);
-    AISP_RETURN_IF_ERROR(
-        FromCuda(cudaMemcpyAsync(memory, from, bytes, cudaMemcpyHostToDevice, stream_), "copying"));
+    AISP_RETURN_IF_ERROR(CheckIn(
+        kPart, cudaMemcpyAsync(memory, from, bytes, cudaMemcpyHostToDevice, stream_), "copying"));
     return memory;
   }
   // The copies go; waits for what uses them. Without copies nothing has to be waited for.
   Status Finish() {
-    AISP_RETURN_IF_ERROR(FromCuda(cudaGetLastError(), "launching"));
+    AISP_RETURN_IF_ERROR(CheckIn(kPart, cudaGetLastError(), "launching"));
     if (used_ == 0) return {};
-    AISP_RETURN_IF_ERROR(FromCuda(cudaStreamSynchronize(stream_), "waiting"));
+    AISP_RETURN_IF_ERROR(CheckIn(kPart, cudaStreamSynchronize(stream_), "waiting"));
     for (auto& copy : copies_) copy.reset();
     used_ = 0;
     return {};
@@ -290,7 +289,7 @@ Result<PackedWeight> PackWeight(const WeightSource& source, void* memory, size_t
   packed.bytes = layout.total();
   // NVFP4's padding, and biases of the parts that have none, are zero.
   AISP_RETURN_IF_ERROR(
-      FromCuda(cudaMemsetAsync(memory, 0, layout.total(), stream), "clearing memory"));
+      CheckIn(kPart, cudaMemsetAsync(memory, 0, layout.total(), stream), "clearing memory"));
 
   int64_t offset = 0;
   for (size_t i = 0; i < source.parts.size(); ++i) {

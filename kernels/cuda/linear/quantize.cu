@@ -1,5 +1,6 @@
 #include <cuda_bf16.h>
 
+#include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/linear/formats.cuh"
 #include "kernels/cuda/linear/ptx.cuh"
 #include "kernels/cuda/linear/quantize.h"
@@ -91,12 +92,6 @@ __global__ void FillNormalKernel(__nv_bfloat16* out, int64_t count, float deviat
   }
 }
 
-Status LastError(const char* what) {
-  const cudaError_t error = cudaGetLastError();
-  if (error == cudaSuccess) return {};
-  return Internal(std::string(what) + ": " + cudaGetErrorString(error));
-}
-
 }  // namespace
 
 Status QuantizeRows(const void* x, void* y, float* scales, int32_t rows, int64_t k,
@@ -128,7 +123,7 @@ Status QuantizeRows(const void* x, void* y, float* scales, int32_t rows, int64_t
   } else {
     cudaLaunchKernelEx(&config, QuantizeRowsKernel<kMostUnits>, from, to, scales, k);
   }
-  return LastError("quantising rows to FP8");
+  return CheckLaunch("quantising rows to FP8");
 }
 
 Status FillNormalBf16(void* out, int64_t count, float deviation, uint64_t seed,
@@ -136,7 +131,7 @@ Status FillNormalBf16(void* out, int64_t count, float deviation, uint64_t seed,
   if (count <= 0) return {};
   FillNormalKernel<<<1024, 256, 0, stream>>>(static_cast<__nv_bfloat16*>(out), count, deviation,
                                              seed);
-  return LastError("filling with random weights");
+  return CheckLaunch("filling with random weights");
 }
 
 }  // namespace aisp::cuda

@@ -56,7 +56,6 @@ constexpr bool FusedTakes(int32_t group, int32_t rows) {
   return group <= kFusedItemRows && (rows == 1 || (tokens > 1 && rows <= 2 * tokens));
 }
 
-inline constexpr int kWeightRowsOfToken = 16;  // finished together
-inline constexpr int kGemmPairRows = 256;      // weight rows of a cluster's tile
+inline constexpr int kGemmPairRows = 256;  // weight rows of a cluster's tile
 
 }  // namespace aisp::cuda

@@ -84,7 +84,7 @@ TEST_F(CpuDeviceTest, MemoryInfoIsPlausible) {
 }
 
 TEST_F(CpuDeviceTest, AnArenaGivesAlignedPartsUntilItIsUsedUp) {
-  Arena arena(std::move(*device_->Allocate(1024, MemoryKind::kDevice)));
+  DeviceArena arena(std::move(*device_->Allocate(1024, MemoryKind::kDevice)));
   const auto a = arena.AllocateTensor(DType::kF32, {3, 5});
   const auto b = arena.AllocateTensor(DType::kBF16, {100});
   ASSERT_TRUE(a.has_value() && b.has_value());

@@ -70,7 +70,7 @@ struct HeadOn {
       EXPECT_TRUE(head->GoOnFrom(outputs, *stream));
     }
     using enum EagleHead::Part;
-    const auto part = features.empty() ? kGoOn : batch.logit_rows.empty() ? kTakeUp : kBegin;
+    const auto part = features.empty() ? kGoOn : batch.logit_rows.empty() ? kCatchUp : kBegin;
     const auto uploaded = head->Upload(batch, pad_to, 0, *stream);
     AISP_CHECK_MSG(uploaded.has_value(), uploaded.error().message);
     const Status enqueued = head->Enqueue(part, *uploaded, {}, *stream);
