@@ -16,13 +16,6 @@ const T* Store(const std::vector<T>& values, Arena* arena) {
   return out;
 }
 
-bool IsTaken(const Level& level, const ReadValue& value) {
-  for (const Part* p = level.parts; p != nullptr; p = p->before) {
-    if (Equal(*p->value, value)) return true;
-  }
-  return false;
-}
-
 std::string_view Stored(const TextChain* chain, Arena* arena) {
   if (chain == nullptr) return {};
   char* stored = arena->New<char>(chain->length);
@@ -231,7 +224,7 @@ bool JsonMachine::Complete(const Level& level, SlotSet slots, const ReadValue* v
     *to = {arena->Copy(next), nullptr, 0};
     return true;
   }
-  if (level.unique && IsTaken(level, *value)) {
+  if (level.unique && Holds(level.taken, *value)) {
     for (size_t s = 0; s < level.num_slots; ++s) {
       if (Array(level.alts[level.slots[s].alt]).unique) slots.Remove(s);
     }
@@ -262,6 +255,7 @@ bool JsonMachine::Complete(const Level& level, SlotSet slots, const ReadValue* v
   ++next.count;
   if (level.keeps_parts || level.kind == Level::Kind::kObject)
     next.parts = arena->Copy(Part{level.parts, Stored(level.name, arena), value});
+  if (level.unique) next.taken = With(level.taken, *value, arena);
   if (level.rivals != nullptr) next.rivals = RivalsAfter(level, *value, arena);
   next.name = nullptr;
   *to = {arena->Copy(next), nullptr, 0};

@@ -96,8 +96,9 @@ struct Level {
   const Slot* slots;  // for the value that is awaited or being read
   uint32_t count;     // members or items read
   const Part* parts;
-  const TextChain* name;  // of the value that is awaited or being read
-  const Rivals* rivals;   // of the array or object itself
+  const ReadValues* taken;  // of `parts`, where the array is unique
+  const TextChain* name;    // of the value that is awaited or being read
+  const Rivals* rivals;     // of the array or object itself
 };
 
 struct ScalarAlt {
@@ -148,7 +149,10 @@ class JsonMachine {
   JsonState Start(Arena* arena);
   // False when `byte` may not follow.
   bool Step(const JsonState& from, uint8_t byte, Arena* arena, JsonState* to) {
-    return StepAny(from, byte, arena, to) && (!to->top->keeps_parts || CanBecomeNew(*to, arena));
+    if (!StepAny(from, byte, arena, to)) return false;
+    // A blank changes nothing.
+    const bool same = to->top == from.top && to->scalar == nullptr && from.scalar == nullptr;
+    return same || !to->top->keeps_parts || CanBecomeNew(*to, arena);
   }
   // The text is a whole valid instance.
   bool IsWhole(const JsonState& state) {
@@ -231,7 +235,10 @@ class JsonMachine {
   bool HasFreshValue(const Level& level, uint16_t base, Arena* arena);
   bool HasFreshName(const JsonState& state, uint16_t base, Arena* arena);
   bool HasFreshString(const JsonState& state, uint16_t base, Arena* arena);
+  // json_unique_numbers.cc
   bool HasFreshNumber(const JsonState& state, uint16_t base, Arena* arena);
+  bool HasFreshNumberAmong(const JsonState& state, const std::string& text,
+                           std::vector<const ReadValue*> values, uint16_t base, Arena* arena);
   // The value being read ends as `value`.
   bool IsFreshWith(const Level& level, const SlotSet& slots, const ReadValue& value, uint16_t base,
                    Arena* arena);

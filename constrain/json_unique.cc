@@ -123,48 +123,6 @@ bool HasMoreTexts(const ScalarAlt& alt, size_t limit, const std::optional<Range>
   return static_cast<size_t>(within) > limit;
 }
 
-bool Takes(const NumberSpec& spec, const std::string& text) {
-  return (spec.IsUnbounded() && !spec.integer) || spec.Accepts(text);
-}
-
-// False only where no spelling of the number (a NormalNumber) begins with `text`: it has other
-// digits in front.
-bool MaySpell(std::string_view text, std::string_view number) {
-  const auto digits_of = [](std::string_view from, std::string* out) {
-    for (const char c : from.substr(0, from.find_first_of("eE"))) {
-      if (c != '-' && c != '.' && (c != '0' || !out->empty())) out->push_back(c);
-    }
-  };
-  if (text.starts_with('-') != number.starts_with('-') && number != "0") return false;
-  std::string begun, whole;
-  digits_of(text, &begun);
-  digits_of(number, &whole);
-  // Zeros may follow the digits of a number.
-  if (begun.size() > whole.size()) whole.resize(begun.size(), '0');
-  return whole.starts_with(begun);
-}
-
-// Whether a number without any limit can become one that is not among `taken`. Only an exponent
-// leaves few numbers.
-bool IsFreeAndNew(const std::string& text, NumberSyntax syntax,
-                  const std::vector<const ReadValue*>& taken) {
-  if (syntax < NumberSyntax::kE) return true;
-  const std::string_view mantissa = std::string_view(text).substr(0, text.find_first_of("eE"));
-  const bool zero = mantissa.find_first_of("123456789") == std::string_view::npos;
-  const auto is_new = [&](const std::string& number) {
-    const std::string normal = NormalNumber(number);
-    return std::none_of(taken.begin(), taken.end(), [&](const ReadValue* value) {
-      return value->kind == ReadValue::Kind::kNumber && value->text == normal;
-    });
-  };
-  if (zero) return is_new("0");
-  if (syntax < NumberSyntax::kExponent || is_new(text)) return true;
-  for (char digit = '0'; digit <= '9' && syntax < NumberSyntax::kExponent3; ++digit) {
-    if (is_new(text + digit)) return true;
-  }
-  return false;
-}
-
 }  // namespace
 
 std::vector<const ReadValue*> JsonMachine::TakenAt(const Level& level, uint16_t base) {
@@ -323,7 +281,7 @@ bool JsonMachine::HasFreshEnd(const Level& level, uint16_t base, Arena* arena) {
 }
 
 bool JsonMachine::HasFreshValue(const Level& level, uint16_t base, Arena* arena) {
-  if (TakenAt(level, base).empty()) return true;
+  if (level.depth == base ? level.parts == nullptr : TakenAt(level, base).empty()) return true;
   Level copy = level;
   copy.at = Level::At::kValue;
   const Level& at = *arena->Copy(copy);
@@ -436,59 +394,6 @@ bool JsonMachine::HasFreshString(const JsonState& state, uint16_t base, Arena* a
   for (const std::string_view text : taken) {
     JsonState next;
     if (ReadsOnTo(state, text, arena, &next) && HasFreshItem(next, base, arena)) return true;
-  }
-  return false;
-}
-
-bool JsonMachine::HasFreshNumber(const JsonState& state, uint16_t base, Arena* arena) {
-  const Level& level = *state.top;
-  const Scalar& scalar = *state.scalar;
-  const std::string text = TextOf(scalar.text);
-  // Mostly the number as it stands is a new one.
-  if (aisp::IsWhole(scalar.syntax)) {
-    const ReadValue& own = *MakeScalar(ReadValue::Kind::kNumber, NormalNumber(text), arena);
-    bool taken = false;
-    for (const Part* p = level.unique ? level.parts : nullptr; p != nullptr; p = p->before)
-      taken = taken || Equal(*p->value, own);
-    if (level.depth > base) {
-      const auto inside = TakenAt(level, base);
-      taken = taken || std::any_of(inside.begin(), inside.end(),
-                                   [&](const ReadValue* value) { return Equal(*value, own); });
-    }
-    if (!taken && std::any_of(scalar.alts, scalar.alts + scalar.num_alts,
-                              [&](const ScalarAlt& a) { return Takes(*a.number, text); }))
-      return true;
-  }
-  std::vector<const ReadValue*> values = TakenAt(level, base);
-  std::erase_if(values, [&](const ReadValue* value) {
-    return value->kind != ReadValue::Kind::kNumber || !MaySpell(text, value->text);
-  });
-  std::vector<Decimal> taken;
-  for (const ReadValue* value : values) {
-    const auto number = Decimal::Parse(value->text);
-    if (number) taken.push_back(*number);
-  }
-  if (taken.empty()) return true;
-  for (size_t i = 0; i < scalar.num_alts; ++i) {
-    const NumberSpec& spec = *scalar.alts[i].number;
-    if (spec.IsUnbounded() && (spec.integer ? scalar.syntax == NumberSyntax::kInteger
-                                            : IsFreeAndNew(text, scalar.syntax, values)))
-      return true;
-    if (spec.IsUnbounded() && !spec.integer) continue;
-    NumberSpec others = spec;
-    others.Exclude(taken);
-    if (others.CanBegin(text)) return true;
-  }
-  for (const ReadValue* value : values) {
-    const auto number = Decimal::Parse(value->text);
-    for (size_t i = 0; number && i < scalar.num_alts; ++i) {
-      NumberSpec one = *scalar.alts[i].number;
-      const bool free = one.IsUnbounded() && !one.integer;
-      one.LimitValues({*number});
-      if ((free || one.CanBegin(text)) &&
-          IsFreshWith(level, scalar.alts[i].slots, *value, base, arena))
-        return true;
-    }
   }
   return false;
 }

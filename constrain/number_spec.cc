@@ -297,6 +297,7 @@ bool NumberSpec::CanBegin(std::string_view text) const {
     return point == std::string_view::npos ||
            (point <= kMaxDoubleDigits && OnlyZeros(text.substr(point + 1)));
   }
+  if (const auto quick = QuickCanBegin(text)) return *quick;
   return PlainCanBegin(text) || (!plain_integer && MantissaCanBegin(text));
 }
 
