@@ -13,6 +13,7 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 
 #include "constrain/arena.h"
 #include "constrain/json_grammar.h"
@@ -160,6 +161,13 @@ class JsonMachine {
     return IsWholeWith(state, &end);
   }
 
+  // Until it is told otherwise: many steps begin at this level, so that what is taken there is
+  // gathered once. The level lives until then; null: none.
+  void Remember(const Level* level) {
+    remembered_ = level;
+    taken_.clear();
+  }
+
   JsonGrammar& grammar() { return g_; }
   Whitespace whitespace() const { return whitespace_; }
 
@@ -234,22 +242,32 @@ class JsonMachine {
   bool HasFreshEnd(const Level& level, uint16_t base, Arena* arena);
   bool HasFreshValue(const Level& level, uint16_t base, Arena* arena);
   bool HasFreshName(const JsonState& state, uint16_t base, Arena* arena);
+  static bool HasManyStrings(const Level& level, const Scalar& scalar, std::string_view text,
+                             Arena* arena);
   bool HasFreshString(const JsonState& state, uint16_t base, Arena* arena);
   // json_unique_numbers.cc
   bool HasFreshNumber(const JsonState& state, uint16_t base, Arena* arena);
-  bool HasFreshNumberAmong(const JsonState& state, const std::string& text,
-                           std::vector<const ReadValue*> values, uint16_t base, Arena* arena);
   // The value being read ends as `value`.
   bool IsFreshWith(const Level& level, const SlotSet& slots, const ReadValue& value, uint16_t base,
                    Arena* arena);
   bool ReadsOnTo(const JsonState& state, std::string_view text, Arena* arena, JsonState* to);
   // What the value that is being read at `level` must not, or may not, become.
-  static std::vector<const ReadValue*> TakenAt(const Level& level, uint16_t base);
+  struct Taken {
+    uint16_t base = 0;
+    std::vector<const ReadValue*> values;
+    std::vector<std::string_view> texts;  // of strings, sorted, each once
+    std::vector<int64_t> wholes;          // numbers of few digits, sorted
+  };
+  static Taken Gather(const Level& level, uint16_t base);
+  // From what is remembered, or gathered into `*own`.
+  const Taken& TakenAt(const Level& level, uint16_t base, Taken* own);
+  bool HasFreshNumberAmong(const JsonState& state, const std::string& text, const Taken& all,
+                           uint16_t base, Arena* arena);
   static std::vector<std::string_view> NamesAhead(const Level& level, uint16_t base);
   static const Rivals* RivalsInside(const Level& level, ReadValue::Kind kind, Arena* arena);
   static const Rivals* RivalsAfter(const Level& level, const ReadValue& value, Arena* arena);
   // Texts that the value or the name being read must not repeat, or that may lead to such a value.
-  static std::vector<std::string_view> TakenTexts(const JsonState& state);
+  std::vector<std::string_view> TakenTexts(const JsonState& state);
 
   const ObjectShape& Object(const ContainerAlt& alt) const {
     return g_.objects[static_cast<size_t>(alt.shape)];
@@ -261,6 +279,8 @@ class JsonMachine {
   JsonGrammar& g_;
   Whitespace whitespace_;
   int tries_ = 0;  // left to CanBecomeNew
+  const Level* remembered_ = nullptr;
+  std::deque<Taken> taken_;  // at that level, by base
 };
 
 std::string TextOf(const TextChain* chain);

@@ -30,6 +30,7 @@ JsonMasks::JsonMasks(JsonMachine* machine, std::shared_ptr<const TokenTrie> trie
 void JsonMasks::Compute(const JsonState& state, Arena* arena, TokenMask* mask) {
   std::fill(mask->words().begin(), mask->words().end(), 0);
   const Arena::Mark mark = arena->mark();
+  machine_.Remember(state.top);
   const Scalar* scalar = state.scalar;
   const bool text = scalar != nullptr && scalar->escape == Scalar::Escape::kNone &&
                     (scalar->kind == Scalar::Kind::kName || scalar->kind == Scalar::Kind::kString);
@@ -38,6 +39,7 @@ void JsonMasks::Compute(const JsonState& state, Arena* arena, TokenMask* mask) {
   } else {
     Walk(state, 0, static_cast<uint32_t>(trie_->nodes().size()), arena, mask);
   }
+  machine_.Remember(nullptr);
   arena->Reset(mark);
 }
 
@@ -100,7 +102,7 @@ void JsonMasks::TextTokens(const JsonState& state, Arena* arena, TokenMask* mask
     }
   }
   if (!scalar.keeps_text) return;
-  for (const std::string_view text : JsonMachine::TakenTexts(state)) {
+  for (const std::string_view text : machine_.TakenTexts(state)) {
     if (text.starts_with(prefix)) Correct(state, text.substr(prefix.size()), arena, mask);
   }
   const bool name = scalar.kind == Scalar::Kind::kName;

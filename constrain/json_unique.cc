@@ -106,6 +106,8 @@ bool HasMoreTexts(const ScalarAlt& alt, size_t limit, const std::optional<Range>
   }
   if (!open) {
     if (IsEndless(alt)) return true;
+    // Analysed, since it is finite.
+    if (shape.max == kNoLimit && shape.min <= alt.length) return automaton.Count(alt.state) > limit;
     const int32_t max = shape.max == kNoLimit ? kNoLimit : shape.max - alt.length;
     return !ListTexts(&automaton, alt.state, shape.min - alt.length, max, limit);
   }
@@ -115,6 +117,10 @@ bool HasMoreTexts(const ScalarAlt& alt, size_t limit, const std::optional<Range>
     return !count || *count > limit;
   }
   const int32_t max = shape.max == kNoLimit ? kNoLimit : shape.max - alt.length;
+  if (max == kNoLimit && shape.min <= alt.length + 1) {
+    const auto count = automaton.CountWithin(alt.state, open->lo, open->hi);
+    return !count || *count > limit;
+  }
   const auto texts = ListTexts(&automaton, alt.state, shape.min - alt.length, max, kManyTexts);
   if (!texts) return true;
   const auto within = std::count_if(texts->begin(), texts->end(), [&](const std::string& text) {
@@ -125,18 +131,33 @@ bool HasMoreTexts(const ScalarAlt& alt, size_t limit, const std::optional<Range>
 
 }  // namespace
 
-std::vector<const ReadValue*> JsonMachine::TakenAt(const Level& level, uint16_t base) {
-  std::vector<const ReadValue*> out;
+JsonMachine::Taken JsonMachine::Gather(const Level& level, uint16_t base) {
+  Taken out;
+  out.base = base;
   if (level.unique) {
-    for (const Part* p = level.parts; p != nullptr; p = p->before) out.push_back(p->value);
+    for (const Part* p = level.parts; p != nullptr; p = p->before) out.values.push_back(p->value);
   }
   const Rivals* set = SetOf(level.rivals, base);
-  if (set == nullptr) return out;
-  const std::string name = TextOf(level.name);
-  for (uint32_t i = 0; i < set->count; ++i) {
-    if (const ReadValue* part = PartAt(*set->values[i], level, name)) out.push_back(part);
+  const std::string name = set == nullptr ? std::string() : TextOf(level.name);
+  for (uint32_t i = 0; set != nullptr && i < set->count; ++i) {
+    if (const ReadValue* part = PartAt(*set->values[i], level, name)) out.values.push_back(part);
   }
+  for (const ReadValue* value : out.values) {
+    if (value->kind == ReadValue::Kind::kString) out.texts.push_back(value->text);
+    if (const auto whole = WholeOf(*value)) out.wholes.push_back(*whole);
+  }
+  std::sort(out.texts.begin(), out.texts.end());
+  out.texts.erase(std::unique(out.texts.begin(), out.texts.end()), out.texts.end());
+  std::sort(out.wholes.begin(), out.wholes.end());
   return out;
+}
+
+const JsonMachine::Taken& JsonMachine::TakenAt(const Level& level, uint16_t base, Taken* own) {
+  if (&level != remembered_) return *own = Gather(level, base);
+  for (const Taken& taken : taken_) {
+    if (taken.base == base) return taken;
+  }
+  return taken_.emplace_back(Gather(level, base));
 }
 
 std::vector<std::string_view> JsonMachine::NamesAhead(const Level& level, uint16_t base) {
@@ -202,9 +223,9 @@ std::vector<std::string_view> JsonMachine::TakenTexts(const JsonState& state) {
     return out;
   }
   const auto add = [&](uint16_t base) {
-    for (const ReadValue* value : TakenAt(level, base)) {
-      if (value->kind == ReadValue::Kind::kString) out.push_back(value->text);
-    }
+    Taken own;
+    const Taken& taken = TakenAt(level, base, &own);
+    out.insert(out.end(), taken.texts.begin(), taken.texts.end());
   };
   for (const Rivals* set = level.rivals; set != nullptr; set = set->outer) add(set->base);
   if (level.unique) add(level.depth);
@@ -281,7 +302,8 @@ bool JsonMachine::HasFreshEnd(const Level& level, uint16_t base, Arena* arena) {
 }
 
 bool JsonMachine::HasFreshValue(const Level& level, uint16_t base, Arena* arena) {
-  if (level.depth == base ? level.parts == nullptr : TakenAt(level, base).empty()) return true;
+  Taken own;
+  if (TakenAt(level, base, &own).values.empty()) return true;
   Level copy = level;
   copy.at = Level::At::kValue;
   const Level& at = *arena->Copy(copy);
@@ -372,18 +394,37 @@ bool JsonMachine::ReadsOnTo(const JsonState& state, std::string_view text, Arena
   return EndText(at, arena, to);
 }
 
+// What is told without a look at each string that was taken: this one is none of them, or more may
+// follow than were.
+bool JsonMachine::HasManyStrings(const Level& level, const Scalar& scalar, std::string_view text,
+                                 Arena* arena) {
+  const ReadValue* own = nullptr;
+  for (size_t i = 0; i < scalar.num_alts; ++i) {
+    const ScalarAlt& alt = scalar.alts[i];
+    const bool limited = alt.string->max != kNoLimit || alt.string->min > alt.length;
+    if (!limited && alt.automaton->Analyse() && alt.automaton->Count(alt.state) > level.count)
+      return true;
+    if (!alt.automaton->Accepts(alt.state) || alt.string->min > alt.length) continue;
+    if (own == nullptr) own = MakeScalar(ReadValue::Kind::kString, text, arena);
+    if (!Holds(level.taken, *own)) return true;
+  }
+  return false;
+}
+
 bool JsonMachine::HasFreshString(const JsonState& state, uint16_t base, Arena* arena) {
   const Scalar& scalar = *state.scalar;
   const std::string prefix = TextOf(scalar.text);
   const auto open = OpenEscape(scalar);
+  if (!open && state.top->depth == base && HasManyStrings(*state.top, scalar, prefix, arena))
+    return true;
+  Taken gathered;
+  const auto& all = TakenAt(*state.top, base, &gathered).texts;
   std::vector<std::string_view> taken;
-  for (const ReadValue* value : TakenAt(*state.top, base)) {
-    if (value->kind == ReadValue::Kind::kString && GoesOn(value->text, prefix, open))
-      taken.push_back(value->text);
+  for (auto at = std::lower_bound(all.begin(), all.end(), prefix);
+       at != all.end() && at->starts_with(prefix); ++at) {
+    if (GoesOn(*at, prefix, open)) taken.push_back(*at);
   }
   if (taken.empty()) return true;
-  std::sort(taken.begin(), taken.end());
-  taken.erase(std::unique(taken.begin(), taken.end()), taken.end());
   for (size_t i = 0; i < scalar.num_alts; ++i) {
     const ScalarAlt& alt = scalar.alts[i];
     const auto own = std::count_if(taken.begin(), taken.end(),

@@ -121,11 +121,11 @@ bool JsonMachine::HasFreshNumber(const JsonState& state, uint16_t base, Arena* a
   const Scalar& scalar = *state.scalar;
   const std::string text = TextOf(scalar.text);
   const bool is_item = level.depth == base;
-  const auto inside = is_item ? std::vector<const ReadValue*>() : TakenAt(level, base);
+  Taken own;
+  const Taken* inside = is_item ? nullptr : &TakenAt(level, base, &own);
   const auto is_new = [&](int64_t number) {
     if (is_item) return !HoldsWhole(level.taken, number);
-    return std::none_of(inside.begin(), inside.end(),
-                        [&](const ReadValue* value) { return WholeOf(*value) == number; });
+    return !std::binary_search(inside->wholes.begin(), inside->wholes.end(), number);
   };
   bool told = true;
   for (size_t i = 0; i < scalar.num_alts; ++i) {
@@ -137,14 +137,15 @@ bool JsonMachine::HasFreshNumber(const JsonState& state, uint16_t base, Arena* a
   const auto wants_new = [&](const Slot& slot) { return Array(level.alts[slot.alt]).unique; };
   if (told && is_item && std::all_of(level.slots, level.slots + level.num_slots, wants_new))
     return false;
-  return HasFreshNumberAmong(state, text, is_item ? TakenAt(level, base) : inside, base, arena);
+  if (is_item) inside = &TakenAt(level, base, &own);
+  return HasFreshNumberAmong(state, text, *inside, base, arena);
 }
 
 bool JsonMachine::HasFreshNumberAmong(const JsonState& state, const std::string& text,
-                                      std::vector<const ReadValue*> values, uint16_t base,
-                                      Arena* arena) {
+                                      const Taken& all, uint16_t base, Arena* arena) {
   const Level& level = *state.top;
   const Scalar& scalar = *state.scalar;
+  std::vector<const ReadValue*> values = all.values;
   // Mostly the number as it stands is a new one.
   if (aisp::IsWhole(scalar.syntax)) {
     const ReadValue& own = *MakeScalar(ReadValue::Kind::kNumber, NormalNumber(text), arena);
