@@ -11,6 +11,7 @@
 // arena. A machine is stateless but for the grammar's automata; one thread at a time.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -21,24 +22,59 @@
 
 namespace aisp {
 
-inline constexpr size_t kMaxSlots = 256;
+inline constexpr size_t kMaxSlots = 2048;
 
-// A set of slots.
-struct SlotSet {
-  std::array<uint64_t, kMaxSlots / 64> words = {};
-  void Add(size_t i) { words[i / 64] |= uint64_t{1} << (i % 64); }
-  void Remove(size_t i) { words[i / 64] &= ~(uint64_t{1} << (i % 64)); }
-  bool Has(size_t i) const { return (words[i / 64] >> (i % 64) & 1) != 0; }
-  void Join(const SlotSet& other) {
-    for (size_t i = 0; i < words.size(); ++i) words[i] |= other.words[i];
+// A set of slots. Mostly there are few: those beyond the first word stand in an Arena, never to be
+// changed, so that sets are copied as they are.
+class SlotSet {
+ public:
+  void Add(size_t i, Arena* arena) {
+    if (i < kBits) {
+      first_ |= Bit(i);
+    } else {
+      Own(arena)->words[i / kBits - 1] |= Bit(i);
+    }
+  }
+  void Remove(size_t i, Arena* arena) {
+    if (i < kBits) {
+      first_ &= ~Bit(i);
+    } else if (Has(i)) {
+      Own(arena)->words[i / kBits - 1] &= ~Bit(i);
+    }
+  }
+  bool Has(size_t i) const {
+    if (i < kBits) return (first_ & Bit(i)) != 0;
+    return more_ != nullptr && (more_->words[i / kBits - 1] & Bit(i)) != 0;
+  }
+  void Join(const SlotSet& other, Arena* arena) {
+    first_ |= other.first_;
+    if (other.more_ == nullptr || other.more_ == more_) return;
+    if (more_ == nullptr) {
+      more_ = other.more_;
+      return;
+    }
+    More* own = Own(arena);
+    for (size_t w = 0; w < own->words.size(); ++w) own->words[w] |= other.more_->words[w];
   }
   bool Empty() const {
-    for (const uint64_t w : words) {
-      if (w != 0) return false;
-    }
-    return true;
+    return first_ == 0 && (more_ == nullptr || std::all_of(more_->words.begin(), more_->words.end(),
+                                                           [](uint64_t w) { return w == 0; }));
   }
-  friend bool operator==(const SlotSet&, const SlotSet&) = default;
+
+ private:
+  static constexpr size_t kBits = 64;
+  struct More {
+    std::array<uint64_t, kMaxSlots / kBits - 1> words;
+  };
+  static uint64_t Bit(size_t i) { return uint64_t{1} << (i % kBits); }
+  More* Own(Arena* arena) {
+    More* own = arena->Copy(more_ == nullptr ? More{} : *more_);
+    more_ = own;
+    return own;
+  }
+
+  uint64_t first_ = 0;
+  const More* more_ = nullptr;
 };
 
 // Text read so far, last byte first.
@@ -189,7 +225,7 @@ class JsonMachine {
   bool Open(const Level& level, bool object, Arena* arena, JsonState* to);
   bool StartString(const Level& level, Arena* arena, JsonState* to);
   bool StartNumber(const Level& level, uint8_t byte, Arena* arena, JsonState* to);
-  std::vector<ScalarAlt> NumbersOf(const Level& level) const;
+  std::vector<ScalarAlt> NumbersOf(const Level& level, Arena* arena) const;
   bool StartWord(const Level& level, uint8_t byte, Arena* arena, JsonState* to);
   bool StartName(const Level& level, Arena* arena, JsonState* to);
   bool NextItem(const Level& level, Level* out, Arena* arena);

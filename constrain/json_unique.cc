@@ -312,7 +312,7 @@ bool JsonMachine::HasFreshValue(const Level& level, uint16_t base, Arena* arena)
   for (const bool object : {true, false}) {
     if (Open(at, object, arena, &next) && HasFreshItem(next, base, arena)) return true;
   }
-  const std::vector<ScalarAlt> numbers = NumbersOf(at);
+  const std::vector<ScalarAlt> numbers = NumbersOf(at, arena);
   if (!numbers.empty()) {
     Scalar scalar = {};
     scalar.kind = Scalar::Kind::kNumber;

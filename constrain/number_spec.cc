@@ -111,6 +111,12 @@ bool NumberSpec::IsUnbounded() const {
          !values && excluded.empty();
 }
 
+bool NumberSpec::IsList() const {
+  NumberSpec others = {};
+  others.values = values;
+  return values.has_value() && others == *this;
+}
+
 bool NumberSpec::Contains(const Decimal& value) const {
   if ((integer && !value.IsInteger()) || (not_integer && value.IsInteger())) return false;
   if (low) {

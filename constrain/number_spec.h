@@ -37,6 +37,7 @@ struct NumberSpec {
   void KeepMembers();
 
   bool IsUnbounded() const;  // every number, or every integer
+  bool IsList() const;       // these values, however they are written
   bool Contains(const Decimal& value) const;
   // False only if the set is empty.
   bool NotEmpty() const;

@@ -203,6 +203,7 @@ ExprId SchemaTranslator::Values(const SchemaPlace& place) {
       atom.language = l_.Literals(std::move(texts));
       ways.push_back(e_.And({e_.Type(Bit(JsonType::kString)), e_.MakeAtom(std::move(atom))}));
     }
+    std::sort(numbers.number.values->begin(), numbers.number.values->end());
     if (!numbers.number.values->empty()) {
       ways.push_back(e_.And({e_.Type(Bit(JsonType::kNumber)), e_.MakeAtom(std::move(numbers))}));
     }
