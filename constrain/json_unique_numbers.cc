@@ -19,6 +19,7 @@ bool MaySpell(std::string_view text, std::string_view number) {
       if (c != '-' && c != '.' && (c != '0' || !out->empty())) out->push_back(c);
     }
   };
+  if (text.empty()) return true;
   if (text.starts_with('-') != number.starts_with('-') && number != "0") return false;
   std::string begun, whole;
   digits_of(text, &begun);
