@@ -248,6 +248,12 @@ void PrintRefusals(const Outcome& outcome) {
   if (!outcome.error.empty()) fmt::print("error: {}\n", outcome.error);
   for (const Refusal& r : outcome.refusals)
     fmt::print("{} at '{}': {}\n", r.keyword, r.pointer, r.reason);
+  if (outcome.refusals.empty()) return;
+  fmt::print(
+      stderr,
+      "A request with this schema is refused with 400. Take these keywords out, or leave them "
+      "out where they cannot be enforced: --relax KEYWORD here, \"strict\": false or "
+      "x-aisp-lax: 1 in a request.\n");
 }
 
 void PrintText(const Outcome& outcome, const Options& options,
