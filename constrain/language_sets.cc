@@ -115,6 +115,7 @@ std::optional<std::vector<std::string>> Languages::FewTexts(TermId t, size_t lim
   std::vector<std::u32string> texts;
   if (!AddTexts(t, limit, 0, &texts)) return std::nullopt;
   std::vector<std::string> out;
+  out.reserve(texts.size());
   for (const std::u32string& text : texts) out.push_back(ToUtf8(text));
   return out;
 }

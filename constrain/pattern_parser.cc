@@ -149,7 +149,7 @@ class Parser {
   }
 
   // As a set is meant under the flag i.
-  CharSet Cased(CharSet set) const { return fold_ ? FoldCase(set) : set; }
+  CharSet Cased(const CharSet& set) const { return fold_ ? FoldCase(set) : set; }
 
   Status Choice(PatternNode* out, int depth) {
     if (depth > kMaxDepth) return Bad("groups nest too deep");
@@ -468,7 +468,7 @@ class Parser {
           set = CharSet::Of({{*low, *high}});
         }
       }
-      all = all.Union(Cased(std::move(set)));
+      all = all.Union(Cased(set));
     }
     *out = negated ? all.Complement() : all;
     return {};
