@@ -112,6 +112,7 @@ class Tokens {
     Tokens out;
     if (folder.empty()) {
       std::vector<std::string> bytes;
+      bytes.reserve(256);
       for (int b = 0; b < 256; ++b) bytes.emplace_back(1, static_cast<char>(b));
       out.trie_ = std::make_shared<const TokenTrie>(bytes);
       WarmUp(out.trie_);
@@ -248,6 +249,12 @@ void PrintRefusals(const Outcome& outcome) {
   if (!outcome.error.empty()) fmt::print("error: {}\n", outcome.error);
   for (const Refusal& r : outcome.refusals)
     fmt::print("{} at '{}': {}\n", r.keyword, r.pointer, r.reason);
+  if (outcome.refusals.empty()) return;
+  fmt::print(
+      stderr,
+      "A request with this schema is refused with 400. Take these keywords out, or leave them "
+      "out where they cannot be enforced: --relax KEYWORD here, \"strict\": false or "
+      "x-aisp-lax: 1 in a request.\n");
 }
 
 void PrintText(const Outcome& outcome, const Options& options,
@@ -289,6 +296,7 @@ int RunCases(const Options& options, const Tokens& tokens) {
       return ReportFailure("--cases: a line without schema and instances");
     }
     std::vector<std::string> texts;
+    texts.reserve(instances->items.size());
     for (const Json& text : instances->items) texts.push_back(text.text);
     const Outcome outcome = Run(WriteJson(*schema), texts, tokens, options);
     fmt::print("{}\n", Dump(ToJson(outcome)));
@@ -330,7 +338,7 @@ Result<Options> Parse(const std::vector<std::string>& args) {
       if (name == "--sample") out.samples = number;
       if (name == "--seed") out.seed = static_cast<uint32_t>(number);
     } else {
-      return InvalidArgument("unknown flag or value: " + name + " " + value);
+      return InvalidArgument(fmt::format("unknown flag or value: {} {}", name, value));
     }
   }
   if (out.schema.empty() == out.cases.empty())

@@ -16,13 +16,6 @@ const T* Store(const std::vector<T>& values, Arena* arena) {
   return out;
 }
 
-bool IsTaken(const Level& level, const ReadValue& value) {
-  for (const Part* p = level.parts; p != nullptr; p = p->before) {
-    if (Equal(*p->value, value)) return true;
-  }
-  return false;
-}
-
 std::string_view Stored(const TextChain* chain, Arena* arena) {
   if (chain == nullptr) return {};
   char* stored = arena->New<char>(chain->length);
@@ -175,7 +168,7 @@ bool JsonMachine::CloseContainer(const Level& level, Arena* arena, JsonState* to
         enough = enough && alt.counts[r] >= shape.rules[r].min;
       if (!enough) continue;
     }
-    survivors.Join(alt.slots);
+    survivors.Join(alt.slots, arena);
     any = true;
   }
   if (!any) return false;
@@ -231,9 +224,9 @@ bool JsonMachine::Complete(const Level& level, SlotSet slots, const ReadValue* v
     *to = {arena->Copy(next), nullptr, 0};
     return true;
   }
-  if (level.unique && IsTaken(level, *value)) {
+  if (level.unique && Holds(level.taken, *value)) {
     for (size_t s = 0; s < level.num_slots; ++s) {
-      if (Array(level.alts[level.slots[s].alt]).unique) slots.Remove(s);
+      if (Array(level.alts[level.slots[s].alt]).unique) slots.Remove(s, arena);
     }
     if (slots.Empty()) return false;
   }
@@ -250,7 +243,7 @@ bool JsonMachine::Complete(const Level& level, SlotSet slots, const ReadValue* v
              std::equal(alt.seen, alt.seen + Words(Object(alt)), other.seen);
     });
     if (same != alts.end()) {
-      same->slots.Join(alt.slots);
+      same->slots.Join(alt.slots, arena);
     } else {
       alts.push_back(alt);
     }
@@ -262,6 +255,7 @@ bool JsonMachine::Complete(const Level& level, SlotSet slots, const ReadValue* v
   ++next.count;
   if (level.keeps_parts || level.kind == Level::Kind::kObject)
     next.parts = arena->Copy(Part{level.parts, Stored(level.name, arena), value});
+  if (level.unique) next.taken = With(level.taken, *value, arena);
   if (level.rivals != nullptr) next.rivals = RivalsAfter(level, *value, arena);
   next.name = nullptr;
   *to = {arena->Copy(next), nullptr, 0};
@@ -305,7 +299,7 @@ bool JsonMachine::Open(const Level& level, bool object, Arena* arena, JsonState*
         alts.push_back(alt);
         same = alts.end() - 1;
       }
-      same->slots.Add(s);
+      same->slots.Add(s, arena);
     }
   }
   if (alts.empty()) return false;
@@ -391,7 +385,7 @@ bool JsonMachine::StartString(const Level& level, Arena* arena, JsonState* to) {
         alts.push_back(alt);
         same = alts.end() - 1;
       }
-      same->slots.Add(s);
+      same->slots.Add(s, arena);
     }
   }
   if (alts.empty()) return false;
@@ -401,7 +395,7 @@ bool JsonMachine::StartString(const Level& level, Arena* arena, JsonState* to) {
   return true;
 }
 
-std::vector<ScalarAlt> JsonMachine::NumbersOf(const Level& level) const {
+std::vector<ScalarAlt> JsonMachine::NumbersOf(const Level& level, Arena* arena) const {
   std::vector<ScalarAlt> alts;
   for (size_t s = 0; s < level.num_slots; ++s) {
     for (const NumberSpec& spec : g_.types[static_cast<size_t>(level.slots[s].type)].numbers) {
@@ -414,14 +408,14 @@ std::vector<ScalarAlt> JsonMachine::NumbersOf(const Level& level) const {
         alts.push_back(alt);
         same = alts.end() - 1;
       }
-      same->slots.Add(s);
+      same->slots.Add(s, arena);
     }
   }
   return alts;
 }
 
 bool JsonMachine::StartNumber(const Level& level, uint8_t byte, Arena* arena, JsonState* to) {
-  const std::vector<ScalarAlt> alts = NumbersOf(level);
+  const std::vector<ScalarAlt> alts = NumbersOf(level, arena);
   if (alts.empty()) return false;
   Scalar scalar = {};
   scalar.kind = Scalar::Kind::kNumber;
@@ -439,7 +433,7 @@ bool JsonMachine::StartWord(const Level& level, uint8_t byte, Arena* arena, Json
     const Slot& slot = level.slots[s];
     const JsonTypeShapes& type = g_.types[static_cast<size_t>(slot.type)];
     const bool fits = word == 2 ? type.null : (type.bools & (word == 0 ? 2u : 1u)) != 0;
-    if (fits) alt.slots.Add(s);
+    if (fits) alt.slots.Add(s, arena);
   }
   if (alt.slots.Empty()) return false;
   Scalar scalar = {};

@@ -11,8 +11,10 @@
 // arena. A machine is stateless but for the grammar's automata; one thread at a time.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <deque>
 
 #include "constrain/arena.h"
 #include "constrain/json_grammar.h"
@@ -20,24 +22,59 @@
 
 namespace aisp {
 
-inline constexpr size_t kMaxSlots = 256;
+inline constexpr size_t kMaxSlots = 2048;
 
-// A set of slots.
-struct SlotSet {
-  std::array<uint64_t, kMaxSlots / 64> words = {};
-  void Add(size_t i) { words[i / 64] |= uint64_t{1} << (i % 64); }
-  void Remove(size_t i) { words[i / 64] &= ~(uint64_t{1} << (i % 64)); }
-  bool Has(size_t i) const { return (words[i / 64] >> (i % 64) & 1) != 0; }
-  void Join(const SlotSet& other) {
-    for (size_t i = 0; i < words.size(); ++i) words[i] |= other.words[i];
+// A set of slots. Mostly there are few: those beyond the first word stand in an Arena, never to be
+// changed, so that sets are copied as they are.
+class SlotSet {
+ public:
+  void Add(size_t i, Arena* arena) {
+    if (i < kBits) {
+      first_ |= Bit(i);
+    } else {
+      Own(arena)->words[i / kBits - 1] |= Bit(i);
+    }
+  }
+  void Remove(size_t i, Arena* arena) {
+    if (i < kBits) {
+      first_ &= ~Bit(i);
+    } else if (Has(i)) {
+      Own(arena)->words[i / kBits - 1] &= ~Bit(i);
+    }
+  }
+  bool Has(size_t i) const {
+    if (i < kBits) return (first_ & Bit(i)) != 0;
+    return more_ != nullptr && (more_->words[i / kBits - 1] & Bit(i)) != 0;
+  }
+  void Join(const SlotSet& other, Arena* arena) {
+    first_ |= other.first_;
+    if (other.more_ == nullptr || other.more_ == more_) return;
+    if (more_ == nullptr) {
+      more_ = other.more_;
+      return;
+    }
+    More* own = Own(arena);
+    for (size_t w = 0; w < own->words.size(); ++w) own->words[w] |= other.more_->words[w];
   }
   bool Empty() const {
-    for (const uint64_t w : words) {
-      if (w != 0) return false;
-    }
-    return true;
+    return first_ == 0 && (more_ == nullptr || std::all_of(more_->words.begin(), more_->words.end(),
+                                                           [](uint64_t w) { return w == 0; }));
   }
-  friend bool operator==(const SlotSet&, const SlotSet&) = default;
+
+ private:
+  static constexpr size_t kBits = 64;
+  struct More {
+    std::array<uint64_t, kMaxSlots / kBits - 1> words;
+  };
+  static uint64_t Bit(size_t i) { return uint64_t{1} << (i % kBits); }
+  More* Own(Arena* arena) {
+    More* own = arena->Copy(more_ == nullptr ? More{} : *more_);
+    more_ = own;
+    return own;
+  }
+
+  uint64_t first_ = 0;
+  const More* more_ = nullptr;
 };
 
 // Text read so far, last byte first.
@@ -96,8 +133,9 @@ struct Level {
   const Slot* slots;  // for the value that is awaited or being read
   uint32_t count;     // members or items read
   const Part* parts;
-  const TextChain* name;  // of the value that is awaited or being read
-  const Rivals* rivals;   // of the array or object itself
+  const ReadValues* taken;  // of `parts`, where the array is unique
+  const TextChain* name;    // of the value that is awaited or being read
+  const Rivals* rivals;     // of the array or object itself
 };
 
 struct ScalarAlt {
@@ -148,12 +186,22 @@ class JsonMachine {
   JsonState Start(Arena* arena);
   // False when `byte` may not follow.
   bool Step(const JsonState& from, uint8_t byte, Arena* arena, JsonState* to) {
-    return StepAny(from, byte, arena, to) && (!to->top->keeps_parts || CanBecomeNew(*to, arena));
+    if (!StepAny(from, byte, arena, to)) return false;
+    // A blank changes nothing.
+    const bool same = to->top == from.top && to->scalar == nullptr && from.scalar == nullptr;
+    return same || !to->top->keeps_parts || CanBecomeNew(*to, arena);
   }
   // The text is a whole valid instance.
   bool IsWhole(const JsonState& state) {
     JsonState end;
     return IsWholeWith(state, &end);
+  }
+
+  // Until it is told otherwise: many steps begin at this level, so that what is taken there is
+  // gathered once. The level lives until then; null: none.
+  void Remember(const Level* level) {
+    remembered_ = level;
+    taken_.clear();
   }
 
   JsonGrammar& grammar() { return g_; }
@@ -177,7 +225,7 @@ class JsonMachine {
   bool Open(const Level& level, bool object, Arena* arena, JsonState* to);
   bool StartString(const Level& level, Arena* arena, JsonState* to);
   bool StartNumber(const Level& level, uint8_t byte, Arena* arena, JsonState* to);
-  std::vector<ScalarAlt> NumbersOf(const Level& level) const;
+  std::vector<ScalarAlt> NumbersOf(const Level& level, Arena* arena) const;
   bool StartWord(const Level& level, uint8_t byte, Arena* arena, JsonState* to);
   bool StartName(const Level& level, Arena* arena, JsonState* to);
   bool NextItem(const Level& level, Level* out, Arena* arena);
@@ -230,19 +278,32 @@ class JsonMachine {
   bool HasFreshEnd(const Level& level, uint16_t base, Arena* arena);
   bool HasFreshValue(const Level& level, uint16_t base, Arena* arena);
   bool HasFreshName(const JsonState& state, uint16_t base, Arena* arena);
+  static bool HasManyStrings(const Level& level, const Scalar& scalar, std::string_view text,
+                             Arena* arena);
   bool HasFreshString(const JsonState& state, uint16_t base, Arena* arena);
+  // json_unique_numbers.cc
   bool HasFreshNumber(const JsonState& state, uint16_t base, Arena* arena);
   // The value being read ends as `value`.
   bool IsFreshWith(const Level& level, const SlotSet& slots, const ReadValue& value, uint16_t base,
                    Arena* arena);
   bool ReadsOnTo(const JsonState& state, std::string_view text, Arena* arena, JsonState* to);
   // What the value that is being read at `level` must not, or may not, become.
-  static std::vector<const ReadValue*> TakenAt(const Level& level, uint16_t base);
+  struct Taken {
+    uint16_t base = 0;
+    std::vector<const ReadValue*> values;
+    std::vector<std::string_view> texts;  // of strings, sorted, each once
+    std::vector<int64_t> wholes;          // numbers of few digits, sorted
+  };
+  static Taken Gather(const Level& level, uint16_t base);
+  // From what is remembered, or gathered into `*own`.
+  const Taken& TakenAt(const Level& level, uint16_t base, Taken* own);
+  bool HasFreshNumberAmong(const JsonState& state, const std::string& text, const Taken& all,
+                           uint16_t base, Arena* arena);
   static std::vector<std::string_view> NamesAhead(const Level& level, uint16_t base);
   static const Rivals* RivalsInside(const Level& level, ReadValue::Kind kind, Arena* arena);
   static const Rivals* RivalsAfter(const Level& level, const ReadValue& value, Arena* arena);
   // Texts that the value or the name being read must not repeat, or that may lead to such a value.
-  static std::vector<std::string_view> TakenTexts(const JsonState& state);
+  std::vector<std::string_view> TakenTexts(const JsonState& state);
 
   const ObjectShape& Object(const ContainerAlt& alt) const {
     return g_.objects[static_cast<size_t>(alt.shape)];
@@ -254,6 +315,8 @@ class JsonMachine {
   JsonGrammar& g_;
   Whitespace whitespace_;
   int tries_ = 0;  // left to CanBecomeNew
+  const Level* remembered_ = nullptr;
+  std::deque<Taken> taken_;  // at that level, by base
 };
 
 std::string TextOf(const TextChain* chain);

@@ -298,7 +298,8 @@ bool JsonMachine::EndText(const JsonState& from, Arena* arena, JsonState* to) {
   SlotSet slots;
   for (size_t i = 0; i < from.scalar->num_alts; ++i) {
     const ScalarAlt& alt = from.scalar->alts[i];
-    if (alt.automaton->Accepts(alt.state) && alt.length >= alt.string->min) slots.Join(alt.slots);
+    if (alt.automaton->Accepts(alt.state) && alt.length >= alt.string->min)
+      slots.Join(alt.slots, arena);
   }
   if (slots.Empty()) return false;
   const ReadValue* value =
@@ -434,7 +435,7 @@ bool JsonMachine::EndNumber(const JsonState& from, Arena* arena, JsonState* to) 
     const NumberSpec& spec = *scalar.alts[i].number;
     const bool free = spec.IsUnbounded() && !spec.integer;
     if (!free && text.empty()) text = TextOf(scalar.text);
-    if (free || spec.Accepts(text)) slots.Join(scalar.alts[i].slots);
+    if (free || spec.Accepts(text)) slots.Join(scalar.alts[i].slots, arena);
   }
   if (slots.Empty()) return false;
   const ReadValue* value = nullptr;

@@ -30,6 +30,7 @@ JsonMasks::JsonMasks(JsonMachine* machine, std::shared_ptr<const TokenTrie> trie
 void JsonMasks::Compute(const JsonState& state, Arena* arena, TokenMask* mask) {
   std::fill(mask->words().begin(), mask->words().end(), 0);
   const Arena::Mark mark = arena->mark();
+  machine_.Remember(state.top);
   const Scalar* scalar = state.scalar;
   const bool text = scalar != nullptr && scalar->escape == Scalar::Escape::kNone &&
                     (scalar->kind == Scalar::Kind::kName || scalar->kind == Scalar::Kind::kString);
@@ -38,6 +39,7 @@ void JsonMasks::Compute(const JsonState& state, Arena* arena, TokenMask* mask) {
   } else {
     Walk(state, 0, static_cast<uint32_t>(trie_->nodes().size()), arena, mask);
   }
+  machine_.Remember(nullptr);
   arena->Reset(mark);
 }
 
@@ -100,15 +102,11 @@ void JsonMasks::TextTokens(const JsonState& state, Arena* arena, TokenMask* mask
     }
   }
   if (!scalar.keeps_text) return;
-  for (const std::string_view text : JsonMachine::TakenTexts(state)) {
+  for (const std::string_view text : machine_.TakenTexts(state)) {
     if (text.starts_with(prefix)) Correct(state, text.substr(prefix.size()), arena, mask);
   }
   const bool name = scalar.kind == Scalar::Kind::kName;
-  for (size_t i = 0; i < scalar.num_alts && name; ++i) {
-    // Names of a shape once, at its first alternative.
-    if (i > 0 && scalar.alts[i].alt == scalar.alts[i - 1].alt) continue;
-    KnownNames(state, scalar.alts[i], prefix, arena, mask);
-  }
+  if (name) KnownNames(state, prefix, arena, mask);
   for (const SpelledToken& open : trie_->Spelled(256)) Ask(state, open.token, arena, mask);
   // Behind a comma the text itself matters: it may not come again.
   const auto beyond = name             ? trie_->BeyondNames()
@@ -136,28 +134,39 @@ void JsonMasks::CorrectSpelled(const JsonState& state, std::string_view rest, Ar
   }
 }
 
-void JsonMasks::KnownNames(const JsonState& state, const ScalarAlt& alt, const std::string& prefix,
-                           Arena* arena, TokenMask* mask) {
-  const ObjectShape& shape = machine_.Object(state.top->alts[alt.alt]);
-  const auto begin = shape.names.begin(), end = shape.names.end();
-  const auto lo =
-      std::partition_point(begin, end, [&](const NameSlot& n) { return n.text < prefix; });
-  const auto hi =
-      std::partition_point(lo, end, [&](const NameSlot& n) { return n.text.starts_with(prefix); });
-  NameTokens(shape, static_cast<int32_t>(lo - begin), static_cast<int32_t>(hi - begin),
-             prefix.size(), -1, state, arena, mask);
-  for (auto name = lo; name != hi; ++name) {
-    CorrectSpelled(state, std::string_view(name->text).substr(prefix.size()), arena, mask);
+void JsonMasks::KnownNames(const JsonState& state, const std::string& prefix, Arena* arena,
+                           TokenMask* mask) {
+  const Scalar& scalar = *state.scalar;
+  std::vector<std::string_view> names;
+  std::vector<int32_t> shapes;
+  for (size_t i = 0; i < scalar.num_alts; ++i) {
+    // Those of an alternative stand side by side.
+    if (i > 0 && scalar.alts[i].alt == scalar.alts[i - 1].alt) continue;
+    shapes.push_back(state.top->alts[scalar.alts[i].alt].shape);
   }
+  std::sort(shapes.begin(), shapes.end());
+  shapes.erase(std::unique(shapes.begin(), shapes.end()), shapes.end());
+  for (const int32_t index : shapes) {
+    const auto& own = machine_.grammar().objects[static_cast<size_t>(index)].names;
+    auto at = std::partition_point(own.begin(), own.end(),
+                                   [&](const NameSlot& n) { return n.text < prefix; });
+    for (; at != own.end() && at->text.starts_with(prefix); ++at) names.push_back(at->text);
+  }
+  if (shapes.size() > 1) {
+    std::sort(names.begin(), names.end());
+    names.erase(std::unique(names.begin(), names.end()), names.end());
+  }
+  NameTokens(names, 0, names.size(), prefix.size(), -1, state, arena, mask);
+  for (const std::string_view name : names)
+    CorrectSpelled(state, name.substr(prefix.size()), arena, mask);
 }
 
-void JsonMasks::NameTokens(const ObjectShape& shape, int32_t lo, int32_t hi, size_t depth,
-                           int32_t node, const JsonState& at, Arena* arena, TokenMask* mask) {
+void JsonMasks::NameTokens(const std::vector<std::string_view>& names, size_t lo, size_t hi,
+                           size_t depth, int32_t node, const JsonState& at, Arena* arena,
+                           TokenMask* mask) {
   if (lo >= hi) return;
   const auto nodes = trie_->nodes();
-  auto text = [&](int32_t n) -> const std::string& {
-    return shape.names[static_cast<size_t>(n)].text;
-  };
+  const auto text = [&](size_t n) { return names[n]; };
   if (text(lo).size() == depth) {
     const int32_t quote = trie_->Child(node, '"');
     if (quote >= 0) {
@@ -174,7 +183,7 @@ void JsonMasks::NameTokens(const ObjectShape& shape, int32_t lo, int32_t hi, siz
   }
   while (lo < hi) {
     const auto byte = static_cast<uint8_t>(text(lo)[depth]);
-    int32_t next = lo + 1;
+    size_t next = lo + 1;
     while (next < hi && static_cast<uint8_t>(text(next)[depth]) == byte) ++next;
     const int32_t child =
         byte >= 0x20 && byte != '"' && byte != '\\' ? trie_->Child(node, byte) : -1;
@@ -182,7 +191,7 @@ void JsonMasks::NameTokens(const ObjectShape& shape, int32_t lo, int32_t hi, siz
     JsonState after;
     if (child >= 0 && machine_.Step(at, byte, arena, &after)) {
       trie_->SetTokens(nodes[static_cast<size_t>(child)], mask);
-      NameTokens(shape, lo, next, depth + 1, child, after, arena, mask);
+      NameTokens(names, lo, next, depth + 1, child, after, arena, mask);
     } else if (child >= 0) {
       trie_->ClearBelow(child, mask);
     }

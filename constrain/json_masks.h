@@ -44,13 +44,13 @@ class JsonMasks {
                        int32_t sure, Arena* arena, TokenMask* mask);
   void LimitedTokens(const JsonState& state, const ScalarAlt& alt, const Limits& limits,
                      Arena* arena, TokenMask* mask);
-  // Names of `shape` in [lo, hi), which agree up to `depth`: walks them and the trie together from
+  // Sorted names in [lo, hi), which agree up to `depth`: walks them and the trie together from
   // `node`, where the machine is in `at`. What is found at their closing quotes replaces what the
   // mask had there.
-  void NameTokens(const ObjectShape& shape, int32_t lo, int32_t hi, size_t depth, int32_t node,
-                  const JsonState& at, Arena* arena, TokenMask* mask);
-  void KnownNames(const JsonState& state, const ScalarAlt& alt, const std::string& prefix,
-                  Arena* arena, TokenMask* mask);
+  void NameTokens(const std::vector<std::string_view>& names, size_t lo, size_t hi, size_t depth,
+                  int32_t node, const JsonState& at, Arena* arena, TokenMask* mask);
+  // The names that all alternatives know: once each.
+  void KnownNames(const JsonState& state, const std::string& prefix, Arena* arena, TokenMask* mask);
   // The tokens that spell `rest`, which is used up or has rules of its own, or a part of it: looked
   // at one by one.
   void Correct(const JsonState& state, std::string_view rest, Arena* arena, TokenMask* mask);

@@ -106,6 +106,8 @@ bool HasMoreTexts(const ScalarAlt& alt, size_t limit, const std::optional<Range>
   }
   if (!open) {
     if (IsEndless(alt)) return true;
+    // Analysed, since it is finite.
+    if (shape.max == kNoLimit && shape.min <= alt.length) return automaton.Count(alt.state) > limit;
     const int32_t max = shape.max == kNoLimit ? kNoLimit : shape.max - alt.length;
     return !ListTexts(&automaton, alt.state, shape.min - alt.length, max, limit);
   }
@@ -115,6 +117,10 @@ bool HasMoreTexts(const ScalarAlt& alt, size_t limit, const std::optional<Range>
     return !count || *count > limit;
   }
   const int32_t max = shape.max == kNoLimit ? kNoLimit : shape.max - alt.length;
+  if (max == kNoLimit && shape.min <= alt.length + 1) {
+    const auto count = automaton.CountWithin(alt.state, open->lo, open->hi);
+    return !count || *count > limit;
+  }
   const auto texts = ListTexts(&automaton, alt.state, shape.min - alt.length, max, kManyTexts);
   if (!texts) return true;
   const auto within = std::count_if(texts->begin(), texts->end(), [&](const std::string& text) {
@@ -123,62 +129,35 @@ bool HasMoreTexts(const ScalarAlt& alt, size_t limit, const std::optional<Range>
   return static_cast<size_t>(within) > limit;
 }
 
-bool Takes(const NumberSpec& spec, const std::string& text) {
-  return (spec.IsUnbounded() && !spec.integer) || spec.Accepts(text);
-}
-
-// False only where no spelling of the number (a NormalNumber) begins with `text`: it has other
-// digits in front.
-bool MaySpell(std::string_view text, std::string_view number) {
-  const auto digits_of = [](std::string_view from, std::string* out) {
-    for (const char c : from.substr(0, from.find_first_of("eE"))) {
-      if (c != '-' && c != '.' && (c != '0' || !out->empty())) out->push_back(c);
-    }
-  };
-  if (text.starts_with('-') != number.starts_with('-') && number != "0") return false;
-  std::string begun, whole;
-  digits_of(text, &begun);
-  digits_of(number, &whole);
-  // Zeros may follow the digits of a number.
-  if (begun.size() > whole.size()) whole.resize(begun.size(), '0');
-  return whole.starts_with(begun);
-}
-
-// Whether a number without any limit can become one that is not among `taken`. Only an exponent
-// leaves few numbers.
-bool IsFreeAndNew(const std::string& text, NumberSyntax syntax,
-                  const std::vector<const ReadValue*>& taken) {
-  if (syntax < NumberSyntax::kE) return true;
-  const std::string_view mantissa = std::string_view(text).substr(0, text.find_first_of("eE"));
-  const bool zero = mantissa.find_first_of("123456789") == std::string_view::npos;
-  const auto is_new = [&](const std::string& number) {
-    const std::string normal = NormalNumber(number);
-    return std::none_of(taken.begin(), taken.end(), [&](const ReadValue* value) {
-      return value->kind == ReadValue::Kind::kNumber && value->text == normal;
-    });
-  };
-  if (zero) return is_new("0");
-  if (syntax < NumberSyntax::kExponent || is_new(text)) return true;
-  for (char digit = '0'; digit <= '9' && syntax < NumberSyntax::kExponent3; ++digit) {
-    if (is_new(text + digit)) return true;
-  }
-  return false;
-}
-
 }  // namespace
 
-std::vector<const ReadValue*> JsonMachine::TakenAt(const Level& level, uint16_t base) {
-  std::vector<const ReadValue*> out;
+JsonMachine::Taken JsonMachine::Gather(const Level& level, uint16_t base) {
+  Taken out;
+  out.base = base;
   if (level.unique) {
-    for (const Part* p = level.parts; p != nullptr; p = p->before) out.push_back(p->value);
+    for (const Part* p = level.parts; p != nullptr; p = p->before) out.values.push_back(p->value);
   }
   const Rivals* set = SetOf(level.rivals, base);
-  if (set == nullptr) return out;
-  const std::string name = TextOf(level.name);
-  for (uint32_t i = 0; i < set->count; ++i) {
-    if (const ReadValue* part = PartAt(*set->values[i], level, name)) out.push_back(part);
+  const std::string name = set == nullptr ? std::string() : TextOf(level.name);
+  for (uint32_t i = 0; set != nullptr && i < set->count; ++i) {
+    if (const ReadValue* part = PartAt(*set->values[i], level, name)) out.values.push_back(part);
   }
+  for (const ReadValue* value : out.values) {
+    if (value->kind == ReadValue::Kind::kString) out.texts.push_back(value->text);
+    if (const auto whole = WholeOf(*value)) out.wholes.push_back(*whole);
+  }
+  std::sort(out.texts.begin(), out.texts.end());
+  out.texts.erase(std::unique(out.texts.begin(), out.texts.end()), out.texts.end());
+  std::sort(out.wholes.begin(), out.wholes.end());
   return out;
+}
+
+const JsonMachine::Taken& JsonMachine::TakenAt(const Level& level, uint16_t base, Taken* own) {
+  if (&level != remembered_) return *own = Gather(level, base);
+  for (const Taken& taken : taken_) {
+    if (taken.base == base) return taken;
+  }
+  return taken_.emplace_back(Gather(level, base));
 }
 
 std::vector<std::string_view> JsonMachine::NamesAhead(const Level& level, uint16_t base) {
@@ -244,9 +223,9 @@ std::vector<std::string_view> JsonMachine::TakenTexts(const JsonState& state) {
     return out;
   }
   const auto add = [&](uint16_t base) {
-    for (const ReadValue* value : TakenAt(level, base)) {
-      if (value->kind == ReadValue::Kind::kString) out.push_back(value->text);
-    }
+    Taken own;
+    const Taken& taken = TakenAt(level, base, &own);
+    out.insert(out.end(), taken.texts.begin(), taken.texts.end());
   };
   for (const Rivals* set = level.rivals; set != nullptr; set = set->outer) add(set->base);
   if (level.unique) add(level.depth);
@@ -323,7 +302,8 @@ bool JsonMachine::HasFreshEnd(const Level& level, uint16_t base, Arena* arena) {
 }
 
 bool JsonMachine::HasFreshValue(const Level& level, uint16_t base, Arena* arena) {
-  if (TakenAt(level, base).empty()) return true;
+  Taken own;
+  if (TakenAt(level, base, &own).values.empty()) return true;
   Level copy = level;
   copy.at = Level::At::kValue;
   const Level& at = *arena->Copy(copy);
@@ -332,7 +312,7 @@ bool JsonMachine::HasFreshValue(const Level& level, uint16_t base, Arena* arena)
   for (const bool object : {true, false}) {
     if (Open(at, object, arena, &next) && HasFreshItem(next, base, arena)) return true;
   }
-  const std::vector<ScalarAlt> numbers = NumbersOf(at);
+  const std::vector<ScalarAlt> numbers = NumbersOf(at, arena);
   if (!numbers.empty()) {
     Scalar scalar = {};
     scalar.kind = Scalar::Kind::kNumber;
@@ -414,18 +394,37 @@ bool JsonMachine::ReadsOnTo(const JsonState& state, std::string_view text, Arena
   return EndText(at, arena, to);
 }
 
+// What is told without a look at each string that was taken: this one is none of them, or more may
+// follow than were.
+bool JsonMachine::HasManyStrings(const Level& level, const Scalar& scalar, std::string_view text,
+                                 Arena* arena) {
+  const ReadValue* own = nullptr;
+  for (size_t i = 0; i < scalar.num_alts; ++i) {
+    const ScalarAlt& alt = scalar.alts[i];
+    const bool limited = alt.string->max != kNoLimit || alt.string->min > alt.length;
+    if (!limited && alt.automaton->Analyse() && alt.automaton->Count(alt.state) > level.count)
+      return true;
+    if (!alt.automaton->Accepts(alt.state) || alt.string->min > alt.length) continue;
+    if (own == nullptr) own = MakeScalar(ReadValue::Kind::kString, text, arena);
+    if (!Holds(level.taken, *own)) return true;
+  }
+  return false;
+}
+
 bool JsonMachine::HasFreshString(const JsonState& state, uint16_t base, Arena* arena) {
   const Scalar& scalar = *state.scalar;
   const std::string prefix = TextOf(scalar.text);
   const auto open = OpenEscape(scalar);
+  if (!open && state.top->depth == base && HasManyStrings(*state.top, scalar, prefix, arena))
+    return true;
+  Taken gathered;
+  const auto& all = TakenAt(*state.top, base, &gathered).texts;
   std::vector<std::string_view> taken;
-  for (const ReadValue* value : TakenAt(*state.top, base)) {
-    if (value->kind == ReadValue::Kind::kString && GoesOn(value->text, prefix, open))
-      taken.push_back(value->text);
+  for (auto at = std::lower_bound(all.begin(), all.end(), prefix);
+       at != all.end() && at->starts_with(prefix); ++at) {
+    if (GoesOn(*at, prefix, open)) taken.push_back(*at);
   }
   if (taken.empty()) return true;
-  std::sort(taken.begin(), taken.end());
-  taken.erase(std::unique(taken.begin(), taken.end()), taken.end());
   for (size_t i = 0; i < scalar.num_alts; ++i) {
     const ScalarAlt& alt = scalar.alts[i];
     const auto own = std::count_if(taken.begin(), taken.end(),
@@ -436,59 +435,6 @@ bool JsonMachine::HasFreshString(const JsonState& state, uint16_t base, Arena* a
   for (const std::string_view text : taken) {
     JsonState next;
     if (ReadsOnTo(state, text, arena, &next) && HasFreshItem(next, base, arena)) return true;
-  }
-  return false;
-}
-
-bool JsonMachine::HasFreshNumber(const JsonState& state, uint16_t base, Arena* arena) {
-  const Level& level = *state.top;
-  const Scalar& scalar = *state.scalar;
-  const std::string text = TextOf(scalar.text);
-  // Mostly the number as it stands is a new one.
-  if (aisp::IsWhole(scalar.syntax)) {
-    const ReadValue& own = *MakeScalar(ReadValue::Kind::kNumber, NormalNumber(text), arena);
-    bool taken = false;
-    for (const Part* p = level.unique ? level.parts : nullptr; p != nullptr; p = p->before)
-      taken = taken || Equal(*p->value, own);
-    if (level.depth > base) {
-      const auto inside = TakenAt(level, base);
-      taken = taken || std::any_of(inside.begin(), inside.end(),
-                                   [&](const ReadValue* value) { return Equal(*value, own); });
-    }
-    if (!taken && std::any_of(scalar.alts, scalar.alts + scalar.num_alts,
-                              [&](const ScalarAlt& a) { return Takes(*a.number, text); }))
-      return true;
-  }
-  std::vector<const ReadValue*> values = TakenAt(level, base);
-  std::erase_if(values, [&](const ReadValue* value) {
-    return value->kind != ReadValue::Kind::kNumber || !MaySpell(text, value->text);
-  });
-  std::vector<Decimal> taken;
-  for (const ReadValue* value : values) {
-    const auto number = Decimal::Parse(value->text);
-    if (number) taken.push_back(*number);
-  }
-  if (taken.empty()) return true;
-  for (size_t i = 0; i < scalar.num_alts; ++i) {
-    const NumberSpec& spec = *scalar.alts[i].number;
-    if (spec.IsUnbounded() && (spec.integer ? scalar.syntax == NumberSyntax::kInteger
-                                            : IsFreeAndNew(text, scalar.syntax, values)))
-      return true;
-    if (spec.IsUnbounded() && !spec.integer) continue;
-    NumberSpec others = spec;
-    others.Exclude(taken);
-    if (others.CanBegin(text)) return true;
-  }
-  for (const ReadValue* value : values) {
-    const auto number = Decimal::Parse(value->text);
-    for (size_t i = 0; number && i < scalar.num_alts; ++i) {
-      NumberSpec one = *scalar.alts[i].number;
-      const bool free = one.IsUnbounded() && !one.integer;
-      one.LimitValues({*number});
-      if ((free || one.CanBegin(text)) &&
-          IsFreshWith(level, scalar.alts[i].slots, *value, base, arena))
-        return true;
-    }
   }
   return false;
 }

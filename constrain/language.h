@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -52,6 +53,8 @@ class Languages {
   // cheap).
   TermId Literal(std::string_view text);
   TermId Literals(std::vector<std::u32string> texts);
+  // All texts of `t`, where it is built of few literals alone.
+  std::optional<std::vector<std::string>> FewTexts(TermId t, size_t limit) const;
   // What is left of a name of the format `hostname`.
   TermId Hostname(const HostnamePlace& at);
   // Every text of `min` to `max` code points.
@@ -109,6 +112,7 @@ class Languages {
   // A repetition as it stands beside any text, which takes what comes more often than it must:
   // without this, `[a-z]{1,2048}` found anywhere is an automaton of millions of steps.
   TermId LeastTimes(TermId repeat);
+  bool AddTexts(TermId t, size_t limit, int depth, std::vector<std::u32string>* out) const;
   void Grow();
   TermId Make(Op op, const std::vector<TermId>& parts);
   // Parts of a union that are one thing repeated, and then the same, become one where their numbers

@@ -1,5 +1,6 @@
 // The sets of code points of Languages, and the terms that are read by a rule instead of by sets.
 #include "constrain/language.h"
+#include "text/utf8.h"
 
 namespace aisp {
 namespace {
@@ -67,6 +68,56 @@ bool Languages::CollectSets(TermId t, std::vector<CharSet>* out) const {
     }
   }
   return hostname;
+}
+
+// False: more than `limit`, or what is no literal.
+bool Languages::AddTexts(TermId t, size_t limit, int depth,
+                         std::vector<std::u32string>* out) const {
+  constexpr int kMaxDepth = 1000;
+  const Term& term = terms_[static_cast<size_t>(t)];
+  if (depth > kMaxDepth || out->size() > limit) return false;
+  switch (term.op) {
+    case Op::kNothing:
+      return true;
+    case Op::kEmptyText:
+      out->emplace_back();
+      return true;
+    case Op::kSet: {
+      const CharSet& set = sets_[static_cast<size_t>(term.a)];
+      if (set.Size() > limit) return false;
+      for (const auto& [lo, hi] : set.ranges()) {
+        for (uint32_t c = lo; c <= hi; ++c) out->emplace_back(1, static_cast<char32_t>(c));
+      }
+      return out->size() <= limit;
+    }
+    case Op::kConcat: {
+      std::vector<std::u32string> heads, tails;
+      if (!AddTexts(term.a, limit, depth + 1, &heads) ||
+          !AddTexts(term.b, limit, depth + 1, &tails) ||
+          out->size() + heads.size() * tails.size() > limit)
+        return false;
+      for (const std::u32string& head : heads) {
+        for (const std::u32string& tail : tails) out->push_back(head + tail);
+      }
+      return true;
+    }
+    case Op::kUnion:
+      for (const TermId part : term.parts) {
+        if (!AddTexts(part, limit, depth + 1, out)) return false;
+      }
+      return out->size() <= limit;
+    default:
+      return false;
+  }
+}
+
+std::optional<std::vector<std::string>> Languages::FewTexts(TermId t, size_t limit) const {
+  std::vector<std::u32string> texts;
+  if (!AddTexts(t, limit, 0, &texts)) return std::nullopt;
+  std::vector<std::string> out;
+  out.reserve(texts.size());
+  for (const std::u32string& text : texts) out.push_back(ToUtf8(text));
+  return out;
 }
 
 }  // namespace aisp

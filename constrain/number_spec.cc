@@ -111,6 +111,12 @@ bool NumberSpec::IsUnbounded() const {
          !values && excluded.empty();
 }
 
+bool NumberSpec::IsList() const {
+  NumberSpec others = {};
+  others.values = values;
+  return values.has_value() && others == *this;
+}
+
 bool NumberSpec::Contains(const Decimal& value) const {
   if ((integer && !value.IsInteger()) || (not_integer && value.IsInteger())) return false;
   if (low) {
@@ -297,6 +303,7 @@ bool NumberSpec::CanBegin(std::string_view text) const {
     return point == std::string_view::npos ||
            (point <= kMaxDoubleDigits && OnlyZeros(text.substr(point + 1)));
   }
+  if (const auto quick = QuickCanBegin(text)) return *quick;
   return PlainCanBegin(text) || (!plain_integer && MantissaCanBegin(text));
 }
 

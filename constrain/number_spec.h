@@ -37,6 +37,7 @@ struct NumberSpec {
   void KeepMembers();
 
   bool IsUnbounded() const;  // every number, or every integer
+  bool IsList() const;       // these values, however they are written
   bool Contains(const Decimal& value) const;
   // False only if the set is empty.
   bool NotEmpty() const;
@@ -48,6 +49,16 @@ struct NumberSpec {
   // `text`: a proper beginning of a JSON number ("" included). Whether some member is spelled with
   // this beginning.
   bool CanBegin(std::string_view text) const;
+  // The same where it takes no exact decimals to tell: whole numbers of few digits under bounds,
+  // and pieces of the line. Absent elsewhere.
+  std::optional<bool> QuickCanBegin(std::string_view text) const;
+  // Whole numbers of one range, all of them below 10^16, which are written plainly: bounds (absent:
+  // none) and what they are multiples of.
+  struct WholeRange {
+    std::optional<int64_t> low, high;
+    int64_t step = 1;
+  };
+  std::optional<WholeRange> AsWholeRange() const;
   // Whether `text`, a whole JSON number, is spelled as allowed and a member.
   bool Accepts(std::string_view text) const;
 
@@ -56,6 +67,7 @@ struct NumberSpec {
  private:
   struct Interval;
   bool Meets(const Interval& interval) const;
+  std::optional<bool> QuickPiece(std::string_view text) const;
   bool PlainCanBegin(std::string_view text) const;
   bool ExponentCanBegin(std::string_view text, size_t e) const;
   bool MantissaCanBegin(std::string_view text) const;

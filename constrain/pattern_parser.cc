@@ -2,8 +2,10 @@
 
 #include <array>
 #include <optional>
+#include <utility>
 
 #include "common/strings.h"
+#include "constrain/fold_case.h"
 #include "constrain/pattern.h"
 #include "text/unicode.h"
 #include "text/utf8.h"
@@ -82,6 +84,7 @@ class Parser {
 
   Result<PatternNode> Parse() {
     PatternNode out;
+    AISP_RETURN_IF_ERROR(LeadingFlags());
     AISP_RETURN_IF_ERROR(Choice(&out, 0));
     if (at_ < text_.size()) return Bad("an unmatched ')'");
     return out;
@@ -109,6 +112,44 @@ class Parser {
     at_ += word.size();
     return true;
   }
+
+  // `(?i)` at the very beginning is no ECMA-262, but nothing else there either, and usual.
+  Status LeadingFlags() {
+    const size_t end = text_.find(U')');
+    if (!std::u32string_view(text_).starts_with(U"(?") || end == std::u32string::npos ||
+        text_.find_first_not_of(U"ismuxaLU-", 2) != end)
+      return {};
+    at_ = 2;
+    AISP_RETURN_IF_ERROR(Flags());
+    ++at_;
+    return {};
+  }
+
+  // Of a group (ECMA-262 2025, 22.2.1), up to its `:` or end: i and s, or without them.
+  Status Flags() {
+    bool on = true;
+    for (; Peek() != U':' && Peek() != U')'; ++at_) {
+      switch (Peek()) {
+        case U'-':
+          on = false;
+          break;
+        case U'i':
+          fold_ = on;
+          break;
+        case U's':
+          dot_all_ = on;
+          break;
+        case U'u':
+          break;  // patterns are of code points anyway
+        default:
+          return No("a group with flags other than i and s");
+      }
+    }
+    return {};
+  }
+
+  // As a set is meant under the flag i.
+  CharSet Cased(const CharSet& set) const { return fold_ ? FoldCase(set) : set; }
 
   Status Choice(PatternNode* out, int depth) {
     if (depth > kMaxDepth) return Bad("groups nest too deep");
@@ -203,7 +244,7 @@ class Parser {
         out->kind = PatternNode::Kind::kEnd;
         return {};
       case U'.':
-        out->set = LineEnds().Complement();
+        out->set = dot_all_ ? CharSet::Any() : LineEnds().Complement();
         return {};
       case U'(':
         return Group(out, depth);
@@ -217,12 +258,20 @@ class Parser {
         --at_;
         return Bad("nothing to repeat");
       default:
-        out->set = CharSet::One(c);
+        out->set = Cased(CharSet::One(c));
         return {};
     }
   }
 
   Status Group(PatternNode* out, int depth) {
+    const bool fold = fold_, dot_all = dot_all_;
+    const Status status = GroupBody(out, depth);
+    fold_ = fold;
+    dot_all_ = dot_all;
+    return status;
+  }
+
+  Status GroupBody(PatternNode* out, int depth) {
     if (Peek() == U'?') {
       ++at_;
       if (Take(U'=') || Peek() == U'!') {
@@ -237,7 +286,8 @@ class Parser {
         while (!End() && Peek() != U'>') ++at_;
         if (!Take(U'>')) return Bad("a group's name without its end");
       } else if (!Take(U':')) {
-        return No("a group with flags");
+        AISP_RETURN_IF_ERROR(Flags());
+        if (!Take(U':')) return No("a group of flags that is not at the beginning");
       }
     }
     AISP_RETURN_IF_ERROR(Choice(out, depth + 1));
@@ -259,6 +309,12 @@ class Parser {
       out->negated = c == U'B';
       return {};
     }
+    // Errors in ECMA-262 with its flag u, so they mean what they mean elsewhere: the text's ends.
+    if (c == U'A' || c == U'Z' || c == U'z') {
+      ++at_;
+      out->kind = c == U'A' ? PatternNode::Kind::kBegin : PatternNode::Kind::kEnd;
+      return {};
+    }
     if ((c >= U'1' && c <= U'9') || c == U'k') return No("a back-reference");
     return EscapedSet(&out->set);
   }
@@ -274,7 +330,8 @@ class Parser {
         return {};
       case U'w':
       case U'W':
-        *out = c == U'w' ? WordCharacters() : WordCharacters().Complement();
+        *out = Cased(WordCharacters());
+        if (c == U'W') *out = out->Complement();
         return {};
       case U's':
       case U'S':
@@ -287,12 +344,13 @@ class Parser {
         break;
     }
     AISP_ASSIGN_OR_RETURN(const char32_t one, EscapedCharacter(c));
-    *out = CharSet::One(one);
+    *out = Cased(CharSet::One(one));
     return {};
   }
 
   Status UnicodeProperty(bool negated, CharSet* out) {
     if (!Take(U'{')) return No("\\p without braces");
+    if (fold_) return No("\\p under the flag i");
     std::string name;
     while (!End() && Peek() != U'}') {
       if (Peek() > 127) return Bad("not a property");
@@ -381,7 +439,10 @@ class Parser {
     } else if (Take(U'b')) {
       *single = U'\b';
     } else {
-      AISP_RETURN_IF_ERROR(EscapedSet(set));
+      const bool fold = std::exchange(fold_, false);
+      const Status status = EscapedSet(set);
+      fold_ = fold;
+      AISP_RETURN_IF_ERROR(status);
       if (set->Size() == 1) *single = set->ranges()[0].first;
       return {};
     }
@@ -407,7 +468,7 @@ class Parser {
           set = CharSet::Of({{*low, *high}});
         }
       }
-      all = all.Union(set);
+      all = all.Union(Cased(set));
     }
     *out = negated ? all.Complement() : all;
     return {};
@@ -415,6 +476,7 @@ class Parser {
 
   std::u32string text_;
   size_t at_ = 0;
+  bool fold_ = false, dot_all_ = false;  // flags i and s
 };
 
 }  // namespace

@@ -12,7 +12,83 @@ uint64_t Mix(uint64_t seed, uint64_t value) {
 
 uint64_t HashOf(std::string_view text) { return std::hash<std::string_view>()(text); }
 
+// A NormalNumber as a whole number of at most 17 digits: numbers are looked up by that.
+std::optional<int64_t> WholeOf(std::string_view normal) {
+  constexpr size_t kMaxDigits = 17;
+  const size_t e = normal.find('e');
+  if (e == std::string_view::npos) return 0;
+  const bool negative = normal[0] == '-';
+  int64_t value = 0;
+  size_t digits = 0, zeros = 0;
+  for (const char c : normal.substr(negative, e - negative)) {
+    if (++digits > kMaxDigits) return std::nullopt;
+    value = value * 10 + (c - '0');
+  }
+  for (const char c : normal.substr(e + 1)) {
+    if (c == '-' || zeros > kMaxDigits) return std::nullopt;
+    zeros = zeros * 10 + static_cast<size_t>(c - '0');
+  }
+  if (digits + zeros > kMaxDigits) return std::nullopt;
+  for (; zeros > 0; --zeros) value *= 10;
+  return negative ? -value : value;
+}
+
+uint64_t HashOfWhole(int64_t number) {
+  return Mix(static_cast<uint64_t>(ReadValue::Kind::kNumber), static_cast<uint64_t>(number));
+}
+
+uint64_t HashOf(ReadValue::Kind kind, std::string_view text) {
+  if (kind == ReadValue::Kind::kNumber) {
+    if (const auto whole = WholeOf(text)) return HashOfWhole(*whole);
+  }
+  return Mix(static_cast<uint64_t>(kind), HashOf(text));
+}
+
+// The upper bits of a hash are the mixed ones: they choose the way down.
+constexpr int kBranchBits = 3;
+size_t BranchOf(uint64_t bits) { return bits >> (64 - kBranchBits); }
+
+// The node at which a value of this hash stands that `is_it` knows.
+template <typename IsIt>
+bool HoldsOne(const ReadValues* at, uint64_t hash, const IsIt& is_it) {
+  for (uint64_t bits = hash; at != nullptr; bits <<= kBranchBits) {
+    if (at->value->hash == hash && is_it(*at->value)) return true;
+    at = at->below[BranchOf(bits)];
+  }
+  return false;
+}
+
+const ReadValues* Add(const ReadValues* at, const ReadValue& value, uint64_t bits, Arena* arena) {
+  ReadValues node = {};
+  node.value = &value;
+  if (at != nullptr) {
+    node = *at;
+    const size_t branch = BranchOf(bits);
+    node.below[branch] = Add(node.below[branch], value, bits << kBranchBits, arena);
+  }
+  return arena->Copy(node);
+}
+
 }  // namespace
+
+const ReadValues* With(const ReadValues* values, const ReadValue& value, Arena* arena) {
+  if (value.kind == ReadValue::Kind::kUnknown) return values;  // equals none
+  return Holds(values, value) ? values : Add(values, value, value.hash, arena);
+}
+
+bool Holds(const ReadValues* values, const ReadValue& value) {
+  return HoldsOne(values, value.hash, [&](const ReadValue& own) { return Equal(own, value); });
+}
+
+bool HoldsWhole(const ReadValues* values, int64_t number) {
+  return HoldsOne(values, HashOfWhole(number), [&](const ReadValue& own) {
+    return own.kind == ReadValue::Kind::kNumber && WholeOf(own.text) == number;
+  });
+}
+
+std::optional<int64_t> WholeOf(const ReadValue& value) {
+  return value.kind == ReadValue::Kind::kNumber ? WholeOf(value.text) : std::nullopt;
+}
 
 bool Equal(const ReadValue& a, const ReadValue& b) {
   if (a.kind != b.kind || a.hash != b.hash || a.count != b.count ||
@@ -59,8 +135,7 @@ std::string NormalNumber(std::string_view number) {
 const ReadValue* MakeScalar(ReadValue::Kind kind, std::string_view text, Arena* arena) {
   char* stored = arena->New<char>(std::max<size_t>(text.size(), 1));
   std::copy(text.begin(), text.end(), stored);
-  return arena->Copy(ReadValue{
-      kind, 0, Mix(static_cast<uint64_t>(kind), HashOf(text)), {stored, text.size()}, nullptr});
+  return arena->Copy(ReadValue{kind, 0, HashOf(kind, text), {stored, text.size()}, nullptr});
 }
 
 const ReadValue* MakeContainer(ReadValue::Kind kind, std::vector<ReadMember> members,

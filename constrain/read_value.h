@@ -2,7 +2,9 @@
 // data in an Arena; pure functions: any thread.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,12 +29,27 @@ struct ReadValue {
   const ReadMember* members;  // objects: sorted by name; arrays: in order
 };
 
+// Values that were read, by hash: a tree that shares what it had before a value came, so that to go
+// back is to take the old root. In an Arena.
+struct ReadValues {
+  const ReadValue* value;
+  std::array<const ReadValues*, 8> below;  // by the next bits of the hash
+};
+
+// The values and this one.
+const ReadValues* With(const ReadValues* values, const ReadValue& value, Arena* arena);
+bool Holds(const ReadValues* values, const ReadValue& value);
+bool HoldsWhole(const ReadValues* values, int64_t number);
+
 // Equal as JSON Schema compares: 1.0 is 1, members stand in no order. An unknown value equals none.
 bool Equal(const ReadValue& a, const ReadValue& b);
 
 // A JSON number such that equal numbers have equal texts: sign, digits without zeros at their ends,
 // power of ten.
 std::string NormalNumber(std::string_view number);
+
+// The whole number that a value is, where it has few digits.
+std::optional<int64_t> WholeOf(const ReadValue& value);
 
 const ReadValue* MakeScalar(ReadValue::Kind kind, std::string_view text, Arena* arena);
 // Sorts the members of an object. Their names stay where they are.

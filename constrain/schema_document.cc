@@ -236,7 +236,9 @@ Status SchemaDocument::Index(const Json& json, const std::string& base, const st
       const Json* anchor = json.Find(name);
       if (anchor == nullptr || !anchor->IsString()) continue;
       anchors_.try_emplace(place.base + "#" + anchor->text, &json);
-      if (name[1] == 'd') ++dynamic_anchors_[anchor->text];
+      if (name[1] != 'd') continue;
+      dynamic_anchors_[place.base].try_emplace(anchor->text, &json);
+      many_dynamic_anchors_ = many_dynamic_anchors_ || ++dynamic_counts_[anchor->text] > 1;
     }
     const Json* recursive = json.Find("$recursiveAnchor");
     recursive_anchor_ = recursive_anchor_ || (recursive != nullptr && recursive->boolean);
@@ -300,17 +302,21 @@ Result<const SchemaPlace*> SchemaDocument::Resolve(const SchemaPlace& from,
   return &places_.at(target);
 }
 
+void SchemaDocument::Enter(const SchemaPlace& place, DynamicScope* scope) const {
+  const auto own = dynamic_anchors_.find(place.base);
+  if (own != dynamic_anchors_.end()) scope->insert(own->second.begin(), own->second.end());
+}
+
 Result<const SchemaPlace*> SchemaDocument::ResolveDynamic(const SchemaPlace& from,
-                                                          const std::string& reference) {
+                                                          const std::string& reference,
+                                                          const DynamicScope& scope) {
   AISP_ASSIGN_OR_RETURN(const SchemaPlace* target, Resolve(from, reference));
   const Json* anchor = target->json->IsObject() ? target->json->Find("$dynamicAnchor") : nullptr;
   const size_t hash = reference.find('#');
   const bool dynamic =
       anchor != nullptr && hash != std::string::npos && anchor->text == reference.substr(hash + 1);
-  if (dynamic && dynamic_anchors_[anchor->text] > 1) {
-    return Unimplemented("more than one $dynamicAnchor '" + anchor->text + "'");
-  }
-  return target;
+  const auto first = dynamic ? scope.find(anchor->text) : scope.end();
+  return first == scope.end() ? target : &places_.at(first->second);
 }
 
 }  // namespace aisp

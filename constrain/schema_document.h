@@ -32,8 +32,15 @@ class SchemaDocument {
   const SchemaPlace& Child(const SchemaPlace& parent, const Json& child, const std::string& path);
   // NOT_FOUND when it is not in this document.
   Result<const SchemaPlace*> Resolve(const SchemaPlace& from, const std::string& reference);
-  // The same for $dynamicRef, when the dynamic scope cannot matter; else UNIMPLEMENTED.
-  Result<const SchemaPlace*> ResolveDynamic(const SchemaPlace& from, const std::string& reference);
+  // What each name of $dynamicAnchor means to $dynamicRef: the first one met on the way there.
+  using DynamicScope = std::map<std::string, const Json*>;
+  // Adds the anchors of the resource that a place is in.
+  void Enter(const SchemaPlace& place, DynamicScope* scope) const;
+  // The same as Resolve for $dynamicRef.
+  Result<const SchemaPlace*> ResolveDynamic(const SchemaPlace& from, const std::string& reference,
+                                            const DynamicScope& scope);
+  // False: names mean the same on every way.
+  bool ManyDynamicAnchors() const { return many_dynamic_anchors_; }
   bool HasRecursiveAnchor() const { return recursive_anchor_; }
 
  private:
@@ -45,10 +52,11 @@ class SchemaDocument {
 
   Json root_;
   std::unordered_map<const Json*, SchemaPlace> places_;
-  std::map<std::string, const Json*> resources_;  // by URI
-  std::map<std::string, const Json*> anchors_;    // by URI#name
-  std::map<std::string, int> dynamic_anchors_;    // by name: how many there are
-  bool recursive_anchor_ = false;
+  std::map<std::string, const Json*> resources_;         // by URI
+  std::map<std::string, const Json*> anchors_;           // by URI#name
+  std::map<std::string, DynamicScope> dynamic_anchors_;  // by resource's URI
+  std::map<std::string, int> dynamic_counts_;            // by name
+  bool many_dynamic_anchors_ = false, recursive_anchor_ = false;
 };
 
 // RFC 3986, section 5.2, without a fragment's part.

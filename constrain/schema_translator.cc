@@ -1,6 +1,7 @@
 #include "constrain/schema_translator.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "constrain/automaton.h"
 #include "constrain/formats.h"
@@ -42,8 +43,16 @@ ExprId SchemaTranslator::Reference(const SchemaPlace& place) {
   const Json& json = *place.json;
   if (json.IsBool()) return json.boolean ? Exprs::kTrue : Exprs::kFalse;
   if (json.IsObject() && json.members.empty()) return Exprs::kTrue;
-  const auto [it, fresh] = ids_.try_emplace(&json, static_cast<int32_t>(schemas_.size()));
-  if (fresh) schemas_.push_back({&place, -1});
+  int32_t scope = scope_;
+  if (document_.ManyDynamicAnchors()) {
+    SchemaDocument::DynamicScope entered = scopes_[static_cast<size_t>(scope)];
+    document_.Enter(place, &entered);
+    const auto [known, met] = scope_ids_.try_emplace(entered, static_cast<int32_t>(scopes_.size()));
+    if (met) scopes_.push_back(std::move(entered));
+    scope = known->second;
+  }
+  const auto [it, fresh] = ids_.try_emplace({&json, scope}, static_cast<int32_t>(schemas_.size()));
+  if (fresh) schemas_.push_back({&place, -1, scope});
   return e_.Reference(it->second);
 }
 
@@ -54,8 +63,10 @@ ExprId SchemaTranslator::Sub(const SchemaPlace& parent, const Json& json, const 
 ExprId SchemaTranslator::Formula(int32_t index) {
   const auto i = static_cast<size_t>(index);
   if (schemas_[i].formula < 0) {
+    const int32_t outer = std::exchange(scope_, schemas_[i].scope);
     const ExprId formula = Translate(*schemas_[i].place);
     schemas_[i].formula = formula;
+    scope_ = outer;
   }
   return schemas_[i].formula;
 }
@@ -92,8 +103,10 @@ const SchemaPlace* SchemaTranslator::Target(const SchemaPlace& place, const char
     Refuse(place.pointer, keyword, "a dynamic scope cannot be enforced");
     return nullptr;
   }
-  const auto target = name == "$dynamicRef" ? document_.ResolveDynamic(place, ref.text)
-                                            : document_.Resolve(place, ref.text);
+  const auto target =
+      name == "$dynamicRef"
+          ? document_.ResolveDynamic(place, ref.text, scopes_[static_cast<size_t>(scope_)])
+          : document_.Resolve(place, ref.text);
   if (!target) {
     Refuse(place.pointer, keyword, target.error().message);
     return nullptr;
@@ -203,6 +216,7 @@ ExprId SchemaTranslator::Values(const SchemaPlace& place) {
       atom.language = l_.Literals(std::move(texts));
       ways.push_back(e_.And({e_.Type(Bit(JsonType::kString)), e_.MakeAtom(std::move(atom))}));
     }
+    std::sort(numbers.number.values->begin(), numbers.number.values->end());
     if (!numbers.number.values->empty()) {
       ways.push_back(e_.And({e_.Type(Bit(JsonType::kNumber)), e_.MakeAtom(std::move(numbers))}));
     }

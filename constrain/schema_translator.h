@@ -4,6 +4,7 @@
 #pragma once
 
 #include <deque>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -44,6 +45,7 @@ class SchemaTranslator {
   struct Schema {
     const SchemaPlace* place = nullptr;
     ExprId formula = -1;
+    int32_t scope = 0;
   };
   // Members and items that a subschema has looked at, under a condition (for unevaluated*).
   struct Evaluated {
@@ -52,6 +54,7 @@ class SchemaTranslator {
     std::set<std::string> names;
     std::set<TermId> patterns;
     int32_t items = 0;
+    std::vector<ExprId> matched;  // any item that fits one of these
   };
   using Cases = std::vector<Evaluated>;
 
@@ -94,7 +97,11 @@ class SchemaTranslator {
   Languages& l_;
   SchemaOptions options_;
   std::deque<Schema> schemas_;
-  std::unordered_map<const Json*, int32_t> ids_;
+  std::map<std::pair<const Json*, int32_t>, int32_t> ids_;  // by schema and scope
+  // What names of $dynamicAnchor mean, by the way that led to a schema; index 0: nothing was met.
+  std::map<SchemaDocument::DynamicScope, int32_t> scope_ids_ = {{{}, 0}};
+  std::deque<SchemaDocument::DynamicScope> scopes_ = {{}};
+  int32_t scope_ = 0;  // of the schema that is being translated
   std::unordered_map<std::string, TermId> patterns_;
   std::unordered_map<std::string, TermId> formats_;
   std::vector<Refusal> refusals_;

@@ -159,7 +159,7 @@ ExprId SchemaTranslator::Unevaluated(const SchemaPlace& place) {
       Refuse(place.pointer, keyword, "what is evaluated cannot be told for each case");
       continue;
     }
-    std::vector<ExprId> ways;
+    std::vector<ExprId> all_cases;
     for (const Evaluated& seen : cases) {
       ExprId limit = Exprs::kTrue;
       if (members && !seen.all_members) {
@@ -170,11 +170,14 @@ ExprId SchemaTranslator::Unevaluated(const SchemaPlace& place) {
         for (const TermId p : seen.patterns) atom.patterns.emplace_back(p, Exprs::kTrue);
         limit = e_.MakeAtom(std::move(atom));
       } else if (!members && !seen.all_items) {
-        limit = e_.Items(std::vector<ExprId>(static_cast<size_t>(seen.items), Exprs::kTrue), rest);
+        std::vector<ExprId> ways = seen.matched;
+        ways.push_back(rest);
+        limit = e_.Items(std::vector<ExprId>(static_cast<size_t>(seen.items), Exprs::kTrue),
+                         e_.Or(std::move(ways)));
       }
-      ways.push_back(e_.And({seen.condition, limit}));
+      all_cases.push_back(e_.And({seen.condition, limit}));
     }
-    all.push_back(e_.Or(std::move(ways)));
+    all.push_back(e_.Or(std::move(all_cases)));
   }
   return e_.And(std::move(all));
 }
@@ -191,6 +194,7 @@ bool SchemaTranslator::Multiply(const Cases& ways, Cases* cases) {
       both.names.insert(b.names.begin(), b.names.end());
       both.patterns.insert(b.patterns.begin(), b.patterns.end());
       both.items = std::max(a.items, b.items);
+      both.matched.insert(both.matched.end(), b.matched.begin(), b.matched.end());
       if (both.condition != Exprs::kFalse) out.push_back(std::move(both));
     }
   }
@@ -224,10 +228,9 @@ bool SchemaTranslator::CasesOf(const SchemaPlace& place, bool inner, int depth, 
     own.all_items = true;
   }
   if (prefix != nullptr) own.items = static_cast<int32_t>(prefix->items.size());
-  // In 2020-12 an item that `contains` matched is evaluated: which ones is not known beforehand.
-  if (Get(place, "contains") != nullptr && place.draft >= Draft::k2020 && !own.all_items) {
-    if (Get(place, "unevaluatedItems") != nullptr || inner) return false;
-  }
+  // In 2020-12 an item that `contains` matched is evaluated.
+  const Json* contains = place.draft >= Draft::k2020 ? Get(place, "contains") : nullptr;
+  if (contains != nullptr) own.matched.push_back(Sub(place, *contains, "contains"));
   return CasesOfApplicators(place, depth, out);
 }
 
@@ -255,7 +258,8 @@ bool SchemaTranslator::MultiplyIf(const SchemaPlace& place, ExprId holds, const 
 bool SchemaTranslator::CasesOfApplicators(const SchemaPlace& place, int depth, Cases* out) {
   Cases ways;
   if (Get(place, "$ref") != nullptr) {
-    const SchemaPlace* target = Target(place, "$ref");
+    // The way that led there would matter, and is not followed here.
+    const SchemaPlace* target = document_.ManyDynamicAnchors() ? nullptr : Target(place, "$ref");
     if (target == nullptr || !CasesOf(*target, true, depth + 1, &ways)) return false;
     if (!Multiply(ways, out)) return false;
   }

@@ -6,8 +6,6 @@
 namespace aisp {
 namespace {
 
-constexpr size_t kMaxAlternatives = 256;
-constexpr size_t kMaxProduct = 4096;
 constexpr int kMaxLookDepth = 12;
 
 constexpr JsonType kAllTypes[] = {JsonType::kNull,   JsonType::kBool,  JsonType::kNumber,
@@ -21,7 +19,8 @@ SchemaTypes::SchemaTypes(JsonGrammar* grammar, Exprs* exprs, SchemaTranslator* t
       e_(*exprs),
       translator_(*translator),
       limits_(limits),
-      deadline_(limits.timeout) {}
+      deadline_(limits.timeout),
+      constants_(grammar, exprs, translator) {}
 
 void SchemaTypes::Refuse(const std::string& keyword, const std::string& reason) {
   failed_ = true;
@@ -165,6 +164,7 @@ const Alternatives& SchemaTypes::Expand(ExprId expr, JsonType type, bool negated
       break;
   }
   Simplify(&out);
+  MergeMany(&out, type);
   expanding_.erase(key);
   if (out.size() > kMaxAlternatives && !failed_) {
     Refuse(node.op == Exprs::Op::kExactlyOne ? "oneOf" : "anyOf",
@@ -233,34 +233,6 @@ Alternatives SchemaTypes::ExpandAny(const std::vector<ExprId>& parts, JsonType t
   return out;
 }
 
-// `beside` with each part by itself, without those others that it can hold together with at all.
-Alternatives SchemaTypes::ExpandExactlyOne(const std::vector<ExprId>& parts, JsonType type,
-                                           const Alternatives& beside) {
-  std::vector<Alternatives> each, own;
-  for (const ExprId part : parts) {
-    each.push_back(Expand(part, type, false));
-    if (failed_) return {};
-    own.push_back(each.back().empty() ? Alternatives{} : Product(beside, each.back(), type));
-  }
-  std::vector<size_t> live;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    if (!own[i].empty()) live.push_back(i);
-  }
-  Alternatives out;
-  for (const size_t i : live) {
-    for (const size_t j : live) {
-      if (i == j || own[i].empty() || failed_) continue;
-      if (Product(own[i], each[j], type).empty()) continue;
-      own[i] = Product(own[i], Expand(parts[j], type, true), type);
-      Simplify(&own[i]);
-      if (own[i].empty()) break;
-    }
-    out.insert(out.end(), own[i].begin(), own[i].end());
-    if (!InTime()) return {};
-  }
-  return out;
-}
-
 // None of the parts, or two.
 Alternatives SchemaTypes::ExpandNotOne(const std::vector<ExprId>& parts, JsonType type) {
   Alternatives out = ExpandAll(parts, type, true);
@@ -270,23 +242,6 @@ Alternatives SchemaTypes::ExpandNotOne(const std::vector<ExprId>& parts, JsonTyp
           Product(Expand(parts[i], type, false), Expand(parts[j], type, false), type);
       out.insert(out.end(), both.begin(), both.end());
       if (failed_ || !InTime()) return {};
-    }
-  }
-  return out;
-}
-
-Alternatives SchemaTypes::Product(const Alternatives& a, const Alternatives& b, JsonType type) {
-  Alternatives out;
-  if (a.size() * b.size() > kMaxProduct) {
-    Refuse("allOf", "more than " + std::to_string(kMaxProduct) + " combinations of alternatives");
-    return out;
-  }
-  for (const Conjunction& x : a) {
-    for (const Conjunction& y : b) {
-      Conjunction both;
-      std::set_union(x.begin(), x.end(), y.begin(), y.end(), std::back_inserter(both));
-      if (x.empty() || y.empty() || MayHold(both, type)) out.push_back(std::move(both));
-      if (failed_) return {};
     }
   }
   return out;

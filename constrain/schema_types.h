@@ -13,6 +13,7 @@
 
 #include "constrain/json_grammar.h"
 #include "constrain/schema_compiler.h"
+#include "constrain/schema_constants.h"
 #include "constrain/schema_translator.h"
 
 namespace aisp {
@@ -23,6 +24,7 @@ using Alternatives = std::vector<Conjunction>;
 
 class SchemaTypes {
  public:
+  static constexpr size_t kMaxAlternatives = 1024;
   SchemaTypes(JsonGrammar* grammar, Exprs* exprs, SchemaTranslator* translator,
               const CompileLimits& limits);
 
@@ -46,6 +48,28 @@ class SchemaTypes {
                                 const Alternatives& beside);
   Alternatives ExpandNotOne(const std::vector<ExprId>& parts, JsonType type);
   Alternatives Product(const Alternatives& a, const Alternatives& b, JsonType type);
+  // Of an alternative of objects: members that must come and have few values. They tell it from
+  // others without a look at what both would be together.
+  struct Told {
+    const Conjunction* all;  // lives as long as this
+    std::vector<std::pair<std::string, const SchemaConstants::Ids*>> required;
+    std::map<std::string, ExprId> members;  // by name, as far as asked for
+  };
+  Told& ToldOf(const Conjunction& all);
+  bool NeedsValueOf(const Told& one, Told* other);
+  // No object fits both.
+  bool AreApart(Told* a, Told* b) { return NeedsValueOf(*a, b) || NeedsValueOf(*b, a); }
+  // Leaves out of `both` what `told` says by its few values already, but for members that `done`
+  // tells as well.
+  void DropImplied(const Told& told, const Told* done, Conjunction* both);
+  bool AreApart(const std::vector<Told*>& a, const std::vector<Told*>& b);
+  std::vector<Told*> ToldOfAll(const Alternatives& ways, JsonType type);
+  // Parts that are lists of constants: what stands in exactly one of them. Absent where others are.
+  std::optional<Alternatives> ExactlyOneConstant(const std::vector<Alternatives>& parts,
+                                                 JsonType type);
+  // Many languages, or many lists of numbers, become one.
+  void MergeMany(Alternatives* ways, JsonType type);
+  AtomId AtomOf(Atom atom);
   void Simplify(Alternatives* ways);
 
   // False only if no value fits: a cheap look, which a recursion answers with yes.
@@ -87,6 +111,8 @@ class SchemaTypes {
   Deadline deadline_;
   Status status_;
   bool failed_ = false;
+  SchemaConstants constants_;
+  std::map<Conjunction, Told> told_;
   std::unordered_map<ExprId, TypeId> type_ids_;
   std::vector<ExprId> open_;
   std::map<std::tuple<ExprId, JsonType, bool>, Alternatives> expanded_;

@@ -117,7 +117,8 @@ TEST(Pattern, ClassesCountCodePoints) {
 
 TEST(Pattern, WhatCannotBeEnforcedIsNamed) {
   Languages languages;
-  for (const char* pattern : {"(a)\\1", "(?<=a)b", "(?:(?!x)y)*", "a++", "\\Z", "(?i)a"}) {
+  for (const char* pattern :
+       {"(a)\\1", "(?<=a)b", "(?:(?!x)y)*", "a++", "a(?i)b", "(?m)^a", "(?x)a", "(?i)\\p{L}"}) {
     const auto language = CompilePattern(pattern, &languages);
     ASSERT_FALSE(language.has_value()) << pattern;
     EXPECT_EQ(language.error().code, Code::kUnimplemented) << pattern;
@@ -278,6 +279,28 @@ TEST(Pattern, GrowthOfAMaskIsBounded) {
   }
   // What was no way on under the bound is one without it.
   EXPECT_NE(both.Run(text + "ab"), Automaton::kDead);
+}
+
+TEST(Pattern, FlagsOfCaseAndLines) {
+  const auto matches = [](const char* pattern, const std::string& text) {
+    Languages languages;
+    const auto term = CompilePattern(pattern, &languages);
+    EXPECT_TRUE(term) << pattern;
+    return term && Automaton(&languages, *term).Matches(text);
+  };
+  EXPECT_TRUE(matches("(?i)^abc$", "aBC"));
+  EXPECT_FALSE(matches("^abc$", "aBC"));
+  EXPECT_TRUE(matches("^(?i:A)b$", "ab"));
+  EXPECT_FALSE(matches("^(?i:A)b$", "aB"));
+  EXPECT_FALSE(matches("(?i)^(?-i:a)$", "A"));
+  EXPECT_FALSE(matches("(?i)^[^a-z]$", "K"));
+  EXPECT_TRUE(matches("(?i)^[À-Þ]$", "é"));
+  EXPECT_TRUE(matches("(?i)^s\\u{3C3}$", "\u017F\u03C2"));  // long s, final sigma
+  EXPECT_FALSE(matches("(?i)^i$", "\u0131"));
+  EXPECT_TRUE(matches("(?s)^a.b$", "a\nb"));
+  EXPECT_FALSE(matches("^a.b$", "a\nb"));
+  EXPECT_TRUE(matches("\\A[a-z]+\\Z", "abc"));
+  EXPECT_FALSE(matches("\\A[a-z]+\\Z", "abc1"));
 }
 
 }  // namespace
