@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "proto/pace.h"
 #include "proto/tenant.h"
 #include "worker/sampling_codec.h"
 
@@ -44,6 +45,7 @@ SequenceRequest SequenceFromWire(const v1::GenerateRequest& wire, const SharedTo
   request.pooling = PoolingFromWire(wire.pooling());
   if (wire.has_prompt_logprobs())
     request.prompt_logprobs = static_cast<int32_t>(wire.prompt_logprobs());
+  request.pace = PaceFromWire(wire.pace());
   request.prompt_logprobs_from = std::max(1, static_cast<int32_t>(wire.prompt_logprobs_from()));
   return request;
 }

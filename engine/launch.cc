@@ -88,6 +88,7 @@ SequenceView Engine::Impl::ViewOf(const Sequence& s) {
   view.has_reader = s.has_reader();
   view.draft_tokens = DraftsOf(s);
   view.scores = s.scores();
+  view.pace = s.request.pace;
   view.tenant = TenantOf(*s.account);
   view.rank = s.standing();
   view.service_class = s.request.tenant.service_class;

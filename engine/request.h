@@ -12,6 +12,7 @@
 #include "common/fair_share.h"
 #include "common/fault.h"
 #include "common/ids.h"
+#include "common/prompt_work.h"
 #include "common/result.h"
 #include "engine/draw_guide.h"
 
@@ -64,6 +65,7 @@ struct SequenceRequest {
   int32_t priority = 0;  // greater runs first, of one tenant's
   Instant deadline = kNever;
   std::shared_ptr<DrawGuide> guide;  // null: unconstrained
+  PromptPace pace;                   // of its prompt, in steps that decode as well
   // Of a proposer, in a step; 0: none, -1: as many as pay. Forced runs (DrawGuide) are none of it.
   int32_t max_draft_tokens = -1;
   // Not kNone: nothing is drawn, the sequence ends with kStop and an embedding.

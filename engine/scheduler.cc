@@ -8,6 +8,9 @@ namespace {
 
 int32_t Remaining(const SequenceView& v) { return v.target_tokens - v.computed_tokens; }
 
+// Of a paced prompt, so that it always goes on.
+constexpr int32_t kLeastRows = 64;
+
 bool Runs(const SequenceView& v) { return v.phase == SequencePhase::kRunning; }
 
 }  // namespace
@@ -34,7 +37,10 @@ const StepPlan& StepPlanner::Plan(const EngineSnapshot& snapshot, const Schedule
   RankTenants();
   Sort(snapshot);
   MakeWay();
+  part_ = 1;
+  paced_ = false;
   for (int32_t index : decodes_) PlanRunning(index, 1);
+  paced_ = !plan_.sequences.empty();
   PlanPrefills();
   PlanDrafts();
   return plan_;
@@ -101,6 +107,7 @@ void StepPlanner::PlanRunning(int32_t index, int32_t most_rows) {
   const SequenceView& v = views_[index];
   if (fates_[index] != Fate::kOpen || Room(v) <= 0) return;
   int32_t rows = std::min({Remaining(v), Room(v), limits_.max_prefill_chunk, most_rows});
+  if (rows <= 0) return;
   int32_t new_blocks = std::max(0, BlocksFor(v.computed_tokens + rows) - v.blocks_held);
   if (new_blocks > available_) {
     // A chunk shrinks to the blocks that there are, down to one row.
@@ -231,10 +238,20 @@ int32_t StepPlanner::NextPrefill() {
   return best;
 }
 
-int32_t StepPlanner::Share(const SequenceView& view, int32_t remaining, size_t behind) const {
-  const int32_t whole = std::min(Room(view), limits_.max_prefill_chunk);
-  if (remaining <= whole || behind == 0) return std::min(remaining, whole);
-  return std::min(whole, std::max(budget_ / 2, block_tokens_));
+int32_t StepPlanner::Paced(const SequenceView& view, int32_t begin, int32_t rows,
+                           double part) const {
+  if (!paced_ || rows <= 0) return rows;
+  const int32_t least = part_ >= 1 ? std::min(rows, kLeastRows) : 0;
+  return std::max(least, view.pace.RowsWithin(part, begin, rows));
+}
+
+int32_t StepPlanner::Share(const SequenceView& view, int32_t begin, size_t behind) const {
+  const int32_t remaining = view.target_tokens - begin;
+  int32_t rows = std::min({remaining, Room(view), limits_.max_prefill_chunk});
+  rows = Paced(view, begin, rows, part_);
+  if (rows == remaining || behind == 0) return rows;
+  rows = std::min(rows, std::max(budget_ / 2, block_tokens_));
+  return Paced(view, begin, rows, part_ / 2);
 }
 
 void StepPlanner::PlanPrefills() {
@@ -246,7 +263,7 @@ void StepPlanner::PlanPrefills() {
     const SequenceView& v = views_[index];
     const int32_t before = plan_.num_tokens;
     if (Runs(v)) {
-      PlanRunning(index, Share(v, Remaining(v), behind));
+      PlanRunning(index, Share(v, v.computed_tokens, behind));
     } else {
       PlanWaiting(index, behind);
     }
@@ -262,7 +279,7 @@ void StepPlanner::PlanWaiting(int32_t index, size_t behind) {
   if (places_.free_places() <= 0 || (!owed && !MayStart(v))) return;
   blocked_ = blocked_ || !plan_.preempt.empty();
   if (v.blocks_held > 0) {
-    const int32_t rows = Share(v, Remaining(v), behind);
+    const int32_t rows = Share(v, v.computed_tokens, behind);
     const int32_t new_blocks = std::max(0, BlocksFor(v.target_tokens) - v.blocks_held);
     if (rows <= 0 || new_blocks > available_) return;
     places_.Take(v.tenant, v.service_class);
@@ -280,7 +297,7 @@ bool StepPlanner::StartWaiting(int32_t index, size_t behind) {
   const bool alone = places_.free_places() == limits_.max_sequences;
   const int32_t spare = available_ - (alone ? 0 : limits_.watermark_blocks);
   if (new_blocks + v.cached_free_blocks > spare) return false;
-  const int32_t rows = Share(v, v.target_tokens - v.cached_tokens, behind);
+  const int32_t rows = Share(v, v.cached_tokens, behind);
   if (rows <= 0) return true;
   places_.Take(v.tenant, v.service_class);
   available_ -= v.cached_free_blocks;
@@ -297,9 +314,11 @@ void StepPlanner::ExtendPrefills(size_t first) {
     const int32_t end = planned.token_begin + planned.num_tokens;
     const int32_t held = planned.starts ? BlocksFor(v.target_tokens) : v.blocks_held;
     const int32_t reach = std::max(held * block_tokens_, end) - end;
-    const int32_t more = std::min(
+    int32_t more = std::min(
         {v.target_tokens - end, Room(v), reach, limits_.max_prefill_chunk - planned.num_tokens});
+    more = Paced(v, end, more, part_);
     if (more <= 0) continue;
+    if (paced_) part_ -= v.pace.PartOf(end, more);
     if (v.scores) scored_ -= more;
     planned.num_tokens += more;
     planned.samples = v.samples && end + more == v.target_tokens;
@@ -314,6 +333,7 @@ void StepPlanner::AddRows(int32_t index, int32_t begin, int32_t rows, int32_t ne
   fates_[index] = Fate::kPlanned;
   available_ -= new_blocks;
   budget_ -= rows;
+  if (paced_) part_ -= v.pace.PartOf(begin, rows);
   if (v.scores) scored_ -= rows;
   plan_.num_tokens += rows;
   PlannedSequence planned;

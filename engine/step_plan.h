@@ -18,6 +18,7 @@
 
 #include "common/clock.h"
 #include "common/ids.h"
+#include "common/prompt_work.h"
 #include "common/service_class.h"
 #include "engine/places.h"
 
@@ -48,6 +49,7 @@ struct SequenceView {
   // Proposed tokens behind the last known one, which rows of the same step may verify. Of decodes.
   int32_t draft_tokens = 0;
   bool scores = false;  // its next rows are scored, and a step has few of those
+  PromptPace pace;      // of its rows in a step that decodes
   int32_t tenant = 0;   // index into EngineSnapshot::tenants
   // Greater goes first, of whatever tenant: its class and rank (TenantShare::Standing).
   int64_t rank = 0;
@@ -108,6 +110,9 @@ struct StepPlan {
 // a waiting sequence, those behind it do not start either, unless they hold all their blocks; the
 // watermark is waived when nothing runs.
 
+// Beside decodes, prompts with a pace also share one step as their paces measure it; the first of
+// them has a few rows however slow it is.
+
 // A running sequence without its next block preempts the last ones by precedence, none that is in
 // the plan already and none before it; when that is not enough, it waits. Before all that, whoever
 // waits for a place or blocks gets those of running sequences of a lesser class. A plan that
@@ -146,7 +151,9 @@ class StepPlanner {
   // The next candidate of the tenant to which least was given; -1: none is left.
   int32_t NextPrefill();
   // At most so many rows now, with `behind` other candidates.
-  int32_t Share(const SequenceView& view, int32_t remaining, size_t behind) const;
+  int32_t Share(const SequenceView& view, int32_t begin, size_t behind) const;
+  // Of `rows` from `begin` on those for which its pace has so much of the step left.
+  int32_t Paced(const SequenceView& view, int32_t begin, int32_t rows, double part) const;
   // Rows that `view` may have beside what is planned, by the budgets of the step.
   int32_t Room(const SequenceView& view) const {
     return view.scores ? std::min(budget_, scored_) : budget_;
@@ -166,6 +173,8 @@ class StepPlanner {
   int32_t block_tokens_ = 16;
   int32_t available_ = 0;         // blocks not promised to anybody in this plan
   int32_t budget_ = 0;            // tokens
+  bool paced_ = false;            // the step decodes
+  double part_ = 1;               // of the step that paced prompts have left
   int32_t scored_ = 0;            // rows that may still be scored
   PlaceShares places_;            // sequences that may still start, and who holds the others
   bool blocked_ = false;          // nobody without blocks may start any more

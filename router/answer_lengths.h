@@ -36,4 +36,23 @@ class AnswerLengths {
   std::array<Mean, 33> of_{};
 };
 
+// How short the short ones are: about one answer in twenty has fewer tokens.
+class ShortAnswers {
+ public:
+  double tokens() const { return value_; }
+  void Add(uint32_t tokens) {
+    if (tokens < 2) return;  // it waits for no second one
+    const auto seen = static_cast<double>(tokens);
+    if (++count_ == 1) value_ = seen;
+    const double step = std::max(kWeight, 1.0 / static_cast<double>(count_));
+    value_ = std::max(2.0, value_ * (seen < value_ ? 1 - step * (1 - kPart) : 1 + step * kPart));
+  }
+
+ private:
+  static constexpr double kPart = 0.05;
+  static constexpr double kWeight = 0.1;
+  double value_ = 16;
+  uint64_t count_ = 0;
+};
+
 }  // namespace aisp

@@ -218,12 +218,12 @@ void CostPolicy::End(const RequestSummary& request, const WorkerView::LearntTtft
 double CostPolicy::QueueMs(const WorkerView& worker, const PromptWork& work, double compute_ms) {
   if (worker.queued_prompts <= 0) return BusyMs(worker);
   const double share = std::exp2(-std::min(worker.queued_prompts, 16));
-  const int32_t chunk = std::max(1, worker.chunk_tokens);
+  const PromptWork& queued = worker.queued_prefill;
+  const int32_t chunk = ChunkFor(worker, queued);
   const double steps =
       std::ceil(static_cast<double>(std::max<int64_t>(1, work.tokens)) / (chunk * share));
   // Those steps read as far back as what is queued does: deep in a long prompt one takes many times
   // what its tokens say.
-  const PromptWork& queued = worker.queued_prefill;
   PromptWork step = PromptWork::Of(0, chunk);
   if (queued.tokens > 0)
     step.context = std::max(step.context, queued.context / queued.tokens * chunk);
@@ -397,6 +397,11 @@ Result<Placement> CostPolicy::Pick(const RequestSummary& request,
   placement.keeps_asked = !known || chosen.cost.keeps_asked;
   placement.spares_others = !known || chosen.cost.spares_others;
   placement.displaces = chosen.cost.displaces;
+  if (chosen.prefill < 0) {
+    const WorkerView& worker = workers[static_cast<size_t>(chosen.decode)];
+    const WorkerView with = WithPrefix(worker, chosen.pull.tokens);
+    if (Paces(worker, worker.backlog_ms, WorkFor(request, with, 1))) placement.pace = worker.pace;
+  }
   const bool remote = chosen.prefill >= 0;
   placement.reason = ReasonOf(request, workers[chosen.decode], remote,
                               chosen.pull.holder >= 0 && !remote, list.any_prefill);

@@ -36,7 +36,9 @@ struct WorkerView {
   bool gives = false;  // others can get at what it has cached
   StepCost cost;
   int32_t chunk_tokens =
-      512;  // prompt tokens of one sequence that it computes in a step, as it says
+      512;              // prompt tokens of one sequence that it computes in a step, as it says
+  PromptPace pace;      // of prompts beside its streams, so that these keep their time for a token
+  double spare_ms = 0;  // for which even short streams there can wait for prompts in whole chunks
   PromptWork queued_prefill;  // reported, and sent by this router since the report
   int32_t rows = 0;           // running, waiting and awaiting KV; same two parts
   int32_t max_rows = 1;
@@ -177,6 +179,7 @@ struct Placement {
   bool meets = true;          // the request's objective, as far as was predicted
   bool keeps_asked = true;    // what of it the request asks for
   bool spares_others = true;  // the running streams keep theirs, likewise
+  PromptPace pace;            // of a prompt that the decode worker computes
   bool displaces = false;     // only once what yields on its decode worker has left
   std::string_view reason;    // one of Reasons()
 };

@@ -24,9 +24,31 @@ inline double BesidePromptsMs(const RequestSummary& request, double step_ms) {
   return step_ms / (1 - 1e-3 * std::clamp(request.prompt_delay_ms_per_s, 0.0, kMostBusy));
 }
 
-inline double PromptMs(const WorkerView& worker, const PromptWork& work) {
-  return worker.cost.PromptMs(work, worker.chunk_tokens, worker.RunningBeside());
+// Short streams beside `work`, and what else takes `queued_ms` there, would miss their time for a
+// token if it were computed in whole chunks.
+inline bool Paces(const WorkerView& worker, double queued_ms, const PromptWork& work) {
+  if (!worker.pace.any() || work.tokens <= 0) return false;
+  const double whole_ms = worker.cost.PromptMs(work, worker.chunk_tokens, worker.RunningBeside());
+  return queued_ms + whole_ms > worker.spare_ms;
 }
+
+// Tokens of `work` that a step of `worker` takes on average.
+inline int32_t ChunkFor(const WorkerView& worker, const PromptWork& work) {
+  const int32_t whole = std::max(1, worker.chunk_tokens);
+  if (worker.RunningBeside().decode_rows <= 0 || !Paces(worker, 0, work)) return whole;
+  const double steps = std::max(1.0, worker.pace.Worth(work) / worker.pace.rows);
+  return std::clamp(static_cast<int32_t>(static_cast<double>(work.tokens) / steps), 1, whole);
+}
+
+inline double PromptMs(const WorkerView& worker, const PromptWork& work) {
+  return worker.cost.PromptMs(work, ChunkFor(worker, work), worker.RunningBeside());
+}
+
+// So that a step with prompts leaves streams `tpot_ms` for a token, but never less than a part of
+// the worker's own chunk; none without a limit.
+PromptPace PaceWithin(const WorkerView& worker, double tpot_ms);
+// Of streams of so many tokens each of which takes `step_ms` without these prompts.
+double SpareMs(double tokens, double step_ms, double tpot_ms);
 
 // Tokens that `worker` would compute and have read.
 inline PromptWork WorkFor(const RequestSummary& request, const WorkerView& worker, int32_t more) {
@@ -62,8 +84,7 @@ inline double ComputeCostMs(const RequestSummary& request, double compute_ms) {
 // By how much computing `work` there makes the steps longer that its chunks are in: they would
 // have been steps of decodes alone.
 inline double AddedMs(const WorkerView& decode, const PromptWork& work, double compute_ms) {
-  const double steps =
-      std::ceil(static_cast<double>(work.tokens) / std::max(1, decode.chunk_tokens));
+  const double steps = std::ceil(static_cast<double>(work.tokens) / ChunkFor(decode, work));
   return std::max(0.0, compute_ms - steps * decode.cost.StepMs(decode.RunningBeside()));
 }
 

@@ -9,6 +9,7 @@
 #include "common/prefix_hash.h"
 #include "proto/fingerprint.h"
 #include "proto/hash_wire.h"
+#include "proto/pace.h"
 #include "proto/tenant.h"
 #include "router/prediction.h"
 #include "router/prefix_pulls.h"
@@ -361,6 +362,7 @@ v1::GenerateRequest Router::Impl::GenerateFor(Request& request, const Choice& ch
     for (const int other : placement.fallbacks) describe(other, generate.add_prefill_fallbacks());
   }
   DescribePull(request, choice, &generate);
+  if (placement.pace.any()) *generate.mutable_pace() = PaceToWire(placement.pace);
   return generate;
 }
 
@@ -421,7 +423,7 @@ void Router::Impl::ChargeWorkers(Request& request, const Choice& choice) {
     const PromptWork work = PromptWork::Of(known, tokens - known);
     decode.Charge(now, work, tokens, 1, yields);
     const double ms = PromptMs(view, work);
-    prompt_steps.Add(now, std::ceil(static_cast<double>(work.tokens) / view.chunk_tokens));
+    prompt_steps.Add(now, std::ceil(static_cast<double>(work.tokens) / ChunkFor(view, work)));
     prompt_ms.Add(now, ms);
     prompt_delay_ms.Add(now, AddedMs(view, work, ms));
   }

@@ -348,6 +348,7 @@ void Router::Impl::CountSuccess(const Request& request, v1::FinishReason reason)
     if (tpot) LearnFromEnd(request, *tpot);
   }
   answer_lengths.Add(request.spec.max_new_tokens, request.emitted);
+  pool.short_answers.Add(request.emitted);
 }
 
 void Router::Impl::Remove(Request& request) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "router/prediction.h"
+
 namespace aisp {
 namespace {
 
@@ -171,10 +173,7 @@ void WorkerState::Charge(Instant now, const PromptWork& prefill, int64_t context
 
 void WorkerState::SetBacklog(Instant now, bool all, Basis* basis) const {
   const WorkerView& view = basis->view;
-  const StepShape beside = view.RunningBeside();
-  const auto ms = [&](const PromptWork& work) {
-    return view.cost.PromptMs(work, view.chunk_tokens, beside);
-  };
+  const auto ms = [&](const PromptWork& work) { return PromptMs(view, work); };
   PromptWork reported_work{static_cast<int64_t>(telemetry.queued_prefill_tokens()),
                            static_cast<int64_t>(telemetry.queued_prefill_context())};
   if (!all) {
@@ -250,6 +249,12 @@ WorkerState::Basis WorkerState::MakeBasis(Instant now, const PoolModel& pool, bo
   view.transfer_bytes_per_s = telemetry.transfer_bytes_per_s();
   view.host_block_ms = static_cast<double>(telemetry.host_block_ns()) * 1e-6;
   view.disk_block_ms = static_cast<double>(telemetry.disk_block_ns()) * 1e-6;
+  if (!view.prefill && pool.steps.samples() >= kKnown) {
+    view.pace = PaceWithin(view, pool.tpot_limit_ms);
+    const double step_ms = view.cost.StepMs(view.RunningBeside());
+    const double extra_ms = std::max(0.0, pool.tpot_extra_ms.At(now).value);
+    view.spare_ms = SpareMs(pool.short_answers.tokens(), step_ms + extra_ms, pool.tpot_limit_ms);
+  }
   SetBacklog(now, /*all=*/yields, &basis);
   if (!yields) SetYielding(&view);
   view.made_of = ++pool.bases;

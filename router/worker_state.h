@@ -16,6 +16,7 @@
 #include "common/hash.h"
 #include "proto/link.h"
 #include "proto/shared_prompts.h"
+#include "router/answer_lengths.h"
 #include "router/correction.h"
 #include "router/policy.h"
 #include "router/prefix_promises.h"
@@ -38,6 +39,8 @@ struct PoolModel {
   RunningMean tpot_extra_ms{0};
   TpotForecast tpot;  // of the same steps
   AdmissionMargin margin;
+  double tpot_limit_ms = 0;  // that streams are to keep beside prompts; 0: none
+  ShortAnswers short_answers;
   // Requests that other routers placed, as workers count them.
   EventRate others;
   // What views were made of, numbered: see WorkerView::made_of.

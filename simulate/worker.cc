@@ -11,6 +11,7 @@
 #include "common/check.h"
 #include "common/prefix_hash.h"
 #include "proto/fingerprint.h"
+#include "proto/pace.h"
 #include "proto/tenant.h"
 
 namespace aisp::simulate {
@@ -106,6 +107,7 @@ void Worker::OnGenerate(const v1::GenerateRequest& generate) {
     sequence.yields_until = tenant.patience > Duration{} ? world_->Now() + tenant.patience : kNever;
     any_yields_ = true;
   }
+  sequence.pace = PaceFromWire(generate.pace());
   if (generate.has_pull()) {
     sequence.pull_from = world_->Named(generate.pull().holder().worker_id());
     sequence.pull_tokens = static_cast<int32_t>(generate.pull().tokens());

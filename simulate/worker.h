@@ -33,6 +33,7 @@ struct Sequence {
   int32_t computed = 0;  // tokens whose KV is on the decode worker
   size_t shared = 0;     // leading blocks in use in its cache
   int64_t private_blocks = 0;
+  PromptPace pace;                  // of its prompt beside rows that decode
   int32_t told = 0;                 // of `emitted`: tokens that the router has
   Instant yields_until{INT64_MIN};  // to interactive ones
   bool granted = false;             // its blocks wait for a prefill worker's KV
@@ -121,6 +122,7 @@ class Worker {
     Instant begin;
     Duration duration{};
     StepShape shape;
+    double part = 1;             // of it that paced prompts have left
     std::vector<uint64_t> rows;  // wire ids of those that decode
     std::vector<Chunk> chunks;
   };
@@ -144,6 +146,10 @@ class Worker {
   void PlanDecode();
   void PlanPrompts();
   int32_t Share(int32_t left, int32_t budget, bool others) const;
+  // As StepPlanner's: of `rows` from `begin` on, by its pace.
+  int32_t Paced(const Sequence& sequence, int32_t begin, int32_t rows, double part) const;
+  // Of what of its prompt is left, a part of this step and of `budget`, its tokens.
+  void PlanChunk(const Sequence& sequence, bool others, int32_t* budget);
   void AddChunk(uint64_t wire_id, Worker* decode, int32_t computed, int32_t tokens);
   bool Follows(const Sequence& sequence) const;
   void PlanJobs();

@@ -10,6 +10,8 @@ namespace {
 
 // Prompts of a prefill worker that are looked at when the first ones find no room.
 constexpr int kLookAhead = 16;
+// Of a paced prompt, so that it always goes on.
+constexpr int32_t kLeastRows = 64;
 
 }  // namespace
 
@@ -148,6 +150,12 @@ void Worker::AddChunk(uint64_t wire_id, Worker* decode, int32_t computed, int32_
       static_cast<double>(PromptWork::Of(computed + before, tokens).context);
 }
 
+int32_t Worker::Paced(const Sequence& sequence, int32_t begin, int32_t rows, double part) const {
+  if (step_.rows.empty() || rows <= 0) return rows;
+  const int32_t least = step_.part >= 1 ? std::min(rows, kLeastRows) : 0;
+  return std::max(least, sequence.pace.RowsWithin(part, begin, rows));
+}
+
 // Another one computes the first block that this one would.
 bool Worker::Follows(const Sequence& sequence) const {
   const size_t next = cache_.Match(BlockNames(sequence.units, PromptBlocks(sequence.prompt)));
@@ -160,6 +168,20 @@ bool Worker::Follows(const Sequence& sequence) const {
   });
 }
 
+void Worker::PlanChunk(const Sequence& sequence, bool others, int32_t* budget) {
+  const int32_t begin = sequence.computed, left = sequence.length() - begin;
+  int32_t tokens =
+      Paced(sequence, begin, std::min({left, profile_.chunk_tokens, *budget}), step_.part);
+  if (tokens < left && others) {
+    tokens = std::min(tokens, Share(left, *budget, others));
+    tokens = Paced(sequence, begin, tokens, step_.part / 2);
+  }
+  if (tokens <= 0) return;
+  AddChunk(sequence.wire_id, this, begin, tokens);
+  step_.part -= sequence.pace.PartOf(begin, tokens);
+  *budget -= tokens;
+}
+
 void Worker::PlanPrompts() {
   int32_t budget = profile_.max_batch_tokens - static_cast<int32_t>(step_.rows.size());
   std::vector<uint64_t> planned;
@@ -168,15 +190,11 @@ void Worker::PlanPrompts() {
     if (sequence.length() - sequence.computed > 1) planned.push_back(wire_id);
   }
   const size_t ahead = planned.size();
-  const auto add = [&](const Sequence& sequence, bool others) {
-    const int32_t tokens = Share(sequence.length() - sequence.computed, budget, others);
-    AddChunk(sequence.wire_id, this, sequence.computed, tokens);
-    budget -= tokens;
-  };
   const auto plan_running = [&](bool yielding) {
     for (size_t i = 0; i < ahead && budget > 0; ++i) {
       const Sequence& sequence = *Find(planned[i]);
-      if (Yields(sequence) == yielding) add(sequence, i + 1 < ahead || !waiting_.empty());
+      if (Yields(sequence) == yielding)
+        PlanChunk(sequence, i + 1 < ahead || !waiting_.empty(), &budget);
     }
   };
   int patience = kLookAhead;
@@ -194,7 +212,7 @@ void Worker::PlanPrompts() {
       it = waiting_.erase(it);
       running_.push_back(sequence.wire_id);
       planned.push_back(sequence.wire_id);
-      add(sequence, it != waiting_.end());
+      PlanChunk(sequence, it != waiting_.end(), &budget);
     }
   };
   for (const bool yielding : {false, true}) {
@@ -208,9 +226,13 @@ void Worker::PlanPrompts() {
     const auto chunk = std::find_if(step_.chunks.begin(), step_.chunks.end(),
                                     [&](const Chunk& c) { return c.wire_id == sequence.wire_id; });
     if (chunk == step_.chunks.end()) continue;
-    const int32_t more = std::min({sequence.length() - sequence.computed - chunk->tokens,
-                                   profile_.chunk_tokens - chunk->tokens, budget});
+    const int32_t begin = sequence.computed + chunk->tokens;
+    const int32_t more =
+        Paced(sequence, begin,
+              std::min({sequence.length() - begin, profile_.chunk_tokens - chunk->tokens, budget}),
+              step_.part);
     if (more <= 0) continue;
+    step_.part -= sequence.pace.PartOf(begin, more);
     AddChunk(sequence.wire_id, this, sequence.computed, more);
     budget -= more;
   }

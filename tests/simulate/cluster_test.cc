@@ -310,6 +310,31 @@ TEST(Cluster, AHopelessRunEndsEarly) {
   EXPECT_LT(Attainment(*outcome, {100, 0}), 0.9);
 }
 
+TEST(Cluster, StreamsKeepTheirTimeForATokenBesideLongPrompts) {
+  // Steps of 512 prompt tokens take 56 ms; 30 are allowed. Two answers of four tokens each begin
+  // while a prompt of 4,000 is computed.
+  ClusterOptions options = With(0, 1);
+  const Objective limits{0, 30};
+  options.router.slo_tpot = FromMs(limits.tpot_ms);
+  std::vector<WorkItem> items;
+  std::vector<double> at_s;
+  for (uint64_t i = 0; i < 40; ++i) {
+    items.insert(items.end(),
+                 {Item(3 * i, 4000, 1), Item(3 * i + 1, 20, 4), Item(3 * i + 2, 20, 4)});
+    const double begin_s = 1.2 * static_cast<double>(i);
+    at_s.insert(at_s.end(), {begin_s, begin_s + 0.05, begin_s + 0.2});
+  }
+  const auto late = [&](std::string_view policy) {
+    options.router.policy.name = policy;
+    const Outcome o = Play(options, items, at_s, limits);
+    // The first ones find a router that knows nothing of its workers.
+    return std::count_if(o.requests.begin() + 30, o.requests.end(),
+                         [&](const Served& r) { return !r.Within(limits); });
+  };
+  EXPECT_EQ(late("cost"), 0);
+  EXPECT_GT(late("least-loaded"), 50) << "whole chunks";
+}
+
 TEST(Cluster, APromptThatNoPoolHoldsIsAnErrorThatNamesBoth) {
   const auto outcome = simulate::Run(With(0, 1), {Item(1, 300'000, 5)}, {0}, {}, 1);
   ASSERT_FALSE(outcome);

@@ -1,0 +1,96 @@
+// How much of a prompt a step takes beside streams, as the cost policy decides it.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "common/random.h"
+#include "router/answer_lengths.h"
+#include "router/prediction.h"
+
+namespace aisp {
+namespace {
+
+WorkerView Decode(std::string_view id) {
+  WorkerView w;
+  w.worker_id = id;
+  w.host_id = "host";
+  w.available = true;
+  w.max_rows = 16;
+  w.free_blocks = 1000;
+  w.total_blocks = 1000;
+  w.kv_bytes_per_token = 128 * 1024;
+  return w;
+}
+
+WorkerView Prefill(std::string_view id) {
+  WorkerView w = Decode(id);
+  w.prefill = true;
+  return w;
+}
+
+RequestSummary Request(int32_t tokens) {
+  RequestSummary r;
+  r.tokens = tokens;
+  r.num_layers = 32;
+  return r;
+}
+
+Result<Placement> Pick(std::string_view policy, const RequestSummary& request,
+                       std::span<const WorkerView> workers) {
+  PolicyOptions options;
+  options.name = policy;
+  return (*MakeRoutingPolicy(options))->Pick(request, workers);
+}
+
+TEST(Pace, ALocalPromptHasThePaceThatLeavesStreamsTheirTimeForAToken) {
+  std::vector<WorkerView> workers = {Decode("d")};
+  WorkerView& d = workers[0];
+  d.cost.prefill = {2, 0.01, 1e-6, 0.1, 0};
+  d.chunk_tokens = 2048;
+  d.rows = 10;
+  d.pace = PaceWithin(d, 20);
+  // Nine tenths of 20 ms, less 2 ms and a tenth for each row; a hundred positions are a row's
+  // worth.
+  EXPECT_EQ(d.pace.rows, 1500);
+  EXPECT_EQ(d.pace.positions, 10'000);
+  EXPECT_EQ(Pick("cost", Request(4096), workers)->pace.rows, 1500);
+  d.spare_ms = 1000;
+  EXPECT_FALSE(Pick("cost", Request(4096), workers)->pace.any()) << "streams can wait for it";
+  d.backlog_ms = 1000;
+  EXPECT_TRUE(Pick("cost", Request(4096), workers)->pace.any()) << "but not for all that is there";
+  EXPECT_FALSE(Pick("least-loaded", Request(4096), workers)->pace.any());
+  EXPECT_EQ(PaceWithin(d, 2).rows, 256) << "however little is left, prompts go on";
+  EXPECT_FALSE(PaceWithin(d, 0).any()) << "no limit";
+  workers.push_back(Prefill("p"));
+  RequestSummary remote = Request(4096);
+  remote.preference = PrefillPreference::kRemote;
+  EXPECT_FALSE(Pick("cost", remote, workers)->pace.any());
+}
+
+TEST(Pace, APacedPromptIsPredictedToTakeMoreSteps) {
+  WorkerView d = Decode("d");
+  d.cost.prefill = {2, 0.01, 0, 0, 0};
+  d.chunk_tokens = 1000;
+  d.rows = 1;
+  const PromptWork work = PromptWork::Of(0, 4000);
+  EXPECT_DOUBLE_EQ(PromptMs(d, work), 4 * 2 + 40);
+  d.pace = {500, 0};
+  EXPECT_DOUBLE_EQ(PromptMs(d, work), 8 * 2 + 40);
+  d.rows = 0;
+  EXPECT_DOUBLE_EQ(PromptMs(d, work), 4 * 2 + 40) << "nobody waits for a token";
+}
+
+TEST(Pace, ShortAnswersAreAsShortAsOneInTwenty) {
+  ShortAnswers answers;
+  SplitMix64 random(1);
+  for (int i = 0; i < 4000; ++i) answers.Add(static_cast<uint32_t>(100 + random.Below(1000)));
+  EXPECT_GT(answers.tokens(), 105);
+  EXPECT_LT(answers.tokens(), 220);
+  for (int i = 0; i < 400; ++i) answers.Add(i % 5 == 0 ? 8 : 500);
+  EXPECT_LT(answers.tokens(), 12) << "it follows a change";
+  for (int i = 0; i < 100; ++i) answers.Add(1);
+  EXPECT_GE(answers.tokens(), 2) << "what has no second token waits for none";
+}
+
+}  // namespace
+}  // namespace aisp
