@@ -175,6 +175,22 @@ TEST_F(PrefixPull, AHolderThatDiesWhileItWritesGivesItsGrantBackByItsDeath) {
   ExpectAllBack();
 }
 
+TEST_F(PrefixPull, AReaderThatDiesWhileItIsWrittenToLeavesNothingBehind) {
+  Start();
+  rig_->prefills[0]->transport->hold = true;
+  rig_->router->Generate("d", Pulling(1, Longer(40)));
+  ASSERT_TRUE(rig_->RunUntil([&] { return rig_->prefills[0]->transport->queued() > 0; }));
+  BlockManager& holder = rig_->prefills[0]->engine->blocks();
+  ASSERT_GT(holder.Stats().pinned, 0);
+  rig_->KillDecode();
+  rig_->RunFor(milliseconds(5));
+  EXPECT_GT(holder.Stats().pinned, 0) << "what is still being read stays where it is";
+  rig_->prefills[0]->transport->hold = false;
+  rig_->prefills[0]->transport->Land();
+  rig_->RunFor(milliseconds(50));
+  EXPECT_EQ(holder.Stats().pinned, 0);
+}
+
 TEST_F(PrefixPull, ALaneThatFallsIsNoFaultOfTheRequest) {
   Start();
   rig_->prefills[0]->transport->fail_next_write = Unavailable("the lane fell");

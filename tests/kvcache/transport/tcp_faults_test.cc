@@ -176,6 +176,29 @@ TEST_F(TcpOwnerFaults, MessagesByteByByteAreUnderstood) {
   EXPECT_EQ(owner_.pool()[201], std::byte{3});
 }
 
+TEST_F(TcpOwnerFaults, AMessageCutAnywhereIsNoWriteAndHarmsNobody) {
+  const std::vector<std::byte> payload(512, std::byte{7});
+  const TcpWriteHeader header{.flags = kTcpChecksummed,
+                              .id = 1,
+                              .epoch = 1,
+                              .payload_bytes = payload.size(),
+                              .checksum = FoldChecksum(0, payload),
+                              .copies = 1};
+  const TcpCopy copy{4096, payload.size()};
+  std::vector<std::byte> message;
+  for (const std::span<const std::byte> part :
+       {Bytes(header), Bytes(copy), std::span<const std::byte>(payload)})
+    message.insert(message.end(), part.begin(), part.end());
+  for (size_t cut = 0; cut < message.size(); cut += 7) {
+    const UniqueFd socket = DialAndGreet();
+    ASSERT_TRUE(SendAll(socket.get(), std::span(message).first(cut), Later()).has_value());
+    ASSERT_EQ(shutdown(socket.get(), SHUT_WR), 0);
+    EXPECT_TRUE(HungUp(socket.get())) << "acknowledged after " << cut << " bytes";
+  }
+  EXPECT_EQ(owner_.pool()[4096 + payload.size() - 1], std::byte{0});
+  ExpectServes();
+}
+
 TEST_F(TcpOwnerFaults, DamagedPayloadIsReported) {
   const UniqueFd socket = DialAndGreet();
   const std::array<std::byte, 4> payload{std::byte{1}, std::byte{2}, std::byte{3}, std::byte{4}};
