@@ -161,7 +161,8 @@ bool KvPusher::Convert(PushId id, const Push& push, PendingWrite& write) {
     const BlockId to =
         target.blocks[static_cast<size_t>((begin - target.first_token) / block_tokens)];
     staging_.Fill(
-        std::span(write.slots).subspan(static_cast<size_t>(i * each), static_cast<size_t>(each)),
+        std::span(write.slots)
+            .subspan(static_cast<size_t>(i) * static_cast<size_t>(each), static_cast<size_t>(each)),
         made_, target.layout.Offset(write.layer, to), &write.copies);
     write.bytes += made_.size();
   }
