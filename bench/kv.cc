@@ -37,6 +37,7 @@ constexpr Epoch kEpoch{1};
 constexpr Duration kPatience = std::chrono::seconds(10);
 constexpr Duration kPerShape = std::chrono::milliseconds(400);
 constexpr size_t kUnderWay = 8;
+constexpr int kTurns = 5;  // of a lane and a bare socket
 constexpr const char* kSocket = "socket";
 constexpr const char* kMemcpy = "memcpy";
 
@@ -244,15 +245,15 @@ struct Pump {
 
 // That this process and that one have had: what a busy machine cannot blur.
 double CpuUs(pid_t other) {
-  double sum = 0;
-  clockid_t clock = CLOCK_PROCESS_CPUTIME_ID;
-  for (int i = 0; i < (other == 0 ? 1 : 2); ++i) {
+  const auto of = [](clockid_t clock) {
     timespec time{};
-    if (i == 1 && clock_getcpuclockid(other, &clock) != 0) break;
-    if (clock_gettime(clock, &time) != 0) break;
-    sum += static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_nsec) * 1e-3;
-  }
-  return sum;
+    return clock_gettime(clock, &time) == 0
+               ? static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_nsec) * 1e-3
+               : 0.0;
+  };
+  clockid_t theirs = 0;
+  const bool two = other != 0 && clock_getcpuclockid(other, &theirs) == 0;
+  return of(CLOCK_PROCESS_CPUTIME_ID) + (two ? of(theirs) : 0);
 }
 
 // Both pools in pieces of a block, in a random order, another for each round.
@@ -295,26 +296,35 @@ Result<KvBenchRow> Measure(const std::string& lane, const Shape& shape, const Pu
   size_t ended = 0;
   const double cpu = CpuUs(pump.owner);
   const Instant begin = clock.Now();
-  Instant now = begin;
-  while (now - begin < kPerShape) {
-    for (; started < ended + kUnderWay; ++started) AISP_RETURN_IF_ERROR(pump.start(round++));
+  while (clock.Now() - begin < kPerShape || ended < started) {
+    for (; started < ended + kUnderWay && clock.Now() - begin < kPerShape; ++started)
+      AISP_RETURN_IF_ERROR(pump.start(round++));
+    if (ended == started) break;
     AISP_ASSIGN_OR_RETURN(const size_t n, pump.ended());
     ended += n;
-    now = clock.Now();
   }
+  // To the end of the last: of writes of 128 MiB few end in the time in which they are started.
+  const double seconds = ToSeconds(clock.Now() - begin);
+  const auto bytes = static_cast<double>(ended * shape.blocks * shape.block_bytes);
   KvBenchRow row;
   row.lane = lane;
   row.block_kib = shape.block_bytes >> 10;
   row.blocks = static_cast<int32_t>(shape.blocks);
   row.write_us = alone[alone.size() / 2];
-  row.gb_per_s =
-      static_cast<double>(ended * shape.blocks * shape.block_bytes) / ToSeconds(now - begin) * 1e-9;
-  while (ended < started) {
-    AISP_ASSIGN_OR_RETURN(const size_t n, pump.ended());
-    ended += n;
+  row.gb_per_s = bytes / seconds * 1e-9;
+  row.cpu_us_per_mib = (CpuUs(pump.owner) - cpu) / (bytes / (1 << 20));
+  return row;
+}
+
+// Each figure's own median over the turns.
+KvBenchRow Medians(std::vector<KvBenchRow> turns) {
+  KvBenchRow row = turns.front();
+  for (double KvBenchRow::*figure :
+       {&KvBenchRow::write_us, &KvBenchRow::gb_per_s, &KvBenchRow::cpu_us_per_mib,
+        &KvBenchRow::of_socket, &KvBenchRow::cpu_of_socket}) {
+    std::ranges::sort(turns, {}, figure);
+    row.*figure = turns[turns.size() / 2].*figure;
   }
-  row.cpu_us_per_mib = (CpuUs(pump.owner) - cpu) /
-                       (static_cast<double>(ended * shape.blocks * shape.block_bytes) / (1 << 20));
   return row;
 }
 
@@ -391,14 +401,22 @@ Status BenchLane(const KvBenchOptions& options, const std::string& lane, const B
       for (size_t i = 0; i < n; ++i) AISP_RETURN_IF_ERROR(done[i].status);
       return n;
     };
-    std::optional<KvBenchRow> bare;
-    if (beside != nullptr) {
-      AISP_ASSIGN_OR_RETURN(bare, beside->Row(shape));
+    std::vector<KvBenchRow> bare;
+    std::vector<KvBenchRow> ours;
+    for (int turn = 0; turn < (beside != nullptr ? kTurns : 1); ++turn) {
+      if (beside != nullptr) {
+        AISP_ASSIGN_OR_RETURN(KvBenchRow row, beside->Row(shape));
+        bare.push_back(std::move(row));
+      }
+      AISP_ASSIGN_OR_RETURN(KvBenchRow row, Measure(lane, shape, pump));
+      if (beside != nullptr) {
+        row.of_socket = row.gb_per_s / bare.back().gb_per_s;
+        row.cpu_of_socket = bare.back().cpu_us_per_mib / row.cpu_us_per_mib;
+      }
+      ours.push_back(std::move(row));
     }
-    AISP_ASSIGN_OR_RETURN(KvBenchRow row, Measure(lane, shape, pump));
-    if (bare) row.of_socket = row.gb_per_s / bare->gb_per_s;
-    if (bare) rows->push_back(std::move(*bare));
-    rows->push_back(std::move(row));
+    if (!bare.empty()) rows->push_back(Medians(std::move(bare)));
+    rows->push_back(Medians(std::move(ours)));
   }
   writer->Disconnect(peer);
   return {};
@@ -454,32 +472,6 @@ Result<KvBench> BenchKv(const KvBenchOptions& options) {
     row.of_memcpy = row.gb_per_s / same->gb_per_s;
   }
   return bench;
-}
-
-std::string ToTable(const KvBench& bench) {
-  std::string out = fmt::format("{:<8}{:>12}{:>8}{:>14}{:>10}{:>12}{:>12}\n", "lane", "block KiB",
-                                "blocks", "one write us", "GB/s", "of memcpy", "of socket");
-  const auto part = [](double of) { return of > 0 ? fmt::format("{:.0f}%", of * 100) : ""; };
-  for (const KvBenchRow& row : bench.rows) {
-    out += fmt::format("{:<8}{:>12}{:>8}{:>14.1f}{:>10.2f}{:>12.0f}{:>12}{:>12}\n", row.lane,
-                       row.block_kib, row.blocks, row.write_us, row.gb_per_s, row.cpu_us_per_mib,
-                       part(row.of_memcpy), part(row.of_socket));
-  }
-  for (const std::string& why : bench.left_out) out += "left out: " + why + "\n";
-  return out;
-}
-
-std::string ToJson(const KvBench& bench) {
-  std::vector<std::string> rows;
-  rows.reserve(bench.rows.size());
-  for (const KvBenchRow& row : bench.rows) {
-    rows.push_back(
-        fmt::format("{{\"lane\": \"{}\", \"block_kib\": {}, \"blocks\": {}, \"write_us\": {:.2f}, "
-                    "\"gb_per_s\": {:.3f}, \"of_memcpy\": {:.3f}, \"of_socket\": {:.3f}}}",
-                    row.lane, row.block_kib, row.blocks, row.write_us, row.gb_per_s, row.of_memcpy,
-                    row.of_socket));
-  }
-  return "[" + Join(rows, ", ") + "]";
 }
 
 }  // namespace aisp

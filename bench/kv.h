@@ -29,7 +29,10 @@ struct KvBenchRow {
   double gb_per_s = 0;        // several under way
   double of_memcpy = 0;       // gb_per_s over memcpy's of the same shape; 0 between GPUs
   double cpu_us_per_mib = 0;  // of both processes, with several under way
-  double of_socket = 0;  // likewise over that of a bare connection, measured just before; tcp alone
+  // Over a bare connection's gb_per_s, and its CPU time over this one's; measured in turns, tcp
+  // alone.
+  double of_socket = 0;
+  double cpu_of_socket = 0;
 };
 
 struct KvBench {

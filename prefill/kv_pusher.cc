@@ -11,6 +11,10 @@ namespace {
 
 // A transport that refused a write is asked again after so long, unless a completion comes first.
 constexpr Duration kRetryInterval = std::chrono::milliseconds(1);
+// Of layers that go as one write. A write that was started is not stopped, so these bound how long
+// the end of a push waits for it.
+constexpr uint64_t kJoinedBytes = uint64_t{32} << 20;
+constexpr size_t kJoinedCopies = 1024;
 
 }  // namespace
 
@@ -55,6 +59,39 @@ void KvPusher::Ready(PushId id, int32_t layer, int32_t ready_tokens,
                      std::span<const BlockId> local) {
   Push& push = Get(id);
   if (push.stopped) return;
+  Append(push, layer, ready_tokens, local);
+  StartPending(id, push);
+}
+
+void KvPusher::ReadyAllLayers(PushId id, int32_t ready_tokens, std::span<const BlockId> local) {
+  Push& push = Get(id);
+  if (push.stopped) return;
+  for (int32_t layer = 0; layer < push.target.layout.num_layers; ++layer) {
+    Append(push, layer, ready_tokens, local);
+    if (layer > 0) JoinLast(push);
+  }
+  StartPending(id, push);
+}
+
+void KvPusher::JoinLast(Push& push) {
+  if (push.pending.size() < 2) return;
+  const PendingWrite& last = push.pending.back();
+  PendingWrite& before = push.pending[push.pending.size() - 2];
+  if (last.copies.empty() || before.copies.empty() || before.begin != last.begin ||
+      before.end != last.end || before.layer + before.layers != last.layer ||
+      before.bytes + last.bytes > kJoinedBytes ||
+      before.copies.size() + last.copies.size() > kJoinedCopies) {
+    return;
+  }
+  before.copies.insert(before.copies.end(), last.copies.begin(), last.copies.end());
+  before.bytes += last.bytes;
+  before.layers += last.layers;
+  LetGo(last);  // the other pins the same blocks
+  push.pending.pop_back();
+}
+
+void KvPusher::Append(Push& push, int32_t layer, int32_t ready_tokens,
+                      std::span<const BlockId> local) {
   const PushTarget& target = push.target;
   const int32_t block_tokens = target.layout.block_tokens;
   int32_t& next = push.next_token[static_cast<size_t>(layer)];
@@ -72,7 +109,6 @@ void KvPusher::Ready(PushId id, int32_t layer, int32_t ready_tokens,
     push.pending.push_back(MakeWrite(push, layer, next, until, local));
     next = until;
   }
-  StartPending(id, push);
 }
 
 KvPusher::PendingWrite KvPusher::MakeWrite(const Push& push, int32_t layer, int32_t begin,
@@ -125,7 +161,8 @@ bool KvPusher::Convert(PushId id, const Push& push, PendingWrite& write) {
     const BlockId to =
         target.blocks[static_cast<size_t>((begin - target.first_token) / block_tokens)];
     staging_.Fill(
-        std::span(write.slots).subspan(static_cast<size_t>(i * each), static_cast<size_t>(each)),
+        std::span(write.slots)
+            .subspan(static_cast<size_t>(i) * static_cast<size_t>(each), static_cast<size_t>(each)),
         made_, target.layout.Offset(write.layer, to), &write.copies);
     write.bytes += made_.size();
   }
@@ -243,7 +280,8 @@ void KvPusher::OnCompletion(KvTransport* transport, const WriteCompletion& compl
     if (!push.stopped) Abort(done.push, push, completion.status.error());
     return;
   }
-  push.totals.token_layers += static_cast<uint64_t>(done.write.end - done.write.begin);
+  push.totals.token_layers += static_cast<uint64_t>(done.write.end - done.write.begin) *
+                              static_cast<uint64_t>(done.write.layers);
   push.totals.bytes += done.write.bytes;
   push.totals.last_completion = now;
   const double seconds = std::max(ToSeconds(now - done.started), 1e-7);

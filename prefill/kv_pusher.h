@@ -87,6 +87,9 @@ class KvPusher {
   // KV of tokens [0, ready_tokens) of `layer` lies in `local` (the sequence's block table): writes
   // what became whole.
   void Ready(PushId id, int32_t layer, int32_t ready_tokens, std::span<const BlockId> local);
+  // The same of all layers at once: they share writes where nothing is converted, since each costs
+  // a transport some time of its own.
+  void ReadyAllLayers(PushId id, int32_t ready_tokens, std::span<const BlockId> local);
   // No write starts any more; what the transport still queues is cancelled.
   void Stop(PushId id);
   // Forgets a push that is Idle.
@@ -116,7 +119,8 @@ class KvPusher {
     std::vector<BlockId> sources;   // pinned
     uint64_t bytes = 0;
     int32_t layer = 0;
-    int32_t begin = 0;  // tokens [begin, end)
+    int32_t layers = 1;  // from that one on
+    int32_t begin = 0;   // tokens [begin, end)
     int32_t end = 0;
     std::vector<uint64_t> slots;  // of the staging memory
   };
@@ -145,6 +149,10 @@ class KvPusher {
   void Measure(const KvTransport* transport, const Outstanding& done, bool ok, Instant now);
   Push& Get(PushId id);
   const Push& Get(PushId id) const;
+  // Makes writes of what is ready of a layer and was handed to none yet.
+  void Append(Push& push, int32_t layer, int32_t ready_tokens, std::span<const BlockId> local);
+  // The last two as one, where they are of neighbouring layers and not too long.
+  void JoinLast(Push& push);
   PendingWrite MakeWrite(const Push& push, int32_t layer, int32_t begin, int32_t end,
                          std::span<const BlockId> local);
   // False while the staging memory has no room.

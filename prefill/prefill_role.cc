@@ -106,9 +106,7 @@ void PrefillRole::Impl::StartPushing(Transfer& transfer) {
 void PrefillRole::Impl::PushEverything(Transfer& transfer) {
   const int32_t ready = deps.engine->ComputedTokens(transfer.sequence);
   const std::span<const BlockId> local = deps.engine->BlocksOf(transfer.sequence);
-  for (int32_t layer = 0; layer < deps.engine->blocks().layout().num_layers; ++layer) {
-    pusher->Ready(transfer.push, layer, ready, local);
-  }
+  pusher->ReadyAllLayers(transfer.push, ready, local);
 }
 
 void PrefillRole::Impl::OnLayer(int32_t layer, std::span<const LayerSlice> slices) {

@@ -207,8 +207,7 @@ void PrefixHolder::Begin(Key key) {
   target.lease_end = push.until;
   push.push = deps_.pusher->Open(std::move(target));
   by_push_[push.push] = key;
-  for (int32_t layer = 0; layer < reader.layout().num_layers; ++layer)
-    deps_.pusher->Ready(push.push, layer, push.end_token, push.blocks);
+  deps_.pusher->ReadyAllLayers(push.push, push.end_token, push.blocks);
   Settle(key);
 }
 

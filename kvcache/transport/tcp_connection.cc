@@ -16,6 +16,8 @@ namespace {
 
 // The lock is held while a chunk lands, so a chunk bounds how long Revoke waits.
 constexpr size_t kChunkBytes = 256 << 10;
+// A payload is waited for in pieces: to be woken by each packet costs as much as the copy.
+constexpr size_t kWakeBytes = 128 << 10;
 constexpr int kStepsPerServe = 64;
 constexpr Duration kHelloLimit = std::chrono::seconds(2);
 // A writer that does not read its acknowledgements is not served until it does.
@@ -51,7 +53,16 @@ bool TcpOwner::Connection::Serve(uint32_t events) {
     if (io == Io::kClosed) return false;
     if (io == Io::kWouldBlock) break;
   }
+  ChooseWakeup();
   return Flush();
+}
+
+void TcpOwner::Connection::ChooseWakeup() {
+  const size_t bytes =
+      state_ == State::kPayload ? std::min<uint64_t>(remaining_, kWakeBytes) : size_t{1};
+  if (bytes == wake_bytes_) return;
+  WakeAtBytes(socket_.get(), bytes);
+  wake_bytes_ = bytes;
 }
 
 TcpOwner::Connection::Io TcpOwner::Connection::Step() {

@@ -45,6 +45,8 @@ class TcpOwner::Connection {
   size_t PayloadTargets(std::array<iovec, 64>& iov);
   void Landed(size_t bytes);
   bool Flush();
+  // Before this sleeps: a payload wakes it by pieces, everything else by the byte.
+  void ChooseWakeup();
   void NextMessage(State state);
 
   TcpOwner* const owner_;
@@ -64,6 +66,7 @@ class TcpOwner::Connection {
   Status verdict_;          // of the write being received
   std::vector<std::byte> out_;
   bool want_write_ = false;
+  size_t wake_bytes_ = 1;  // that must have come before the socket counts as readable
 };
 
 }  // namespace aisp

@@ -163,7 +163,11 @@ void TcpOwner::PauseAccepting(bool pause) {
 
 void TcpOwner::CloseStalled() {
   const Instant now = clock_.Now();
-  std::erase_if(connections_, [now](const auto& entry) { return entry.second->Stalled(now); });
+  // What has come and woke nobody, because more is waited for, counts as movement.
+  std::erase_if(connections_, [now](const auto& entry) {
+    Connection& c = *entry.second;
+    return c.Stalled(now) && (c.stranger() || !c.Serve(EPOLLIN) || c.Stalled(now));
+  });
 }
 
 }  // namespace aisp

@@ -122,6 +122,10 @@ void TuneTcp(int socket, Duration stall_timeout) {
   SetOption(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, ms);
 }
 
+void WakeAtBytes(int socket, size_t bytes) {
+  SetOption(socket, SOL_SOCKET, SO_RCVLOWAT, static_cast<int>(bytes));
+}
+
 Status SendAll(int socket, std::span<const std::byte> bytes, Instant deadline) {
   while (!bytes.empty()) {
     const ssize_t n = send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);

@@ -27,6 +27,8 @@ Result<UniqueFd> ConnectTcp(const std::string& address, uint16_t port, Duration 
 // No delay; keep-alive and, for data that is not acknowledged, a limit of `stall_timeout`: a peer
 // whose host vanished ends the connection instead of holding it half open.
 void TuneTcp(int socket, Duration stall_timeout);
+// So many bytes must have come before the socket counts as readable.
+void WakeAtBytes(int socket, size_t bytes);
 
 // All bytes on a non-blocking socket, or an error by `deadline` (of SteadyClock). For handshakes.
 Status SendAll(int socket, std::span<const std::byte> bytes, Instant deadline);

@@ -175,6 +175,22 @@ TEST_F(PrefixPull, AHolderThatDiesWhileItWritesGivesItsGrantBackByItsDeath) {
   ExpectAllBack();
 }
 
+TEST_F(PrefixPull, AReaderThatDiesWhileItIsWrittenToLeavesNothingBehind) {
+  Start();
+  rig_->prefills[0]->transport->hold = true;
+  rig_->router->Generate("d", Pulling(1, Longer(40)));
+  ASSERT_TRUE(rig_->RunUntil([&] { return rig_->prefills[0]->transport->queued() > 0; }));
+  BlockManager& holder = rig_->prefills[0]->engine->blocks();
+  ASSERT_GT(holder.Stats().pinned, 0);
+  rig_->KillDecode();
+  rig_->RunFor(milliseconds(5));
+  EXPECT_GT(holder.Stats().pinned, 0) << "what is still being read stays where it is";
+  rig_->prefills[0]->transport->hold = false;
+  rig_->prefills[0]->transport->Land();
+  rig_->RunFor(milliseconds(50));
+  EXPECT_EQ(holder.Stats().pinned, 0);
+}
+
 TEST_F(PrefixPull, ALaneThatFallsIsNoFaultOfTheRequest) {
   Start();
   rig_->prefills[0]->transport->fail_next_write = Unavailable("the lane fell");
@@ -235,19 +251,48 @@ TEST_F(PrefixPull, AHolderThatLiesIsNotBelieved) {
 }
 
 // And a reader that lies: the holder writes nothing for it.
+// All that it says fits together: only what was asked for tells that it is not true.
+TEST_F(PrefixPull, AHolderWhoseLiesFitTogetherIsNotBelieved) {
+  for (const uint32_t held : {112u, 17u, 1u << 20}) {
+    SCOPED_TRACE(held);
+    Start();
+    const auto layers = static_cast<uint64_t>(rig_->decode->engine->blocks().layout().num_layers);
+    rig_->kv_links.on_down = [&](v1::PrefillToDecode& m) {
+      if (m.has_need()) m.mutable_need()->set_held_tokens(held);
+      if (m.has_done()) m.mutable_done()->set_token_layers(held * layers);
+      if (m.has_done()) m.mutable_done()->clear_block_checks();
+      return true;
+    };
+    const auto longer = Longer(11);
+    rig_->router->Generate("d", Pulling(1, longer));
+    rig_->ExpectAnswer(1, longer, 8);
+    EXPECT_EQ(Pulled(1).result(), v1::PrefixPull::FAILED);
+    ExpectAllBack();
+  }
+}
+
 TEST_F(PrefixPull, AReaderThatGrantsWhatIsNotThereGetsNothing) {
-  Start();
-  rig_->kv_links.on_up = [&](v1::DecodeToPrefill& message) {
-    if (message.has_grant()) message.mutable_grant()->set_blocks(2, 5000);
-    return true;
-  };
-  const size_t written = rig_->prefills[0]->transport->writes_started();
-  const auto longer = Longer(40);
-  rig_->router->Generate("d", Pulling(1, longer));
-  rig_->ExpectAnswer(1, longer, 8);
-  EXPECT_EQ(Pulled(1).result(), v1::PrefixPull::FAILED);
-  EXPECT_EQ(rig_->prefills[0]->transport->writes_started(), written);
-  ExpectAllBack();
+  const std::vector<std::function<void(v1::Grant&)>> lies = {[](v1::Grant& g) { g.set_blocks(2, 5000); },
+                                                             [](v1::Grant& g) { g.set_blocks(0, -1); },
+                                                             [](v1::Grant& g) { g.set_first_token(3); },
+                                                             [](v1::Grant& g) { g.set_first_token(96); },
+                                                             [](v1::Grant& g) { g.set_first_token(1u << 31); },
+                                                             [](v1::Grant& g) { g.clear_blocks(); }};
+  for (size_t i = 0; i < lies.size(); ++i) {
+    SCOPED_TRACE(i);
+    Start();
+    rig_->kv_links.on_up = [&](v1::DecodeToPrefill& message) {
+      if (message.has_grant()) lies[i](*message.mutable_grant());
+      return true;
+    };
+    const size_t written = rig_->prefills[0]->transport->writes_started();
+    const auto longer = Longer(40);
+    rig_->router->Generate("d", Pulling(1, longer));
+    rig_->ExpectAnswer(1, longer, 8);
+    EXPECT_EQ(Pulled(1).result(), v1::PrefixPull::FAILED);
+    EXPECT_EQ(rig_->prefills[0]->transport->writes_started(), written);
+    ExpectAllBack();
+  }
 }
 
 TEST_F(PrefixPull, CancelledAtAnyStepItLeavesNothingBehind) {

@@ -11,13 +11,18 @@ int main() {
     const char* what;
     int requests, blocks;
     uint64_t most;
+    bool converts = false;
   };
   for (const Run& run :
        {Run{"1 request, 1 block", 1, 1, 2'000'000}, Run{"2 requests, 1 block", 2, 1, 300'000},
-        Run{"2 requests, 2 blocks", 2, 2, 300'000}}) {
+        Run{"2 requests, 2 blocks", 2, 2, 300'000},
+        Run{"1 request, 1 block, converted", 1, 1, 500'000, true},
+        Run{"2 requests, 2 blocks, converted", 2, 2, 300'000, true}}) {
     aisp::HandoffConfig config;
     config.requests = run.requests;
     config.blocks = run.blocks;
+    config.converts = run.converts;
+    if (run.converts) config.tiers = false;
     const aisp::Exploration e = aisp::Explore(config, run.most);
     std::printf("%s: %lu states, %lu transitions, %d deep, %s; violations: %s\n", run.what,
                 e.states, e.transitions, e.depth, e.complete ? "complete" : "cut at the bound",

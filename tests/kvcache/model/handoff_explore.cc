@@ -1,4 +1,4 @@
-// What must hold in every state of the model, and the walk through all of them.
+// What ends in the model, what must hold in every state of it, and the walk through all of them.
 #include <algorithm>
 #include <sstream>
 
@@ -11,6 +11,65 @@ namespace {
 using Kind = HandoffModel::Event::Kind;
 
 }  // namespace
+
+// What ends: processes, which are started anew, and the copy to host memory.
+bool HandoffModel::DoEnd(const Event& event) {
+  const auto at = static_cast<size_t>(event.which);
+  switch (event.kind) {
+    case Kind::kWriterDies:
+      if (event.which > 0) {  // one that was replaced
+        writers_[at - 1].alive = false;
+        writers_[at - 1].jobs.clear();
+        break;
+      }
+      [[fallthrough]];
+    case Kind::kWriterReplaced: {
+      ++writer_ends_;
+      for (WriterProcess& p : writers_) {
+        if (!p.linked) continue;
+        p.linked = false;
+        if (event.kind == Kind::kWriterDies) {
+          p.alive = false;
+          p.jobs.clear();
+        }
+      }
+      link_ = false;
+      LoseLink();
+      writers_.push_back({next_incarnation_++, true, true, {}});
+      break;
+    }
+    case Kind::kDeathProven:
+      for (const Epoch epoch : leases_.Revoked()) {
+        if (leases_.Find(epoch)->writer.incarnation == writers_[at].incarnation) EndLease(epoch);
+      }
+      break;
+    case Kind::kReaderDies:
+      ++reader_ends_;
+      LoseLink();
+      for (Request& r : requests_) r = {};
+      StartReader();
+      for (WriterProcess& p : writers_) {
+        if (!p.linked) continue;
+        // Grants of a link that is gone are stopped; what lands is the old process's memory.
+        for (WriteJob& job : p.jobs) job.stopped = true;
+      }
+      link_ = false;
+      break;
+    case Kind::kStored: {
+      const auto& content = memory_[static_cast<size_t>(store_->block.value)];
+      for (const uint64_t word : content) {
+        if (word != Tag(store_->request)) Fail("host memory has another prompt's KV");
+      }
+      host_ = {store_->request, content[0]};
+      if (store_->pinned) blocks_->Unpin({&store_->block, 1}, PinKind::kTier);
+      store_.reset();
+      break;
+    }
+    default:
+      return false;
+  }
+  return true;
+}
 
 // Whoever reads a block finds what it is meant to hold.
 void HandoffModel::CheckContent() {
@@ -45,10 +104,10 @@ std::string HandoffModel::Digest() const {
     if (lease != nullptr) out << 'L' << epoch << lease->revoked << lease->writer.incarnation;
   }
   for (const WriterProcess& p : writers_) {
-    out << 'W' << p.incarnation << p.alive << p.linked;
+    out << 'W' << p.incarnation << p.alive << p.linked << p.staging << ' ';
     for (const WriteJob& j : p.jobs)
-      out << '(' << j.pool << ',' << j.epoch << ',' << j.block << ',' << j.landed << j.writing
-          << j.stopped << j.told << ')';
+      out << '(' << j.pool << ',' << j.epoch << ',' << j.block << ',' << j.landed << j.halves
+          << j.writing << j.stopped << j.told << ')';
   }
   for (const auto* queue : {&to_writer_, &to_reader_}) {
     out << 'Q';

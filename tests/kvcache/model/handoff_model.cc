@@ -23,6 +23,7 @@ constexpr EventName kNames[] = {{Kind::kAsk, "ask"},
                                 {Kind::kLocal, "compute locally"},
                                 {Kind::kToWriter, "message to writer"},
                                 {Kind::kToReader, "message to reader"},
+                                {Kind::kHalf, "half a layer is computed"},
                                 {Kind::kWrite, "write starts"},
                                 {Kind::kLand, "write lands"},
                                 {Kind::kBreak, "link breaks"},
@@ -57,6 +58,10 @@ const char* BugName(ProtocolBug bug) {
       return "acknowledged to the reader's successor";
     case ProtocolBug::kPromotionUnfinished:
       return "published before it is there";
+    case ProtocolBug::kHalfConverted:
+      return "converted from one block of two";
+    case ProtocolBug::kStagingReused:
+      return "converted into memory that a write still needs";
   }
   return "";
 }
@@ -125,8 +130,9 @@ std::vector<HandoffModel::Event> HandoffModel::Possible() const {
   for (const WriterProcess& p : writers_) {
     for (const WriteJob& j : p.jobs) {
       if (p.alive && j.writing) add(Kind::kLand, job);
-      if (p.alive && !j.writing && !j.stopped && !j.told && j.landed < kLayers)
-        add(Kind::kWrite, job);
+      const bool open = p.alive && !j.stopped && !j.told;
+      if (open && config_.converts && j.halves < 2 * kLayers) add(Kind::kHalf, job);
+      if (open && MayWrite(p, j)) add(Kind::kWrite, job);
       ++job;
     }
   }
@@ -281,7 +287,7 @@ void HandoffModel::OnWriter(const Message& m) {
     return;
   }
   if (m.kind == Message::Kind::kGrant) {
-    p.jobs.push_back({pool_, m.epoch, m.request, m.transfer, m.block, 0, false, false, false});
+    p.jobs.push_back({pool_, m.epoch, m.request, m.transfer, m.block});
     return;
   }
   for (WriteJob& job : p.jobs) {
@@ -313,6 +319,20 @@ void HandoffModel::MaybeTell(WriterProcess& p, WriteJob& job) {
   }
 }
 
+bool HandoffModel::MayWrite(const WriterProcess& p, const WriteJob& job) const {
+  if (job.writing || job.landed == kLayers) return false;
+  if (!config_.converts) return true;
+  const int needed = 2 * job.landed + (config_.bug == ProtocolBug::kHalfConverted ? 1 : 2);
+  const bool staging_used = std::ranges::any_of(p.jobs, &WriteJob::writing);
+  return job.halves >= needed && (!staging_used || config_.bug == ProtocolBug::kStagingReused);
+}
+
+void HandoffModel::StartWrite(WriterProcess& p, WriteJob& job) const {
+  job.writing = true;
+  const bool whole = job.halves >= 2 * (job.landed + 1);
+  if (config_.converts) p.staging = whole ? Tag(job.request) : kNothing;
+}
+
 void HandoffModel::Land(WriterProcess& p, WriteJob& job) {
   job.writing = false;
   const int layer = job.landed++;
@@ -320,7 +340,8 @@ void HandoffModel::Land(WriterProcess& p, WriteJob& job) {
     const Lease* lease = leases_.Find(Epoch(job.epoch));
     if (lease == nullptr || lease->writer.incarnation != p.incarnation)
       Fail("a write landed in a block that was not granted to its writer any more");
-    memory_[static_cast<size_t>(job.block)][static_cast<size_t>(layer)] = Tag(job.request);
+    memory_[static_cast<size_t>(job.block)][static_cast<size_t>(layer)] =
+        config_.converts ? p.staging : Tag(job.request);
   }
   MaybeTell(p, job);
 }
@@ -392,17 +413,16 @@ bool HandoffModel::DoWire(const Event& event) {
       OnReader(m);
       break;
     }
+    case Kind::kHalf:
     case Kind::kWrite:
     case Kind::kLand: {
       int job = 0;
       for (WriterProcess& p : writers_) {
         for (WriteJob& j : p.jobs) {
           if (job++ != event.which) continue;
-          if (event.kind == Kind::kLand) {
-            Land(p, j);
-          } else {
-            j.writing = true;
-          }
+          if (event.kind == Kind::kHalf) ++j.halves;
+          if (event.kind == Kind::kWrite) StartWrite(p, j);
+          if (event.kind == Kind::kLand) Land(p, j);
         }
       }
       break;
@@ -422,65 +442,6 @@ bool HandoffModel::DoWire(const Event& event) {
         if (its || config_.bug == ProtocolBug::kAnyoneAcknowledges)
           to_writer_.push_back({Message::Kind::kRevoke, 0, 0, epoch.value, 0, 0});
       }
-      break;
-    }
-    default:
-      return false;
-  }
-  return true;
-}
-
-// What ends: processes, which are started anew, and the copy to host memory.
-bool HandoffModel::DoEnd(const Event& event) {
-  const auto at = static_cast<size_t>(event.which);
-  switch (event.kind) {
-    case Kind::kWriterDies:
-      if (event.which > 0) {  // one that was replaced
-        writers_[at - 1].alive = false;
-        writers_[at - 1].jobs.clear();
-        break;
-      }
-      [[fallthrough]];
-    case Kind::kWriterReplaced: {
-      ++writer_ends_;
-      for (WriterProcess& p : writers_) {
-        if (!p.linked) continue;
-        p.linked = false;
-        if (event.kind == Kind::kWriterDies) {
-          p.alive = false;
-          p.jobs.clear();
-        }
-      }
-      link_ = false;
-      LoseLink();
-      writers_.push_back({next_incarnation_++, true, true, {}});
-      break;
-    }
-    case Kind::kDeathProven:
-      for (const Epoch epoch : leases_.Revoked()) {
-        if (leases_.Find(epoch)->writer.incarnation == writers_[at].incarnation) EndLease(epoch);
-      }
-      break;
-    case Kind::kReaderDies:
-      ++reader_ends_;
-      LoseLink();
-      for (Request& r : requests_) r = {};
-      StartReader();
-      for (WriterProcess& p : writers_) {
-        if (!p.linked) continue;
-        // Grants of a link that is gone are stopped; what lands is the old process's memory.
-        for (WriteJob& job : p.jobs) job.stopped = true;
-      }
-      link_ = false;
-      break;
-    case Kind::kStored: {
-      const auto& content = memory_[static_cast<size_t>(store_->block.value)];
-      for (const uint64_t word : content) {
-        if (word != Tag(store_->request)) Fail("host memory has another prompt's KV");
-      }
-      host_ = {store_->request, content[0]};
-      if (store_->pinned) blocks_->Unpin({&store_->block, 1}, PinKind::kTier);
-      store_.reset();
       break;
     }
     default:

@@ -33,12 +33,15 @@ enum class ProtocolBug : uint8_t {
   kCopyWithoutPin,        // a block is copied to host memory without being held
   kAckToSuccessor,        // what another process granted is acknowledged to who has its name now
   kPromotionUnfinished,   // a block is published before it has come from host memory
+  kHalfConverted,         // a layer is converted while one of the two blocks it is made of is empty
+  kStagingReused,         // what is converted lies in memory that the next write may have at once
 };
 inline constexpr ProtocolBug kAllBugs[] = {
     ProtocolBug::kLeaseEndsWithItsTime, ProtocolBug::kAnyoneAcknowledges,
     ProtocolBug::kAckBeforeWrite,       ProtocolBug::kLostLinkIsDeath,
     ProtocolBug::kDoneUncounted,        ProtocolBug::kCopyWithoutPin,
-    ProtocolBug::kAckToSuccessor,       ProtocolBug::kPromotionUnfinished};
+    ProtocolBug::kAckToSuccessor,       ProtocolBug::kPromotionUnfinished,
+    ProtocolBug::kHalfConverted,        ProtocolBug::kStagingReused};
 const char* BugName(ProtocolBug bug);
 
 struct HandoffConfig {
@@ -49,6 +52,8 @@ struct HandoffConfig {
   int reader_ends = 1;  // crashes of the decode worker
   int link_breaks = 1;
   bool tiers = true;  // host memory, of one slot
+  // A block of D's is made of two of P's, in other numbers: in memory of P for one layer.
+  bool converts = false;
   ProtocolBug bug = ProtocolBug::kNone;
 };
 
@@ -65,7 +70,8 @@ class HandoffModel {
       kLocal,           // request: D computes the prompt itself
       kToWriter,        // the oldest message to P arrives
       kToReader,        // the oldest message to D arrives
-      kWrite,           // job of P: a layer's write starts
+      kHalf,            // job of P that converts: half of the next layer is computed
+      kWrite,           // job of P: a layer's write starts, converted where it has to be
       kLand,            // job of P: and lands
       kBreak,           // the link ends, both live
       kConnect,         // a link comes up again
@@ -122,6 +128,7 @@ class HandoffModel {
     uint64_t transfer = 0;
     int32_t block = 0;
     int landed = 0;
+    int halves = 0;  // computed of all layers, where they are converted
     bool writing = false;
     bool stopped = false;
     bool told = false;  // done was sent, or the fence
@@ -131,6 +138,7 @@ class HandoffModel {
     bool alive = true;
     bool linked = false;  // the one behind D's link
     std::vector<WriteJob> jobs;
+    uint64_t staging = 0;  // of what is converted: a layer of one block
   };
 
   void Fail(const std::string& what) {
@@ -151,6 +159,8 @@ class HandoffModel {
   void OnWriter(const Message& m);
   void OnReader(const Message& m);
   void Grant(int request);
+  bool MayWrite(const WriterProcess& p, const WriteJob& job) const;
+  void StartWrite(WriterProcess& p, WriteJob& job) const;
   void Land(WriterProcess& p, WriteJob& job);
   void MaybeTell(WriterProcess& p, WriteJob& job);
   WriterProcess* Linked();

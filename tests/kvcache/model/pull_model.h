@@ -177,8 +177,8 @@ class PullModel {
   std::vector<uint64_t> Read(const Push& push) const;
   // The words of one block.
   static std::span<uint64_t> Words(std::vector<uint64_t>& memory, BlockId block, int units) {
-    return std::span(memory).subspan(static_cast<size_t>(block.value * units),
-                                     static_cast<size_t>(units));
+    const auto size = static_cast<size_t>(units);
+    return std::span(memory).subspan(static_cast<size_t>(block.value) * size, size);
   }
   void StartHolder();
   void StartPuller(Puller& p);

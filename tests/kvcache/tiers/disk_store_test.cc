@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <utility>
 
@@ -167,6 +168,47 @@ TEST_F(DiskStoreTest, ErrorsOfTheDiskAreValues) {
   disk.fail_writes.reset();
   disk.bytes.resize(DiskStore::SlotBytes(kPayload) / 2);
   EXPECT_EQ(Read(store, 0, 5).error().code, Code::kDataLoss) << "the file was cut";
+}
+
+// What a process finds that starts after the file was cut: opening brings it to its size again.
+TEST_F(DiskStoreTest, AFileThatWasCutAnywhereKeepsWhatIsWhole) {
+  const size_t slot = DiskStore::SlotBytes(kPayload);
+  DiskStore before = Open();
+  for (int32_t i = 0; i < kSlots; ++i)
+    ASSERT_TRUE(Write(before, i, static_cast<uint64_t>(i) + 1, static_cast<uint64_t>(i)));
+  const std::vector<std::byte> whole = disk.bytes;
+  for (size_t cut = 0; cut <= whole.size(); cut += slot / 4) {
+    disk.bytes = whole;
+    disk.bytes.resize(cut);
+    disk.bytes.resize(whole.size());
+    DiskStore after = Open();
+    const size_t entries = Scan(after).size();
+    EXPECT_GE(entries, cut / slot) << cut;
+    EXPECT_LE(entries, (cut + slot - 1) / slot) << cut;
+    for (int32_t i = 0; i < kSlots; ++i) {
+      const size_t end = static_cast<size_t>(i) * slot + DiskStore::kHeaderBytes + kPayload;
+      const Status read = Read(after, i, static_cast<uint64_t>(i) + 1);
+      EXPECT_EQ(read.has_value(), end <= cut) << cut << ", slot " << i;
+      if (!read) {
+        EXPECT_EQ(read.error().code, Code::kDataLoss);
+      }
+    }
+    ASSERT_TRUE(Write(after, 0, 77));
+    EXPECT_TRUE(Read(after, 0, 77)) << "it serves on";
+  }
+}
+
+TEST(PosixBlockFile, AFileThatWasCutIsBroughtToItsSizeAgain) {
+  TempFolder folder;
+  const std::string path = folder.path() + "/blocks";
+  ASSERT_TRUE(PosixBlockFile::Open(path, 64 << 10));
+  ASSERT_EQ(truncate(path.c_str(), 1000), 0);
+  auto file = PosixBlockFile::Open(path, 64 << 10);
+  ASSERT_TRUE(file) << file.error().message;
+  struct stat st {};
+  ASSERT_EQ(stat(path.c_str(), &st), 0);
+  EXPECT_EQ(st.st_size, 64 << 10);
+  EXPECT_GE(st.st_blocks * 512, 64 << 10);
 }
 
 TEST(PosixBlockFile, IsPrivatePreallocatedAndLocked) {

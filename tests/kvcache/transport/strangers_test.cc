@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include "common/random.h"
 #include "common/strings.h"
 #include "kvcache/transport/cookie.h"
 #include "kvcache/transport/pool_socket.h"
@@ -104,6 +105,31 @@ TEST(ShmStrangers, KeepNoWriterOut) {
   Side writer(Lane::kShm, nullptr);
   const auto peer = writer.transport().Connect(descriptor, kPatience);
   EXPECT_TRUE(peer.has_value()) << peer.error().message;
+}
+
+// What UCX reads from its listener's port before anything of ours is asked.
+TEST(UcxStrangers, GarbageOnTheListenerKeepsNoWriterOut) {
+  if (const std::string why = WhyNot(Lane::kUcx); !why.empty()) GTEST_SKIP() << why;
+  Side owner(Lane::kUcx, nullptr);
+  const std::string descriptor = *owner.transport().Descriptor();
+  const BlockCopy all{0, 0, owner.pool().size()};
+  owner.transport().AllowEpoch(Epoch(1), {&all, 1});
+  const auto port = static_cast<uint16_t>(*ParseInt(Split(descriptor, ' ')[2]));
+  SplitMix64 random(4);
+  for (int round = 0; round < 60; ++round) {
+    const UniqueFd socket = std::move(*ConnectTcp("127.0.0.1", port, kPatience));
+    std::vector<uint64_t> garbage(1 + random.Below(400));
+    for (uint64_t& word : garbage) word = random.Next() >> (round % 3 == 0 ? 40 : 0);
+    static_cast<void>(SendAll(socket.get(), std::as_bytes(std::span(garbage)), Later()));
+  }
+  Side writer(Lane::kUcx, nullptr);
+  writer.FillWith(std::byte{7});
+  const auto peer = writer.transport().Connect(descriptor, kPatience);
+  ASSERT_TRUE(peer.has_value()) << peer.error().message;
+  const BlockCopy copy{0, 0, 4096};
+  ASSERT_TRUE(writer.transport().Write(*peer, {&copy, 1}, Epoch(1)).has_value());
+  EXPECT_TRUE(writer.Await(1).at(0).status.has_value());
+  EXPECT_EQ(owner.pool()[4095], std::byte{7});
 }
 
 }  // namespace

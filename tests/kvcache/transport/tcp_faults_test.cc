@@ -124,6 +124,26 @@ TEST_F(TcpOwnerFaults, SilenceBetweenWritesIsFine) {
   EXPECT_EQ(poll(&state, 1, static_cast<int>(3 * ToMs(kStall))), 0) << "hung up on an idle writer";
 }
 
+TEST_F(TcpOwnerFaults, APayloadThatTricklesInIsNoSilence) {
+  const UniqueFd socket = DialAndGreet();
+  const std::vector<std::byte> payload(4096, std::byte{9});
+  const TcpWriteHeader header{.id = 3, .epoch = 1, .payload_bytes = payload.size(), .copies = 1};
+  ASSERT_TRUE(SendAll(socket.get(), Bytes(header), Later()).has_value());
+  ASSERT_TRUE(SendAll(socket.get(), Bytes(TcpCopy{0, payload.size()}), Later()).has_value());
+  const std::span<const std::byte> all(payload);
+  constexpr size_t kDrops = 12;
+  for (size_t i = 0; i < kDrops; ++i) {
+    ASSERT_TRUE(SendAll(socket.get(), all.subspan(i, 1), Later()).has_value());
+    pollfd state{socket.get(), POLLIN, 0};
+    ASSERT_EQ(poll(&state, 1, static_cast<int>(ToMs(kStall) / 4)), 0) << "hung up after " << i;
+  }
+  ASSERT_TRUE(SendAll(socket.get(), all.subspan(kDrops), Later()).has_value());
+  TcpAck ack;
+  ASSERT_TRUE(ReceiveAll(socket.get(), Room(ack), Later()).has_value());
+  EXPECT_EQ(ack.code, 0u);
+  EXPECT_EQ(owner_.pool()[payload.size() - 1], std::byte{9});
+}
+
 TEST_F(TcpOwnerFaults, LiesAboutSizesAreGarbage) {
   for (const TcpWriteHeader& header :
        {TcpWriteHeader{.id = 1, .epoch = 1, .payload_bytes = 8, .copies = kTcpMaxCopies + 1},
@@ -154,6 +174,29 @@ TEST_F(TcpOwnerFaults, MessagesByteByByteAreUnderstood) {
   EXPECT_EQ(ack.code, 0u);
   EXPECT_EQ(owner_.pool()[100], std::byte{1});
   EXPECT_EQ(owner_.pool()[201], std::byte{3});
+}
+
+TEST_F(TcpOwnerFaults, AMessageCutAnywhereIsNoWriteAndHarmsNobody) {
+  const std::vector<std::byte> payload(512, std::byte{7});
+  const TcpWriteHeader header{.flags = kTcpChecksummed,
+                              .id = 1,
+                              .epoch = 1,
+                              .payload_bytes = payload.size(),
+                              .checksum = FoldChecksum(0, payload),
+                              .copies = 1};
+  const TcpCopy copy{4096, payload.size()};
+  std::vector<std::byte> message;
+  for (const std::span<const std::byte> part :
+       {Bytes(header), Bytes(copy), std::span<const std::byte>(payload)})
+    message.insert(message.end(), part.begin(), part.end());
+  for (size_t cut = 0; cut < message.size(); cut += 7) {
+    const UniqueFd socket = DialAndGreet();
+    ASSERT_TRUE(SendAll(socket.get(), std::span(message).first(cut), Later()).has_value());
+    ASSERT_EQ(shutdown(socket.get(), SHUT_WR), 0);
+    EXPECT_TRUE(HungUp(socket.get())) << "acknowledged after " << cut << " bytes";
+  }
+  EXPECT_EQ(owner_.pool()[4096 + payload.size() - 1], std::byte{0});
+  ExpectServes();
 }
 
 TEST_F(TcpOwnerFaults, DamagedPayloadIsReported) {

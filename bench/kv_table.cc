@@ -1,0 +1,37 @@
+// What `aisp bench kv` prints.
+#include <fmt/format.h>
+
+#include "bench/kv.h"
+#include "common/strings.h"
+
+namespace aisp {
+
+std::string ToTable(const KvBench& bench) {
+  std::string out = fmt::format("{:<8}{:>12}{:>8}{:>14}{:>10}{:>12}{:>12}{:>12}{:>12}\n", "lane",
+                                "block KiB", "blocks", "one write us", "GB/s", "CPU us/MiB",
+                                "of memcpy", "of socket", "by CPU");
+  const auto part = [](double of) { return of > 0 ? fmt::format("{:.0f}%", of * 100) : ""; };
+  for (const KvBenchRow& row : bench.rows) {
+    out += fmt::format("{:<8}{:>12}{:>8}{:>14.1f}{:>10.2f}{:>12.0f}{:>12}{:>12}{:>12}\n", row.lane,
+                       row.block_kib, row.blocks, row.write_us, row.gb_per_s, row.cpu_us_per_mib,
+                       part(row.of_memcpy), part(row.of_socket), part(row.cpu_of_socket));
+  }
+  for (const std::string& why : bench.left_out) out += "left out: " + why + "\n";
+  return out;
+}
+
+std::string ToJson(const KvBench& bench) {
+  std::vector<std::string> rows;
+  rows.reserve(bench.rows.size());
+  for (const KvBenchRow& row : bench.rows) {
+    rows.push_back(
+        fmt::format("{{\"lane\": \"{}\", \"block_kib\": {}, \"blocks\": {}, \"write_us\": {:.2f}, "
+                    "\"gb_per_s\": {:.3f}, \"cpu_us_per_mib\": {:.1f}, \"of_memcpy\": {:.3f}, "
+                    "\"of_socket\": {:.3f}, \"cpu_of_socket\": {:.3f}}}",
+                    row.lane, row.block_kib, row.blocks, row.write_us, row.gb_per_s,
+                    row.cpu_us_per_mib, row.of_memcpy, row.of_socket, row.cpu_of_socket));
+  }
+  return "[" + Join(rows, ", ") + "]";
+}
+
+}  // namespace aisp
