@@ -186,8 +186,34 @@ class Tools(unittest.TestCase):
             with self.assertRaises(openai.BadRequestError) as refused:
                 self.chat(tools=TOOLS, tool_choice=choice, response_format=form)
             self.assertEqual(refused.exception.param, "response_format")
+
+    def test_calls_that_shall_end_whole(self):
+        """force_finish beside tools: however few tokens there are, what comes is whole."""
+        form = {"type": "json_schema", "json_schema": {"name": "colour", "strict": True, "schema": COLOUR}}
+        named = {"type": "function", "function": {"name": "get_weather"}}
+        for seed, (choice, most, more) in enumerate([
+                ("required", 90, {}), ("required", 160, {}), (named, 100, {"parallel_tool_calls": False}),
+                ("auto", 60, {}), ("auto", 120, {"response_format": form}), ("required", 120, {"n": 3})], 1):
+            with self.subTest(choice=choice, most=most, more=more):
+                options = {"tools": TOOLS, "tool_choice": choice, "max_tokens": most, "temperature": 1.3, "seed": seed,
+                           "extra_body": {**NO_THOUGHT, "force_finish": True}, **more}
+                answer = self.chat(**options)
+                self.assertLessEqual(answer.usage.completion_tokens, most * more.get("n", 1))
+                for each in answer.choices:
+                    self.assertEqual(each.finish_reason, "tool_calls" if each.message.tool_calls else "stop")
+                    if each.message.tool_calls:
+                        self.check(each.message.tool_calls)
+                    elif "response_format" in more:
+                        jsonschema.validate(json.loads(each.message.content), COLOUR)
+                    self.assertTrue(choice == "auto" or each.message.tool_calls)
         with self.assertRaises(openai.BadRequestError) as refused:
-            self.chat(tools=TOOLS, response_format={"type": "json_object"}, extra_body={"force_finish": True})
+            self.chat(tools=TOOLS, tool_choice="required", max_tokens=4, extra_body={**NO_THOUGHT, "force_finish": True})
+        self.assertIn("shortest answer", str(refused.exception))
+        unique = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "required": ["a"], "properties": {
+            "a": {"type": "array", "minItems": 40, "uniqueItems": True, "items": {"type": "object", "properties": {
+                "x": {"type": "integer"}}}}}}}}
+        with self.assertRaises(openai.BadRequestError) as refused:
+            self.chat(tools=[unique], extra_body={**NO_THOUGHT, "force_finish": True})
         self.assertEqual(refused.exception.param, "force_finish")
 
     def test_effort_reaches_the_template(self):
