@@ -90,16 +90,14 @@ Result<v1::Constraint> WritePlan(const PlanRequest& request) {
     plan["parallel"] = request.tools->parallel && request.tools->choice != ToolChoice::kNamed;
     AISP_ASSIGN_OR_RETURN(plan["tools"], ToolsOf(request));
   }
-  if (harmony && request.think_budget) {
-    return InvalidArgument("a budget of thinking is not supported in the channels of this model");
-  }
   if (body) plan["body"] = Bytes(*request.body);
   const bool free_harmony = harmony && !body && !forced;
-  const bool thinks = request.think != nullptr && !free_harmony;
+  const bool thinks = request.think != nullptr && (!free_harmony || request.think_budget);
   if (thinks && (!plan.empty() || request.think_budget)) {
     plan["think"] = request.think->name;
     plan["in_thinking"] = request.in_thinking;
     if (request.think_budget) plan["budget"] = *request.think_budget;
+    if (request.close_ends) plan["close_ends"] = true;
   }
   if (plan.empty()) return out;
   out.set_kind(v1::Constraint::CALLS);
@@ -110,19 +108,23 @@ Result<v1::Constraint> WritePlan(const PlanRequest& request) {
 
 namespace {
 
-// What names of parameters the format can write is part of the schema, so that a call never has to
-// go on with another.
-Status KeepToNames(const std::string& tool, const CallFormat& format, Json* schema) {
-  if (!SpellsArguments(format.body)) return {};
-  if (const auto required = schema->find("required");
-      required != schema->end() && required->is_array()) {
-    for (const Json& name : *required) {
-      if (!name.is_string() || CanName(format.body, name.get<std::string>())) continue;
-      return InvalidArgument("the tool " + tool + " needs the parameter " + name.dump() +
-                             ", which calls in the format " + std::string(format.name) +
-                             " cannot name");
-    }
+// A parameter that calls need and the format cannot write.
+Status CheckNames(const std::string& tool, const CallFormat& format, const Json& schema) {
+  const auto required = schema.find("required");
+  if (!SpellsArguments(format.body) || required == schema.end() || !required->is_array()) return {};
+  for (const Json& name : *required) {
+    if (!name.is_string() || CanName(format.body, name.get<std::string>())) continue;
+    return InvalidArgument("the tool " + tool + " needs the parameter " + name.dump() +
+                           ", which calls in the format " + std::string(format.name) +
+                           " cannot name");
   }
+  return {};
+}
+
+// What names the format can write is part of the schema, so that a call never has to go on with
+// another.
+void KeepToNames(const CallFormat& format, Json* schema) {
+  if (!SpellsArguments(format.body)) return;
   Json all =
       Json::array({{{"propertyNames", {{"pattern", std::string(NamePattern(format.body))}}}}});
   if (schema->contains("$ref")) {
@@ -133,7 +135,6 @@ Status KeepToNames(const std::string& tool, const CallFormat& format, Json* sche
   if (const auto before = schema->find("allOf"); before != schema->end() && before->is_array())
     all.insert(all.end(), before->begin(), before->end());
   (*schema)["allOf"] = std::move(all);
-  return {};
 }
 
 // A constraint for the arguments of a tool, as the format spells them.
@@ -142,7 +143,7 @@ Result<std::shared_ptr<Constraint>> CompileArguments(const Json& tool, const Cal
   const std::string name = tool.at("name").get<std::string>();
   const bool strict = tool.value("strict", false);
   const auto compile = [&](Json schema) -> Result<std::shared_ptr<Constraint>> {
-    AISP_RETURN_IF_ERROR(KeepToNames(name, format, &schema));
+    KeepToNames(format, &schema);
     v1::Constraint constraint;
     constraint.set_kind(v1::Constraint::JSON_SCHEMA);
     constraint.set_text(schema.dump(-1, ' ', false, Json::error_handler_t::replace));
@@ -151,7 +152,9 @@ Result<std::shared_ptr<Constraint>> CompileArguments(const Json& tool, const Cal
     if (!strict) constraint.add_relaxed("*");
     return parts.compile(constraint);
   };
-  auto compiled = compile(Json::parse(tool.at("schema").get<std::string>()));
+  const Json schema = Json::parse(tool.at("schema").get<std::string>());
+  AISP_RETURN_IF_ERROR(CheckNames(name, format, schema));
+  auto compiled = compile(schema);
   // As OpenAI without strict: an object, as well as the model knows how.
   if (!compiled && !strict) compiled = compile(Json{{"type", "object"}});
   if (!compiled) return tl::unexpected(compiled.error().WithContext("the tool " + name));
@@ -199,6 +202,7 @@ Status ReadTools(const Json& json, const CallFormat& format, const PlanParts& pa
 Result<AnswerPlan> ReadPlan(const std::string& text, const Tokenizer& tokenizer,
                             const PlanParts& parts) {
   AnswerPlan plan;
+  bool close_ends = false;
   const CallFormat* calls = nullptr;
   const ThinkFormat* think = nullptr;
   try {
@@ -216,6 +220,8 @@ Result<AnswerPlan> ReadPlan(const std::string& text, const Tokenizer& tokenizer,
       plan.after_thinking = think->after;
       plan.think_is_open = json.value("in_thinking", false);
       plan.think_budget = json.value("budget", int64_t{-1});
+      if (think->name == "openai") plan.free_markers = true;
+      close_ends = json.value("close_ends", false);
     }
     if (json.contains("body")) {
       v1::Constraint body;
@@ -232,6 +238,7 @@ Result<AnswerPlan> ReadPlan(const std::string& text, const Tokenizer& tokenizer,
     return InvalidArgument(std::string("not a plan: ") + error.what());
   }
   for (const std::string& marker : MarkersOf(calls, think)) {
+    if (close_ends && marker == think->close) continue;
     const auto id = tokenizer.TokenToId(marker);
     if (id && tokenizer.IsSpecial(*id)) plan.markers.emplace_back(*id, marker);
   }

@@ -24,6 +24,8 @@ struct PlanRequest {
   const ThinkFormat* think = nullptr;  // null: no thinking
   bool in_thinking = false;
   std::optional<uint32_t> think_budget;
+  bool close_ends =
+      false;  // the token that closes thinking ends answers: it is spelled out instead
   const v1::Constraint* body = nullptr;  // of what follows thinking; null or NONE: free
 };
 

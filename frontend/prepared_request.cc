@@ -242,6 +242,11 @@ ApiResult<void> PlanAnswer(const TextModel& model, const ChatRequest& request,
   plan.think = thought ? nullptr : model.think_format;
   plan.in_thinking = out->parse.in_thinking;
   plan.think_budget = request.thinking.budget;
+  if (plan.think != nullptr) {
+    const auto close = model.tokenizer->TokenToId(std::string(plan.think->close));
+    plan.close_ends =
+        close && std::find(model.eos.begin(), model.eos.end(), *close) != model.eos.end();
+  }
   plan.body = &out->options.sampling.constraint();
   if (plan.think == nullptr && plan.calls == nullptr) return {};
   const bool body = plan.body->kind() != v1::Constraint::NONE;

@@ -59,7 +59,10 @@ void Walk(const std::shared_ptr<Constraint>& c, uint32_t seed) {
     for (size_t id = 0; id < trie->vocabulary(); ++id) {
       if (mask.Has(id)) allowed.push_back(static_cast<TokenId>(id));
     }
-    if (allowed.empty()) return;
+    if (allowed.empty()) {
+      EXPECT_TRUE(matcher->IsWhole()) << text;
+      return;
+    }
     TokenId token = allowed[draw() % allowed.size()];
     if (draw() % 2 == 0) token = allowed.back();
     if (draw() % 3 == 0 && !ending->tokens.empty()) token = ending->tokens.front();
@@ -86,6 +89,20 @@ TEST(PlanEndings, AreKnownAtEveryPlace) {
       }
     }
   }
+}
+
+TEST(PlanEndings, AreKnownInChannels) {
+  AnswerPlan plan;
+  plan.then = AnswerPlan::Then::kBody;
+  plan.body = *MakeChoiceConstraint({"yes", "no"}, Vocabulary(kPieces));
+  plan.body_open = "<|channel|>final<|message|>";
+  plan.think_open = "<|channel|>analysis<|message|>";
+  plan.think_close = "<|end|>";
+  plan.after_thinking = "<|start|>assistant";
+  plan.think_budget = 4;
+  plan.free_markers = true;
+  const auto made = MakePlanConstraint(std::move(plan), Vocabulary(kPieces));
+  for (uint32_t seed = 0; seed < 30; ++seed) Walk(*made, seed);
 }
 
 TEST(PlanEndings, FreeTextGoesOnWithoutACall) {
