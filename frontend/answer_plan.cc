@@ -26,9 +26,11 @@ Json ToJson(const Value& value) {
   return out;
 }
 
-// The schema of a tool's arguments, which are an object whatever it says.
+// The schema of a tool's arguments, which are an object whatever it says. A tool without parameters
+// has none, as OpenAI says.
 Result<std::string> ArgumentsSchema(const ToolSpec& tool) {
-  Json schema = tool.parameters.IsMap() ? ToJson(tool.parameters) : Json::object();
+  if (!tool.parameters.IsMap()) return R"({"type":"object","additionalProperties":false})";
+  Json schema = ToJson(tool.parameters);
   const auto type = schema.find("type");
   if (type == schema.end()) {
     schema["type"] = "object";

@@ -216,6 +216,12 @@ class Tools(unittest.TestCase):
             self.chat(tools=[unique], extra_body={**NO_THOUGHT, "force_finish": True})
         self.assertEqual(refused.exception.param, "force_finish")
 
+    def test_a_tool_without_parameters_takes_none(self):
+        for tool in ({"name": "now"}, {"name": "now", "parameters": None}):
+            call = self.chat(tools=[{"type": "function", "function": tool}], tool_choice="required", parallel_tool_calls=False,
+                             temperature=1.5).choices[0].message.tool_calls[0]
+            self.assertEqual((call.function.name, json.loads(call.function.arguments)), ("now", {}))
+
     def test_effort_reaches_the_template(self):
         self.assertFalse(hasattr(self.chat(extra_body={}, reasoning_effort="none", max_tokens=8).choices[0].message,
                                  "reasoning_content"))
