@@ -354,8 +354,9 @@ class Channels(unittest.TestCase):
             self.assertGreater(thought, 0)
             free = client.chat.completions.create(model=MODEL, messages=ASK, max_tokens=60, extra_body={"thinking_token_budget": 5})
             self.assertGreater(len(free.choices[0].message.content), 10)
-            answer = client.responses.create(model=MODEL, input="Oslo?", max_output_tokens=250, extra_body={"thinking_token_budget": 10}, text={
-                "format": {"type": "json_schema", "name": "colour", "strict": True, "schema": COLOUR}})
+            answer = client.responses.create(model=MODEL, input="Oslo?", max_output_tokens=250, text={
+                "format": {"type": "json_schema", "name": "colour", "strict": True, "schema": COLOUR}},
+                extra_body={"thinking_token_budget": 10, "force_finish": True})
             jsonschema.validate(json.loads(answer.output_text), COLOUR)
 
 
