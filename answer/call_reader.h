@@ -27,7 +27,9 @@ class CallReader {
 std::unique_ptr<CallReader> MakeObjectCalls(const CallFormat& format, uint32_t* calls);
 std::unique_ptr<CallReader> MakeNamedCalls(const CallFormat& format, uint32_t* calls);
 std::unique_ptr<CallReader> MakeMarkedCalls(const CallFormat& format, uint32_t* calls);
-std::unique_ptr<CallReader> MakePythonicCalls(uint32_t* calls);
+// `tools`, `parameters`: schemas by the names of tools; null: any name.
+std::unique_ptr<CallReader> MakePythonicCalls(uint32_t* calls,
+                                              std::shared_ptr<const Value::Map> tools);
 std::unique_ptr<CallReader> MakeXmlCalls(uint32_t* calls,
                                          std::shared_ptr<const Value::Map> parameters);
 
@@ -63,6 +65,8 @@ class JsonExtent {
 bool UnquoteJson(std::string_view quoted, std::string* out);
 std::string QuoteJson(std::string_view text);
 bool IsJson(std::string_view text);
+// One byte of a text as it stands in a JSON string.
+void AppendEscaped(char c, std::string* out);
 
 inline constexpr std::string_view kBlanks = " \t\r\n";
 // Longest beginning of `marker` that `text` ends with, less than all of it.

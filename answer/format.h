@@ -26,7 +26,7 @@ struct CallFormat {
   // begins with the first brace or bracket, where that is the first text of the answer.
   std::string_view trigger{};
   // As a constrained answer writes it: open, then `before` NAME `middle` ARGUMENTS `after` for each
-  // call with `separator` between, then close. Empty `before`: such calls cannot be forced.
+  // call with `separator` between, then close.
   std::string_view open{}, before{}, middle{}, after{}, separator{}, close{};
   std::string_view call_end{};  // behind a call's JSON, where a text stands there
   bool parallel = true;

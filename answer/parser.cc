@@ -202,7 +202,7 @@ class MarkedParser final : public AnswerParser {
         reader_ = MakeMarkedCalls(*o_.calls, &calls_);
         break;
       case CallFormat::Body::kPythonic:
-        reader_ = MakePythonicCalls(&calls_);
+        reader_ = MakePythonicCalls(&calls_, o_.parameters);
         break;
       case CallFormat::Body::kXml:
         reader_ = MakeXmlCalls(&calls_, o_.parameters);

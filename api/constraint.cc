@@ -147,15 +147,26 @@ void ReadConstraint(Fields* fields, GenerationOptions* out) {
   bool force_finish = constraint.force_finish();
   fields->Bool("force_finish", &force_finish);
   constraint.set_force_finish(force_finish);
-  if (force_finish && constraint.kind() == v1::Constraint::NONE)
-    fields->Refuse("force_finish", "force_finish is for answers with a constraint; give one");
-  if (!fields->ok() || constraint.kind() == v1::Constraint::NONE) return;
+  if (!fields->ok()) return;
+  if (constraint.kind() == v1::Constraint::NONE) {
+    // Calls of tools constrain an answer too: CheckForceFinish.
+    if (force_finish) out->sampling.mutable_constraint()->set_force_finish(true);
+    return;
+  }
   if (out->min_tokens > 0) {
     return fields->Refuse(
         "min_tokens", "min_tokens cannot be promised beside a constraint, which may end earlier");
   }
   out->constraint_field = reader.field();
   *out->sampling.mutable_constraint() = std::move(constraint);
+}
+
+void CheckForceFinish(Fields* fields, const GenerationOptions& options, bool calls) {
+  const v1::Constraint& constraint = options.sampling.constraint();
+  if (constraint.force_finish() && constraint.kind() == v1::Constraint::NONE && !calls) {
+    fields->Refuse("force_finish",
+                   "force_finish is for answers with a constraint, or with tools; give one");
+  }
 }
 
 }  // namespace aisp

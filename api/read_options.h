@@ -28,6 +28,8 @@ void ReadGenerationOptions(Fields* fields, const ApiLimits& limits, GenerationOp
                            int64_t least_tokens = 1);
 // response_format, guided_json|regex|choice and structured_outputs.
 void ReadConstraint(Fields* fields, GenerationOptions* out);
+// force_finish by itself says nothing. `calls`: the answer may be calls of tools.
+void CheckForceFinish(Fields* fields, const GenerationOptions& options, bool calls);
 // tools, tool_choice, parallel_tool_calls; after the constraint was read.
 void ReadTools(Fields* fields, ChatRequest* out);
 // reasoning_effort, thinking_token_budget, include_reasoning.

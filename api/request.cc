@@ -118,6 +118,7 @@ ApiResult<CompletionRequest> ParseCompletion(const Value::Map& body, const ApiLi
   CompletionRequest out;
   ReadPrompts(&fields, "prompt", limits.max_prompts, limits.vocab_size, &out.prompts);
   ReadGenerationOptions(&fields, limits, &out, /*least_tokens=*/0);
+  CheckForceFinish(&fields, out, /*calls=*/false);
   fields.Bool("add_special_tokens", &out.add_special_tokens);
   fields.Bool("echo", &out.echo);
   RefuseUnsupported(&fields, Endpoint::kCompletions);

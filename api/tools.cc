@@ -139,12 +139,8 @@ void ReadTools(Fields* fields, ChatRequest* out) {
   fields->Bool("parallel_tool_calls", &tools.parallel);
   // A model that shall not call had better not hear of tools.
   if (tools.choice == ToolChoice::kNone) out->tools = Value();
+  CheckForceFinish(fields, *out, tools.CallsPossible());
   if (!fields->ok() || !tools.CallsPossible()) return;
-  if (out->sampling.constraint().force_finish()) {
-    return fields->Refuse("force_finish",
-                          "force_finish cannot be promised beside tools, whose calls may be of any "
-                          "length; send \"tool_choice\": \"none\" with it");
-  }
   if (out->min_tokens > 0) {
     fields->Refuse("min_tokens", "min_tokens cannot be promised beside tools");
   }

@@ -12,7 +12,7 @@ namespace aisp {
 
 struct ToolSpec {
   std::string name;
-  Value parameters;     // a JSON Schema (a map), or none: any object
+  Value parameters;     // a JSON Schema (a map), or none: it takes none
   bool strict = false;  // what cannot be enforced is refused
 };
 

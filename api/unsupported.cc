@@ -21,6 +21,7 @@ bool IsDefault(std::string_view name, const Value& value) {
     const std::string& word = value.AsString();
     if (name == "tool_choice") return word == "auto" || word == "none";
     if (name == "service_tier") return word == "auto" || word == "default";
+    if (name == "verbosity") return word == "medium";
     return word.empty();
   }
   const double number = value.IsInt()     ? static_cast<double>(value.AsInt())

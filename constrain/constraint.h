@@ -49,6 +49,9 @@ class Matcher {
   };
   // Absent: none of at most `limit` bytes is known, which says nothing of the text.
   virtual std::optional<Ending> FindEnding(size_t /*limit*/) { return std::nullopt; }
+  // In a text that is whole and of which most tokens leave it so: takes those out of `mask` (as
+  // Mask gave it) that do not. False, and nothing changed, in any other.
+  virtual bool KeepWhole(TokenMask* /*mask*/) { return false; }
 };
 
 class Constraint {

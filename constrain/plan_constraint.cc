@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "constrain/plan_endings.h"
 #include "constrain/plan_tables.h"
 
 namespace aisp {
@@ -28,9 +29,17 @@ struct Place {
   size_t calls = 0;                      // of the part, here
 };
 
+struct PlanShared {
+  PlanTables tables;
+  PlanEndings endings{&tables};
+  PlanShared(AnswerPlan plan, std::shared_ptr<const TokenTrie> trie)
+      : tables(std::move(plan), std::move(trie)) {}
+};
+
 class PlanMatcher final : public Matcher {
  public:
-  explicit PlanMatcher(std::shared_ptr<const PlanTables> shared) : s_(std::move(shared)) {
+  explicit PlanMatcher(std::shared_ptr<const PlanShared> shared)
+      : shared_(std::move(shared)), s_(&shared_->tables) {
     if (s_->plan.think_is_open && !s_->plan.think_close.empty()) {
       at_.phase = Phase::kThinking;
     } else if (s_->plan.then == AnswerPlan::Then::kBody) {
@@ -106,18 +115,35 @@ class PlanMatcher final : public Matcher {
   }
 
   std::optional<Ending> FindEnding(size_t limit) override {
+    const PlanEndings& endings = shared_->endings;
     switch (at_.phase) {
+      case Phase::kThinking:
+        return endings.OfThinking(at_.matched, limit);
+      case Phase::kFree:
+        return endings.OfFree(limit);
+      case Phase::kLiteral:
+        return endings.OfLiterals({at_.list, at_.low, at_.high, at_.offset,
+                                   at_.part == nullptr ? nullptr : at_.part->matcher.get()},
+                                  limit);
+      case Phase::kArguments:
+        return endings.OfArguments(at_.part->matcher.get(), limit);
       case Phase::kBody:
         return at_.part->matcher->FindEnding(limit);
-      case Phase::kThinking:
-        return EndingOfBody(s_->plan.think_close.substr(at_.matched) + s_->BodyOpening(), limit);
-      case Phase::kLiteral:
-        return EndingOfLiteral(limit);
       case Phase::kEnd:
-        return Ending{};
-      default:
-        return std::nullopt;
+        break;
     }
+    return Ending{};
+  }
+
+  bool KeepWhole(TokenMask* mask) override {
+    if (at_.phase != Phase::kFree) return false;
+    for (const TokenId token : shared_->endings.openers()) {
+      if (!mask->Has(static_cast<size_t>(token)) || !Advance(token)) continue;
+      const bool free = at_.phase == Phase::kFree;
+      Rewind(1);
+      if (!free) mask->Clear(static_cast<size_t>(token));
+    }
+    return true;
   }
 
   std::string Forced(size_t limit) override {
@@ -153,26 +179,6 @@ class PlanMatcher final : public Matcher {
     history_.push_back(std::move(at_));
     at_ = std::move(next);
     return bytes.size();
-  }
-
-  // What leads to the body, and the shortest one.
-  std::optional<Ending> EndingOfBody(std::string_view before, size_t limit) const {
-    if (s_->plan.then != AnswerPlan::Then::kBody) return std::nullopt;
-    auto out = s_->plan.body->NewMatcher()->FindEnding(limit);
-    std::vector<TokenId> tokens;
-    if (!out || !s_->SpellOut(before, &tokens)) return std::nullopt;
-    out->tokens.insert(out->tokens.begin(), tokens.begin(), tokens.end());
-    return out;
-  }
-
-  std::optional<Ending> EndingOfLiteral(size_t limit) const {
-    if (at_.part != nullptr) return at_.part->matcher->FindEnding(limit);
-    for (size_t i = at_.low; i < at_.high; ++i) {
-      const Literal& each = (*at_.list)[i];
-      if (each.to == Literal::kBody)
-        return EndingOfBody(std::string_view(each.text).substr(at_.offset), limit);
-    }
-    return std::nullopt;
   }
 
   bool Exhausted(const Place& place) const {
@@ -323,12 +329,12 @@ class PlanMatcher final : public Matcher {
     place->calls = 0;
   }
 
-  // Up to the next brace, since an object may end there.
+  // Up to the next byte with which arguments may end.
   size_t StepArguments(Place* place, std::string_view bytes) {
-    const size_t brace = bytes.find('}');
-    const size_t size = brace == std::string_view::npos ? bytes.size() : brace + 1;
+    const size_t end = bytes.find(s_->plan.arguments_end);
+    const size_t size = end == std::string_view::npos ? bytes.size() : end + 1;
     if (!Feed(place, bytes.substr(0, size))) return 0;
-    if (brace != std::string_view::npos && place->part->matcher->IsWhole()) {
+    if (end != std::string_view::npos && place->part->matcher->IsWhole()) {
       Enter(s_->next, place);
       if (place->list->size() == 1 && place->list->front().text.empty()) place->phase = Phase::kEnd;
     }
@@ -434,25 +440,26 @@ class PlanMatcher final : public Matcher {
     Restore(from);
   }
 
-  std::shared_ptr<const PlanTables> s_;
+  const std::shared_ptr<const PlanShared> shared_;
+  const PlanTables* const s_;
   Place at_;
   std::vector<Place> history_;
 };
 
 class PlanConstraint final : public Constraint {
  public:
-  explicit PlanConstraint(std::shared_ptr<const PlanTables> shared) : shared_(std::move(shared)) {}
+  explicit PlanConstraint(std::shared_ptr<const PlanShared> shared) : shared_(std::move(shared)) {}
   std::unique_ptr<Matcher> NewMatcher() override { return std::make_unique<PlanMatcher>(shared_); }
   size_t bytes() const override {
-    size_t bytes =
-        shared_->crossings.size() * sizeof(PlanTables::Crossing) + shared_->any.size() / 8;
-    for (const AnswerPlan::Tool& tool : shared_->plan.tools) bytes += tool.arguments->bytes();
-    if (shared_->plan.body != nullptr) bytes += shared_->plan.body->bytes();
+    const PlanTables& tables = shared_->tables;
+    size_t bytes = tables.crossings.size() * sizeof(PlanTables::Crossing) + tables.any.size() / 8;
+    for (const AnswerPlan::Tool& tool : tables.plan.tools) bytes += tool.arguments->bytes();
+    if (tables.plan.body != nullptr) bytes += tables.plan.body->bytes();
     return bytes;
   }
 
  private:
-  std::shared_ptr<const PlanTables> shared_;
+  std::shared_ptr<const PlanShared> shared_;
 };
 
 }  // namespace
@@ -469,7 +476,7 @@ Result<std::shared_ptr<Constraint>> MakePlanConstraint(AnswerPlan plan,
   if (plan.then == AnswerPlan::Then::kBody && plan.body == nullptr)
     return InvalidArgument("a body without a constraint");
   return std::make_shared<PlanConstraint>(
-      std::make_shared<const PlanTables>(std::move(plan), std::move(trie)));
+      std::make_shared<const PlanShared>(std::move(plan), std::move(trie)));
 }
 
 }  // namespace aisp

@@ -29,7 +29,7 @@ struct AnswerPlan {
   enum class Then : uint8_t { kFree, kCalls, kBody };
   struct Tool {
     std::string name;                       // as it is spelled between `before` and `middle`
-    std::shared_ptr<Constraint> arguments;  // JSON objects
+    std::shared_ptr<Constraint> arguments;  // texts that end with `arguments_end`
   };
 
   // Thinking. The answer begins inside it, or with `think_open`; "" think_close: there is none.
@@ -45,6 +45,7 @@ struct AnswerPlan {
   // followed by `close`. `trigger` begins open + before and is what opens a call in free text.
   std::vector<Tool> tools;
   std::string open, before, middle, after, separator, close;
+  char arguments_end = '}';
   std::string trigger;
   bool trigger_at_start = false;  // only as the first text of the answer
   bool parallel = true;           // more than one call

@@ -75,8 +75,9 @@ void PlanTables::IndexTokens() {
     const std::string& piece = trie->piece(token);
     if (piece.empty()) continue;
     any.Set(id);
-    for (size_t at = piece.find('}'); at != std::string::npos && at + 1 < piece.size();
-         at = piece.find('}', at + 1)) {
+    const char end = plan.arguments_end;
+    for (size_t at = piece.find(end); at != std::string::npos && at + 1 < piece.size();
+         at = piece.find(end, at + 1)) {
       if (!MayFollowArguments(std::string_view(piece).substr(at + 1))) continue;
       crossings.push_back({token, at + 1});
       break;

@@ -29,10 +29,10 @@ struct PlanTables {
   Literals begin, first, triggered, next, think_close;
   Marker trigger, opened, thought;
   TokenMask any;
-  // Tokens in which an object of arguments ends before the token does.
+  // Tokens in which arguments may end before the token does.
   struct Crossing {
     TokenId token;
-    size_t end;  // behind the brace
+    size_t end;  // behind plan.arguments_end
   };
   std::vector<Crossing> crossings;
   // Tokens in which a marker may end before the token does.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "answer/text_parameters.h"
+
 namespace aisp {
 namespace {
 
@@ -24,9 +26,11 @@ Json ToJson(const Value& value) {
   return out;
 }
 
-// The schema of a tool's arguments, which are an object whatever it says.
+// The schema of a tool's arguments, which are an object whatever it says. A tool without parameters
+// has none, as OpenAI says.
 Result<std::string> ArgumentsSchema(const ToolSpec& tool) {
-  Json schema = tool.parameters.IsMap() ? ToJson(tool.parameters) : Json::object();
+  if (!tool.parameters.IsMap()) return R"({"type":"object","additionalProperties":false})";
+  Json schema = ToJson(tool.parameters);
   const auto type = schema.find("type");
   if (type == schema.end()) {
     schema["type"] = "object";
@@ -63,6 +67,8 @@ Result<Json> ToolsOf(const PlanRequest& request) {
     if (options.choice == ToolChoice::kNamed && tool.name != options.named) continue;
     AISP_ASSIGN_OR_RETURN(std::string schema, ArgumentsSchema(tool));
     out.push_back({{"name", tool.name}, {"schema", std::move(schema)}, {"strict", tool.strict}});
+    if (request.calls->body == CallFormat::Body::kXml)
+      out.back()["texts"] = TextParameters(tool.parameters);
   }
   return out;
 }
@@ -81,42 +87,86 @@ Result<v1::Constraint> WritePlan(const PlanRequest& request) {
   v1::Constraint out;
   Json plan = Json::object();
   if (calls) {
-    const bool strict = std::any_of(request.tools->tools.begin(), request.tools->tools.end(),
-                                    [](const ToolSpec& each) { return each.strict; });
-    if (request.calls->before.empty()) {
-      if (forced || strict || body || request.tools->some) {
-        return InvalidArgument("calls in the format " + std::string(request.calls->name) +
-                               " can be read but not enforced: use tool_choice \"auto\" without "
-                               "\"strict\", a constraint on the answer and allowed_tools");
-      }
-    } else {
-      plan["format"] = request.calls->name;
-      plan["forced"] = forced;
-      plan["parallel"] = request.tools->parallel && request.tools->choice != ToolChoice::kNamed;
-      AISP_ASSIGN_OR_RETURN(plan["tools"], ToolsOf(request));
-    }
-  }
-  if (harmony && request.think_budget) {
-    return InvalidArgument("a budget of thinking is not supported in the channels of this model");
+    plan["format"] = request.calls->name;
+    plan["forced"] = forced;
+    plan["parallel"] = request.tools->parallel && request.tools->choice != ToolChoice::kNamed;
+    AISP_ASSIGN_OR_RETURN(plan["tools"], ToolsOf(request));
   }
   if (body) plan["body"] = Bytes(*request.body);
   const bool free_harmony = harmony && !body && !forced;
-  const bool thinks = request.think != nullptr && !free_harmony;
+  const bool thinks = request.think != nullptr && (!free_harmony || request.think_budget);
   if (thinks && (!plan.empty() || request.think_budget)) {
     plan["think"] = request.think->name;
     plan["in_thinking"] = request.in_thinking;
     if (request.think_budget) plan["budget"] = *request.think_budget;
+    if (request.close_ends) plan["close_ends"] = true;
   }
   if (plan.empty()) return out;
   out.set_kind(v1::Constraint::CALLS);
-  out.set_force_finish(body && request.body->force_finish());
+  out.set_force_finish(request.body != nullptr && request.body->force_finish());
   out.set_text(plan.dump(-1, ' ', false, Json::error_handler_t::replace));
   return out;
 }
 
 namespace {
 
-Status ReadTools(const Json& json, const CallFormat& format, const CompilePart& compile,
+// A parameter that calls need and the format cannot write.
+Status CheckNames(const std::string& tool, const CallFormat& format, const Json& schema) {
+  const auto required = schema.find("required");
+  if (!SpellsArguments(format.body) || required == schema.end() || !required->is_array()) return {};
+  for (const Json& name : *required) {
+    if (!name.is_string() || CanName(format.body, name.get<std::string>())) continue;
+    return InvalidArgument("the tool " + tool + " needs the parameter " + name.dump() +
+                           ", which calls in the format " + std::string(format.name) +
+                           " cannot name");
+  }
+  return {};
+}
+
+// What names the format can write is part of the schema, so that a call never has to go on with
+// another.
+void KeepToNames(const CallFormat& format, Json* schema) {
+  if (!SpellsArguments(format.body)) return;
+  Json all =
+      Json::array({{{"propertyNames", {{"pattern", std::string(NamePattern(format.body))}}}}});
+  if (schema->contains("$ref")) {
+    // Draft 7 reads nothing beside it.
+    all.push_back({{"$ref", (*schema)["$ref"]}});
+    schema->erase("$ref");
+  }
+  if (const auto before = schema->find("allOf"); before != schema->end() && before->is_array())
+    all.insert(all.end(), before->begin(), before->end());
+  (*schema)["allOf"] = std::move(all);
+}
+
+// A constraint for the arguments of a tool, as the format spells them.
+Result<std::shared_ptr<Constraint>> CompileArguments(const Json& tool, const CallFormat& format,
+                                                     const PlanParts& parts) {
+  const std::string name = tool.at("name").get<std::string>();
+  const bool strict = tool.value("strict", false);
+  const auto compile = [&](Json schema) -> Result<std::shared_ptr<Constraint>> {
+    KeepToNames(format, &schema);
+    v1::Constraint constraint;
+    constraint.set_kind(v1::Constraint::JSON_SCHEMA);
+    constraint.set_text(schema.dump(-1, ' ', false, Json::error_handler_t::replace));
+    // A model that has not seen the format cannot lose itself in blanks.
+    constraint.set_compact(true);
+    if (!strict) constraint.add_relaxed("*");
+    return parts.compile(constraint);
+  };
+  const Json schema = Json::parse(tool.at("schema").get<std::string>());
+  AISP_RETURN_IF_ERROR(CheckNames(name, format, schema));
+  auto compiled = compile(schema);
+  // As OpenAI without strict: an object, as well as the model knows how.
+  if (!compiled && !strict) compiled = compile(Json{{"type", "object"}});
+  if (!compiled) return tl::unexpected(compiled.error().WithContext("the tool " + name));
+  if (!SpellsArguments(format.body)) return compiled;
+  std::vector<std::string> texts;
+  if (tool.contains("texts")) texts = tool.at("texts").get<std::vector<std::string>>();
+  return SpellArguments(format.body, std::move(*compiled), parts.spelled(), texts);
+}
+
+Status ReadTools(const Json& json, const CallFormat& format, const PlanParts& parts,
                  AnswerPlan* plan) {
   plan->open = format.open;
   plan->before = format.before;
@@ -126,28 +176,25 @@ Status ReadTools(const Json& json, const CallFormat& format, const CompilePart& 
   plan->close = format.close;
   plan->parallel = json.value("parallel", true) && format.parallel;
   plan->free_markers = format.body == CallFormat::Body::kHarmony;
+  const bool pythonic = format.body == CallFormat::Body::kPythonic;
+  if (pythonic) plan->arguments_end = ')';
+  if (format.body == CallFormat::Body::kXml) plan->arguments_end = '>';
   const bool forced = json.value("forced", false);
   plan->then = forced ? AnswerPlan::Then::kCalls : AnswerPlan::Then::kFree;
-  if (!forced) {
+  if (!forced && pythonic) {
+    // No text of their own tells such calls from a list: any text beside them.
+    v1::Constraint any;
+    any.set_kind(v1::Constraint::REGEX);
+    any.set_text("[\\s\\S]*");
+    AISP_ASSIGN_OR_RETURN(plan->body, parts.compile(any));
+    plan->then = AnswerPlan::Then::kBody;
+  } else if (!forced) {
     plan->trigger_at_start = format.trigger.empty() && !plan->free_markers;
     plan->trigger = format.trigger.empty() ? format.before : format.trigger;
   }
   for (const Json& tool : json.at("tools")) {
-    v1::Constraint schema;
-    schema.set_kind(v1::Constraint::JSON_SCHEMA);
-    schema.set_text(tool.at("schema").get<std::string>());
-    // A model that has not seen the format cannot lose itself in blanks.
-    schema.set_compact(true);
-    const std::string name = tool.at("name").get<std::string>();
-    if (!tool.value("strict", false)) schema.add_relaxed("*");
-    auto compiled = compile(schema);
-    if (!compiled && !tool.value("strict", false)) {
-      // As OpenAI without strict: an object, as well as the model knows how.
-      schema.set_text(R"({"type":"object"})");
-      compiled = compile(schema);
-    }
-    if (!compiled) return tl::unexpected(compiled.error().WithContext("the tool " + name));
-    plan->tools.push_back({name, std::move(*compiled)});
+    AISP_ASSIGN_OR_RETURN(auto arguments, CompileArguments(tool, format, parts));
+    plan->tools.push_back({tool.at("name").get<std::string>(), std::move(arguments)});
   }
   return {};
 }
@@ -155,8 +202,9 @@ Status ReadTools(const Json& json, const CallFormat& format, const CompilePart& 
 }  // namespace
 
 Result<AnswerPlan> ReadPlan(const std::string& text, const Tokenizer& tokenizer,
-                            const CompilePart& compile) {
+                            const PlanParts& parts) {
   AnswerPlan plan;
+  bool close_ends = false;
   const CallFormat* calls = nullptr;
   const ThinkFormat* think = nullptr;
   try {
@@ -164,7 +212,7 @@ Result<AnswerPlan> ReadPlan(const std::string& text, const Tokenizer& tokenizer,
     if (json.contains("format")) {
       calls = FindCallFormat(json.at("format").get<std::string>());
       if (calls == nullptr) return InvalidArgument("a plan with an unknown format of calls");
-      AISP_RETURN_IF_ERROR(ReadTools(json, *calls, compile, &plan));
+      AISP_RETURN_IF_ERROR(ReadTools(json, *calls, parts, &plan));
     }
     if (json.contains("think")) {
       think = FindThinkFormat(json.at("think").get<std::string>());
@@ -174,6 +222,8 @@ Result<AnswerPlan> ReadPlan(const std::string& text, const Tokenizer& tokenizer,
       plan.after_thinking = think->after;
       plan.think_is_open = json.value("in_thinking", false);
       plan.think_budget = json.value("budget", int64_t{-1});
+      if (think->name == "openai") plan.free_markers = true;
+      close_ends = json.value("close_ends", false);
     }
     if (json.contains("body")) {
       v1::Constraint body;
@@ -181,7 +231,7 @@ Result<AnswerPlan> ReadPlan(const std::string& text, const Tokenizer& tokenizer,
           body.kind() == v1::Constraint::CALLS) {
         return InvalidArgument("a plan whose body is none");
       }
-      AISP_ASSIGN_OR_RETURN(plan.body, compile(body));
+      AISP_ASSIGN_OR_RETURN(plan.body, parts.compile(body));
       plan.then = AnswerPlan::Then::kBody;
       plan.body_open = BodyOpening(calls, think);
       plan.trigger.clear();
@@ -190,6 +240,7 @@ Result<AnswerPlan> ReadPlan(const std::string& text, const Tokenizer& tokenizer,
     return InvalidArgument(std::string("not a plan: ") + error.what());
   }
   for (const std::string& marker : MarkersOf(calls, think)) {
+    if (close_ends && marker == think->close) continue;
     const auto id = tokenizer.TokenToId(marker);
     if (id && tokenizer.IsSpecial(*id)) plan.markers.emplace_back(*id, marker);
   }

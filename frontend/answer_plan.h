@@ -13,6 +13,7 @@
 #include "common.pb.h"
 #include "common/result.h"
 #include "constrain/plan_constraint.h"
+#include "frontend/spelled_arguments.h"
 #include "text/tokenizer.h"
 
 namespace aisp {
@@ -23,16 +24,25 @@ struct PlanRequest {
   const ThinkFormat* think = nullptr;  // null: no thinking
   bool in_thinking = false;
   std::optional<uint32_t> think_budget;
+  bool close_ends =
+      false;  // the token that closes thinking ends answers: it is spelled out instead
   const v1::Constraint* body = nullptr;  // of what follows thinking; null or NONE: free
 };
 
 // Of kind CALLS; NONE when the answer is free. INVALID_ARGUMENT names what cannot be had.
 Result<v1::Constraint> WritePlan(const PlanRequest& request);
 
+// What the caller brings to read a plan.
 using CompilePart = std::function<Result<std::shared_ptr<Constraint>>(const v1::Constraint&)>;
+
+struct PlanParts {
+  CompilePart compile;
+  // Asked for where a format spells arguments otherwise than as JSON.
+  std::function<std::shared_ptr<const SpelledTokens>()> spelled;
+};
 
 // What a text of WritePlan says; INVALID_ARGUMENT for any other.
 Result<AnswerPlan> ReadPlan(const std::string& text, const Tokenizer& tokenizer,
-                            const CompilePart& compile);
+                            const PlanParts& parts);
 
 }  // namespace aisp

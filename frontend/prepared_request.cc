@@ -242,10 +242,17 @@ ApiResult<void> PlanAnswer(const TextModel& model, const ChatRequest& request,
   plan.think = thought ? nullptr : model.think_format;
   plan.in_thinking = out->parse.in_thinking;
   plan.think_budget = request.thinking.budget;
+  if (plan.think != nullptr) {
+    const auto close = model.tokenizer->TokenToId(std::string(plan.think->close));
+    plan.close_ends =
+        close && std::find(model.eos.begin(), model.eos.end(), *close) != model.eos.end();
+  }
   plan.body = &out->options.sampling.constraint();
   if (plan.think == nullptr && plan.calls == nullptr) return {};
   const bool body = plan.body->kind() != v1::Constraint::NONE;
-  out->parse.calls_or_content = calls && body && request.tool_options.choice == ToolChoice::kAuto;
+  const bool pythonic = calls && model.call_format->body == CallFormat::Body::kPythonic;
+  out->parse.calls_or_content =
+      calls && (body || pythonic) && request.tool_options.choice == ToolChoice::kAuto;
   if (calls && body && model.constraints != nullptr) {
     // By itself first, so that a refusal names the field that it is about.
     const auto compiled = model.constraints->Get(*plan.body);

@@ -80,7 +80,13 @@ ApiResult<std::vector<TokenId>> TextModel::RenderChat(const ChatRequest& request
   if (request.template_variables.IsMap()) {
     for (const auto& [key, value] : request.template_variables.AsMap()) context.Set(key, value);
   }
-  auto text = chat_template->Render(context, RenderOptions{.now_s = LocalTimeS()});
+  const RenderOptions options{.now_s = LocalTimeS()};
+  auto text = chat_template->Render(context, options);
+  if (!text && !request.tools.IsNone()) {
+    // Descriptions are a client's to leave out; some templates fail on that.
+    context.Set("tools", WithDescriptions(request.tools));
+    if (auto again = chat_template->Render(context, options)) text = std::move(again);
+  }
   if (!text) {
     // What this request makes of the template is beyond its bounds each time: nothing to try again.
     const Code code =

@@ -61,8 +61,14 @@ Result<std::shared_ptr<Constraint>> ConstraintPool::Compile(const v1::Constraint
     case v1::Constraint::GRAMMAR:
       return MakeGrammarConstraint(constraint.text(), Trie(), timeout);
     case v1::Constraint::CALLS: {
-      auto plan = ReadPlan(constraint.text(), tokenizer_,
-                           [this](const v1::Constraint& part) { return Get(part); });
+      PlanParts parts;
+      parts.compile = [this](const v1::Constraint& part) { return Get(part); };
+      parts.spelled = [this] {
+        std::call_once(spelled_once_,
+                       [this] { spelled_ = std::make_shared<const SpelledTokens>(Trie()); });
+        return spelled_;
+      };
+      auto plan = ReadPlan(constraint.text(), tokenizer_, parts);
       if (!plan) return tl::unexpected(plan.error());
       return MakePlanConstraint(std::move(*plan), Trie());
     }

@@ -20,6 +20,7 @@
 #include "constrain/forced_run.h"
 #include "engine/draw_guide.h"
 #include "frontend/constraint_compiler.h"
+#include "frontend/spelled_arguments.h"
 #include "server/matcher_guide.h"
 #include "text/tokenizer.h"
 #include "worker.pb.h"
@@ -72,6 +73,8 @@ class ConstraintPool final : public ConstraintCompiler {
   const std::shared_ptr<RunBook> runs_;
   std::once_flag trie_once_;
   std::shared_ptr<const TokenTrie> trie_;
+  std::once_flag spelled_once_;
+  std::shared_ptr<const SpelledTokens> spelled_;
   mutable std::mutex mutex_;
   std::list<Kept> kept_;  // the latest used first
   std::unordered_map<Hash128, std::list<Kept>::iterator> by_key_;

@@ -84,6 +84,8 @@ std::optional<std::vector<TokenId>> MatcherGuide::OnlyEnding() {
 void MatcherGuide::KeepToEnding() {
   const auto ending = OnlyEnding();
   if (!ending) return;
+  // Free text goes on for as long as there is room, but opens no call.
+  if (ending->empty() && taken_.size() + 1 < most_ && matcher_->KeepWhole(&mask_)) return;
   std::vector<TokenId> only = ending->empty() ? stops_ : std::vector<TokenId>{ending->front()};
   std::erase_if(only, [this](TokenId id) { return id < 0 || !mask_.Has(static_cast<size_t>(id)); });
   if (only.empty()) return;

@@ -224,4 +224,44 @@ Value ShapeMessages(const Value& messages, const TemplateTraits& traits) {
   return Value(Shaper(messages.AsList(), traits).Run());
 }
 
+namespace {
+
+Value Described(const Value& value) {
+  if (!value.IsMap()) return value;
+  Value::Map out = value.AsMap();
+  const Value* description = out.Find("description");
+  if (description == nullptr || description->IsNone()) out.Set("description", Value(""));
+  return Value(std::move(out));
+}
+
+}  // namespace
+
+Value WithDescriptions(const Value& tools) {
+  if (!tools.IsList()) return tools;
+  Value::List out;
+  for (const Value& tool : tools.AsList()) {
+    const Value* function = tool.IsMap() ? tool.AsMap().Find("function") : nullptr;
+    if (function == nullptr || !function->IsMap()) {
+      out.push_back(tool);
+      continue;
+    }
+    Value::Map described = Described(*function).AsMap();
+    const Value* parameters = described.Find("parameters");
+    const Value* properties = parameters != nullptr && parameters->IsMap()
+                                  ? parameters->AsMap().Find("properties")
+                                  : nullptr;
+    if (properties != nullptr && properties->IsMap()) {
+      Value::Map each;
+      for (const auto& [name, schema] : properties->AsMap()) each.Set(name, Described(schema));
+      Value::Map schema = parameters->AsMap();
+      schema.Set("properties", Value(std::move(each)));
+      described.Set("parameters", Value(std::move(schema)));
+    }
+    Value::Map whole = tool.AsMap();
+    whole.Set("function", Value(std::move(described)));
+    out.push_back(Value(std::move(whole)));
+  }
+  return Value(std::move(out));
+}
+
 }  // namespace aisp

@@ -27,4 +27,8 @@ TemplateTraits ProbeTemplate(const ChatTemplate& chat_template);
 // one call at a time, each call stands in a message of its own, with its result behind it.
 Value ShapeMessages(const Value& messages, const TemplateTraits& traits);
 
+// Tools as a client sent them, with empty descriptions where they and their parameters have none:
+// for templates that add these to text without asking, and fail.
+Value WithDescriptions(const Value& tools);
+
 }  // namespace aisp

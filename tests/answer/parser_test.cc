@@ -196,7 +196,10 @@ TEST(AnswerParser, PythonicAndTaggedCallsBecomeJson) {
   EXPECT_EQ(Parsed(Calls("pythonic"), "[f(a=1, b='it\\'s', c=[True, None]), g()]"),
             "c:|r:|f {\"a\":1,\"b\":\"it's\",\"c\":[true,null]}|g {}");
   EXPECT_EQ(Parsed(Calls("pythonic"), "[1, 2]"), "c:[1, 2]|r:");
-  EXPECT_EQ(Parsed(Calls("pythonic"), "[f(a=1"), "c:[f(a=1|r:");
+  EXPECT_EQ(Parsed(Calls("pythonic"), "[f(a=1"), "c:|r:|f {\"a\":1");
+  EXPECT_EQ(Parsed(Calls("pythonic"), "[see(this) and that]"), "c:[see(this) and that]|r:");
+  EXPECT_EQ(Parsed(Calls("pythonic"), "[f(a={'k': [1, -2.5e3,], \"q\\u00e9\": \"\\n'\\x41\"},)]"),
+            "c:|r:|f {\"a\":{\"k\":[1,-2.5e3],\"q\\u00e9\":\"\\n'\\u0041\"}}");
   auto o = Calls("qwen3_coder");
   o.parameters = std::make_shared<Value::Map>(Value::Map{
       {"f", Value(Value::Map{

@@ -392,9 +392,10 @@ TEST(ParseCompletion, WhatChangesTheAnswerIsRefusedByNameUnlessItSaysTheDefault)
     ASSERT_FALSE(refused) << name;
     EXPECT_EQ(refused.error().param, name);
   }
-  for (const char* fields : {R"("suffix":"")", R"("store":false)", R"("modalities":["text"])",
-                             R"("length_penalty":1)", R"("spaces_between_special_tokens":true)",
-                             R"("bad_words":[])", R"("service_tier":"auto")"}) {
+  for (const char* fields :
+       {R"("suffix":"")", R"("store":false)", R"("modalities":["text"])", R"("length_penalty":1)",
+        R"("spaces_between_special_tokens":true)", R"("bad_words":[])", R"("service_tier":"auto")",
+        R"("verbosity":"medium")"}) {
     EXPECT_TRUE(ParseCompletion(Completion(fields), Limits())) << fields;
   }
 }
@@ -485,8 +486,9 @@ TEST(ParseChat, ToolsThatCannotBeHadAreRefusedByName) {
   EXPECT_THAT(refused(R"("tools":[{"type":"web_search"}])"), testing::HasSubstr("tools[0]"));
   EXPECT_THAT(refused(R"("tools":[{"type":"function","function":{"name":"a b"}}])"),
               testing::HasSubstr("64 letters"));
-  EXPECT_THAT(refused(tools + R"(,"guided_regex":"a","force_finish":true)"),
-              testing::HasSubstr("beside tools"));
+  EXPECT_EQ(refused(tools + R"(,"force_finish":true)"), "");
+  EXPECT_THAT(refused(tools + R"(,"tool_choice":"none","force_finish":true)"),
+              testing::HasSubstr("with a constraint, or with tools"));
   EXPECT_EQ(refused(tools + R"(,"guided_regex":"a")"), "");
   EXPECT_THAT(refused(R"("reasoning_effort":"huge")"), testing::HasSubstr("one of none"));
   EXPECT_THAT(refused(R"("tools":[{"type":"function","function":{"name":"f"}},)"

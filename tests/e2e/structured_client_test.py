@@ -4,6 +4,7 @@
 Usage: structured_client_test.py BINARY          (run by CTest through tests/e2e/python_test.py)
 AISP_GENERATIONS: how many answers are drawn (30 in CI; 1000 for the long run).
 AISP_GENERATIONS_AT_ONCE, AISP_GENERATION_TOKENS: of them at the same time (16), and each one's max_tokens (300).
+AISP_GENERATIONS_FORCED: 1: every second answer shall end within its tokens (force_finish), so that few tokens are enough.
 AISP_REAL_SCHEMAS: a folder of real schemas ({schema} a file), of which every third answer takes one (the long run).
 """
 
@@ -83,9 +84,15 @@ class Structured(unittest.TestCase):
         count = int(os.environ.get("AISP_GENERATIONS", "30"))
         tokens, at_once = (int(os.environ.get(f"AISP_GENERATION{name}", n)) for name, n in (("_TOKENS", "300"), ("S_AT_ONCE", "16")))
 
+        forced = os.environ.get("AISP_GENERATIONS_FORCED", "0") != "0"
+
         def ask(seed, kind, schema):
-            return kind, schema, post({"temperature": 1.5, "seed": seed, "max_tokens": tokens, "response_format": {
-                "type": "json_schema", "json_schema": {"name": "s", "strict": True, "schema": schema}}}, server=server)
+            body = {"temperature": 1.5, "seed": seed, "max_tokens": tokens, "response_format": {
+                "type": "json_schema", "json_schema": {"name": "s", "strict": True, "schema": schema}}}
+            status, answer = post({**body, "force_finish": forced and seed % 2 == 0}, server=server)
+            if status == 400 and answer["error"]["param"] in ("force_finish", "max_tokens"):
+                status, answer = post(body, server=server)  # no ending is known, or none that is so short
+            return kind, schema, (status, answer)
 
         # As many are asked for as are still wanted, at most so many at once; those that are refused are made up for.
         def answers():

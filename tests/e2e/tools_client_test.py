@@ -186,9 +186,41 @@ class Tools(unittest.TestCase):
             with self.assertRaises(openai.BadRequestError) as refused:
                 self.chat(tools=TOOLS, tool_choice=choice, response_format=form)
             self.assertEqual(refused.exception.param, "response_format")
+
+    def test_calls_that_shall_end_whole(self):
+        """force_finish beside tools: however few tokens there are, what comes is whole."""
+        form = {"type": "json_schema", "json_schema": {"name": "colour", "strict": True, "schema": COLOUR}}
+        named = {"type": "function", "function": {"name": "get_weather"}}
+        for seed, (choice, most, more) in enumerate([
+                ("required", 90, {}), ("required", 160, {}), (named, 100, {"parallel_tool_calls": False}),
+                ("auto", 60, {}), ("auto", 120, {"response_format": form}), ("required", 120, {"n": 3})], 1):
+            with self.subTest(choice=choice, most=most, more=more):
+                options = {"tools": TOOLS, "tool_choice": choice, "max_tokens": most, "temperature": 1.3, "seed": seed,
+                           "extra_body": {**NO_THOUGHT, "force_finish": True}, **more}
+                answer = self.chat(**options)
+                self.assertLessEqual(answer.usage.completion_tokens, most * more.get("n", 1))
+                for each in answer.choices:
+                    self.assertEqual(each.finish_reason, "tool_calls" if each.message.tool_calls else "stop")
+                    if each.message.tool_calls:
+                        self.check(each.message.tool_calls)
+                    elif "response_format" in more:
+                        jsonschema.validate(json.loads(each.message.content), COLOUR)
+                    self.assertTrue(choice == "auto" or each.message.tool_calls)
         with self.assertRaises(openai.BadRequestError) as refused:
-            self.chat(tools=TOOLS, response_format={"type": "json_object"}, extra_body={"force_finish": True})
+            self.chat(tools=TOOLS, tool_choice="required", max_tokens=4, extra_body={**NO_THOUGHT, "force_finish": True})
+        self.assertIn("shortest answer", str(refused.exception))
+        unique = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "required": ["a"], "properties": {
+            "a": {"type": "array", "minItems": 40, "uniqueItems": True, "items": {"type": "object", "properties": {
+                "x": {"type": "integer"}}}}}}}}
+        with self.assertRaises(openai.BadRequestError) as refused:
+            self.chat(tools=[unique], extra_body={**NO_THOUGHT, "force_finish": True})
         self.assertEqual(refused.exception.param, "force_finish")
+
+    def test_a_tool_without_parameters_takes_none(self):
+        for tool in ({"name": "now"}, {"name": "now", "parameters": None}):
+            call = self.chat(tools=[{"type": "function", "function": tool}], tool_choice="required", parallel_tool_calls=False,
+                             temperature=1.5).choices[0].message.tool_calls[0]
+            self.assertEqual((call.function.name, json.loads(call.function.arguments)), ("now", {}))
 
     def test_effort_reaches_the_template(self):
         self.assertFalse(hasattr(self.chat(extra_body={}, reasoning_effort="none", max_tokens=8).choices[0].message,
@@ -204,6 +236,128 @@ class Tools(unittest.TestCase):
                 self.chat(tools=[tool], tool_choice="required")
             self.assertEqual(refused.exception.param, "tools")
             self.assertIn(word, refused.exception.message)
+
+
+class Spelled(unittest.TestCase):
+    """Formats whose arguments are no JSON: valid by the tool's schema all the same, whole and streamed, and JSON for the client."""
+
+    PLACE = {"type": "object", "properties": {
+        "city": {"type": "string", "maxLength": 12}, "days": {"type": "integer", "minimum": 1, "maximum": 9},
+        "mode": {"enum": ["by day", "by night"]}, "exact": {"type": "boolean"}, "near": {"$ref": "#/$defs/point"}},
+        "required": ["city", "days", "exact"], "additionalProperties": False, "$defs": {"point": {
+            "type": "array", "items": {"type": ["integer", "null"], "minimum": 0, "maximum": 99}, "minItems": 2, "maxItems": 2}}}
+    SCHEMAS = {"get_weather": PLACE, "set_colour": COLOUR, "stop": {"type": "object", "properties": {}, "additionalProperties": False}}
+    TOOLS = [{"type": "function", "function": {"name": name, "strict": True, "parameters": schema}} for name, schema in SCHEMAS.items()]
+
+    def check_format(self, parser, opening):
+        server = Served(BINARY, f"--chat-template={HERE}/templates/hermes.jinja", f"--tool-call-parser={parser}")
+        self.addCleanup(server.stop)
+        client = openai.OpenAI(base_url=f"http://{server.http}/v1", api_key="none", max_retries=0)
+        self.addCleanup(client.close)
+
+        def chat(**options):
+            return client.chat.completions.create(**{"model": MODEL, "messages": ASK, "max_tokens": 300, "extra_body": NO_THOUGHT,
+                                                     "tools": self.TOOLS, "temperature": 1.3, **options})
+
+        def valid(call):
+            jsonschema.validate(json.loads(call.function.arguments), self.SCHEMAS[call.function.name])
+            return True
+
+        named = {"type": "function", "function": {"name": "get_weather"}}
+        request = urllib.request.Request(f"http://{server.http}/tokenize", json.dumps(
+            {"prompt": opening, "add_special_tokens": False}).encode(), {"content-type": "application/json"})
+        with urllib.request.urlopen(request) as answer:
+            opens = {str(json.loads(answer.read())["tokens"][0]): 100}
+        called = set()
+        form = {"type": "json_schema", "json_schema": {"name": "colour", "strict": True, "schema": COLOUR}}
+        for seed in range(1, 3):
+            for choice, more in (("required", {"parallel_tool_calls": False}), (named, {}), ("required", {"max_tokens": 400}),
+                                 ("auto", {"logit_bias": opens, "parallel_tool_calls": False, "response_format": form})):
+                with self.subTest(parser=parser, seed=seed, choice=choice, more=more):
+                    options = {"tool_choice": choice, "seed": seed, **more}
+                    whole = chat(**options).choices[0]
+                    self.assertIsNone(whole.message.content)
+                    calls = whole.message.tool_calls
+                    if "max_tokens" not in more:
+                        self.assertEqual((whole.finish_reason, len(calls)), ("tool_calls", 1))
+                    called |= {call.function.name for call in calls[:-1] + calls[-1:] * (whole.finish_reason == "tool_calls") if valid(call)}
+                    chunks = [c.choices[0] for c in chat(stream=True, **options)]
+                    deltas = [d for c in chunks for d in c.delta.tool_calls or []]
+                    for i, call in enumerate(calls):
+                        mine = [d for d in deltas if d.index == i]
+                        self.assertEqual((mine[0].id is None, mine[0].function.name), (False, call.function.name))
+                        self.assertEqual("".join(d.function.arguments or "" for d in mine), call.function.arguments)
+                    self.assertEqual([c.finish_reason for c in chunks if c.finish_reason], [whole.finish_reason])
+        self.assertGreater(len(called), 1)
+        told = chat(tool_choice="auto", temperature=0, max_tokens=20, logit_bias={next(iter(opens)): -100}).choices[0].message
+        self.assertTrue(told.content and not told.tool_calls)
+        # Beside a schema for the answer, and with names that the format cannot write.
+        told = chat(tool_choice="auto", response_format=form, logit_bias={next(iter(opens)): -100}).choices[0].message
+        jsonschema.validate(json.loads(told.content), COLOUR)
+        odd = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a\"b": {}}, "required": ["a\"b"]}}}
+        with self.assertRaises(openai.BadRequestError) as refused:
+            chat(tools=[odd])
+        self.assertIn("cannot name", refused.exception.message)
+        with self.assertRaises(openai.BadRequestError) as refused:
+            chat(extra_body={**NO_THOUGHT, "force_finish": True})
+        self.assertEqual(refused.exception.param, "force_finish")
+
+    def test_python_calls(self):
+        self.check_format("pythonic", "[")
+
+    def test_calls_in_tags(self):
+        self.check_format("qwen3_coder", "<")
+
+
+class Channels(unittest.TestCase):
+    """gpt-oss: thinking in the analysis channel, calls in commentary, the answer in final."""
+
+    def templates(self):
+        yield f"{HERE}/templates/harmony.jinja"
+        real = os.path.join(HERE, "../../../shared/templates/x-gpt-oss.jinja")  # of a third party, where it is there
+        if os.path.exists(real):
+            yield real
+
+    def test_each_channel_has_its_constraint(self):
+        form = {"type": "json_schema", "json_schema": {"name": "colour", "strict": True, "schema": COLOUR}}
+        for template in self.templates():
+            server = Served(BINARY, f"--chat-template={template}")
+            self.addCleanup(server.stop)
+            client = openai.OpenAI(base_url=f"http://{server.http}/v1", api_key="none", max_retries=0)
+            self.addCleanup(client.close)
+            thought = 0
+            for seed, (tools, choice, schema) in enumerate([
+                    (None, None, True), (TOOLS, "required", False), (TOOLS, "none", True), (TOOLS, "auto", True), (TOOLS, "auto", True),
+                    (TOOLS, {"type": "function", "function": {"name": "set_colour"}}, False), (TOOLS, "required", True)], 1):
+                with self.subTest(template=template, choice=choice, schema=schema):
+                    options = {"model": MODEL, "messages": ASK, "max_tokens": 250, "temperature": 1.3, "seed": seed,
+                               "extra_body": {"thinking_token_budget": 10, "force_finish": True}}
+                    options |= {"tools": tools, "tool_choice": choice, "parallel_tool_calls": False} if tools else {}
+                    options |= {"response_format": form} if schema else {}
+                    whole = client.chat.completions.create(**options).choices[0]
+                    calls = whole.message.tool_calls or []
+                    if choice == "required" or isinstance(choice, dict):
+                        self.assertEqual(len(calls), 1)
+                    self.assertEqual(whole.finish_reason, "tool_calls" if calls else "stop")
+                    for call in calls:
+                        jsonschema.validate(json.loads(call.function.arguments), SCHEMAS[call.function.name])
+                    if not calls:
+                        jsonschema.validate(json.loads(whole.message.content), COLOUR)
+                    reasoning = getattr(whole.message, "reasoning_content", None) or ""
+                    self.assertNotIn("<|", reasoning + (whole.message.content or ""))
+                    thought += len(reasoning) > 0
+                    chunks = [c.choices[0].delta for c in client.chat.completions.create(stream=True, **options)]
+                    self.assertEqual("".join(getattr(d, "reasoning_content", None) or "" for d in chunks), reasoning)
+                    self.assertEqual("".join(d.content or "" for d in chunks), whole.message.content or "")
+                    self.assertEqual("".join(c.function.arguments or "" for d in chunks for c in d.tool_calls or []),
+                                     "".join(c.function.arguments for c in calls))
+            self.assertGreater(thought, 0)
+            free = client.chat.completions.create(model=MODEL, messages=ASK, max_tokens=60, extra_body={"thinking_token_budget": 5})
+            self.assertGreater(len(free.choices[0].message.content), 10)
+            answer = client.responses.create(model=MODEL, input="Oslo?", max_output_tokens=250, text={
+                "format": {"type": "json_schema", "name": "colour", "strict": True, "schema": COLOUR}},
+                extra_body={"thinking_token_budget": 10, "force_finish": True})
+            jsonschema.validate(json.loads(answer.output_text), COLOUR)
 
 
 class SecondTurn(unittest.TestCase):

@@ -117,6 +117,21 @@ TEST(TemplateTraits, WhatDevelopersSayIsNotLost) {
             "<system>be kind<user>hi");
 }
 
+TEST(TemplateTraits, ToolsMayHaveNoDescriptions) {
+  const Value bare(Value::Map{{"type", Value("integer")}});
+  const Value parameters(Value::Map{{"properties", Value(Value::Map{{"n", bare}})}});
+  const Value function(Value::Map{{"name", Value("f")}, {"parameters", parameters}});
+  const Value tools(Value::List{Value(Value::Map{{"function", function}})});
+  const ChatTemplate source = Parsed(
+      "{% for t in tools %}{{ t.function.name + ': ' + t.function.description }}"
+      "{% for k, v in t.function.parameters.properties.items() %}{{ ' ' + k + v.description + "
+      "v.type }}{% endfor %}{% endfor %}");
+  EXPECT_FALSE(source.Render(Value::Map{{"tools", tools}}, {}));
+  const auto rendered = source.Render(Value::Map{{"tools", WithDescriptions(tools)}}, {});
+  ASSERT_TRUE(rendered) << rendered.error().message;
+  EXPECT_EQ(*rendered, "f:  ninteger");
+}
+
 // Every template that writes calls writes those of a client's second turn.
 TEST(TemplateTraits, PublicTemplatesTakeASecondTurn) {
   const fs::path folder = fs::path(AISP_SHARED_DIR) / "templates";
