@@ -6,6 +6,7 @@
 #include "common/check.h"
 #include "common/log.h"
 #include "kv.grpc.pb.h"
+#include "net/dialled_bytes.h"
 #include "net/grpc_acceptor.h"
 #include "net/grpc_call.h"
 #include "net/grpc_credentials.h"
@@ -156,6 +157,8 @@ class GrpcDialer final : public LinkDialer<Out> {
   GrpcDialer(LinkHandler<In>* handler, Poster post, const GrpcLinkOptions& options, Bind bind)
       : options_(options),
         bind_(bind),
+        bytes_(std::make_shared<ConnectionBytes>(options.max_message_bytes)),
+        dialled_(bytes_),
         inbox_(std::make_shared<Inbox>(handler, std::move(post))),
         live_(std::make_shared<typename Call::Live>()) {}
 
@@ -179,11 +182,13 @@ class GrpcDialer final : public LinkDialer<Out> {
     const LinkId id(next_id_++);
     auto call = std::make_shared<Call>(id, options_, inbox_, live_);
     inbox_->Expect(id, call);
+    const std::string key = std::to_string(id.value);
     grpc::ChannelArguments arguments = Arguments();
+    dialled_.Watch(key, &arguments);
     const auto credentials = LinkChannelCredentials(options_.security.get(), &arguments);
     const auto channel = grpc::CreateCustomChannel(address, credentials, arguments);
     const auto stub = std::make_unique<Stub>(channel);
-    auto* stream = new ClientStream<In, Out>(call, address);
+    auto* stream = new ClientStream<In, Out>(call, address, bytes_, key, dialled_.Soon());
     stream->Start([&](grpc::ClientContext* context, grpc::ClientBidiReactor<Out, In>* reactor) {
       AddToken(options_.security.get(), context);
       bind_(stub.get(), context, reactor);
@@ -213,7 +218,12 @@ class GrpcDialer final : public LinkDialer<Out> {
     args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, Ms(options_.keepalive_interval));
     args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Ms(options_.keepalive_timeout));
     args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+    // As on the answering side: what a paused stream may send.
+    args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
     args.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 1 << 20);
+    // Nobody packs messages; their size is looked at when they are unpacked.
+    args.SetInt(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE);
+    args.SetInt(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
     // A redial must try at once, not wait for the back-off that an earlier link to the same address
     // left behind.
     args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
@@ -229,6 +239,8 @@ class GrpcDialer final : public LinkDialer<Out> {
 
   const GrpcLinkOptions options_;
   const Bind bind_;
+  const std::shared_ptr<ConnectionBytes> bytes_;  // of the connections of all links
+  DialledBytes dialled_;
   const std::shared_ptr<Inbox> inbox_;
   const std::shared_ptr<typename Call::Live> live_;
   uint64_t next_id_ = 1;
