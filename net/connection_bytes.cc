@@ -124,6 +124,23 @@ void ConnectionBytes::OnRead(const std::string& key, bool whole) {
   }
 }
 
+void ConnectionBytes::End(Socket* socket) {
+  socket->ended = true;
+  // A reset in the end: what it still sends would be answered politely for a minute.
+  const linger reset{1, 0};
+  setsockopt(socket->fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+  shutdown(socket->fd, SHUT_RDWR);
+}
+
+void ConnectionBytes::Cut(const std::string& key) {
+  const std::lock_guard lock(mutex_);
+  const auto it = connections_.find(key);
+  if (it == connections_.end()) return;
+  for (Socket& socket : it->second.sockets) {
+    if (!socket.ended) End(&socket);
+  }
+}
+
 size_t ConnectionBytes::Enforce() {
   size_t over = 0;
   const std::lock_guard lock(mutex_);
@@ -134,11 +151,7 @@ size_t ConnectionBytes::Enforce() {
       const uint64_t allowed =
           kSlack + (now.taken - socket.since.taken) + connection.reading * MessageBytes();
       if (now.received - socket.since.received <= allowed) continue;
-      socket.ended = true;
-      // A reset in the end: what it still sends would be answered politely for a minute.
-      const linger reset{1, 0};
-      setsockopt(socket.fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
-      shutdown(socket.fd, SHUT_RDWR);
+      End(&socket);
       ++over;
     }
   }

@@ -47,6 +47,8 @@ class ConnectionBytes {
   void OnReading(const std::string& key);
   void OnRead(const std::string& key, bool whole);
 
+  // Shuts down the connections of `key`.
+  void Cut(const std::string& key);
   // Shuts down the connections that are beyond their bound and returns how many they are.
   size_t Enforce();
 
@@ -65,6 +67,7 @@ class ConnectionBytes {
     uint64_t reading = 0;
     bool open = false;  // stays without a socket
   };
+  static void End(Socket* socket);
   // False where the kernel does not count.
   static bool Read(int fd, Counts* out);
   // A message in frames of 16 KiB, each with a head of its own, in TLS's records.

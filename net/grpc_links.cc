@@ -12,6 +12,7 @@
 #include "net/grpc_credentials.h"
 #include "net/grpc_reflection.h"
 #include "net/listen_socket.h"
+#include "net/vain_calls.h"
 #include "worker.grpc.pb.h"
 
 namespace aisp {
@@ -28,6 +29,8 @@ constexpr GrpcAcceptor::Limits kConnections{.connections = 4096, .per_address = 
 constexpr int kHandshakeTimeoutMs = 10'000;
 constexpr int kIdleMs = 30'000;
 constexpr int kMaxStreamsPerConnection = 16;
+// Links live for hours: of an address, whose workers may all come anew at once.
+constexpr VainCalls::Limits kVainLinks{.at_once = 500, .per_second = 50};
 
 int Ms(std::chrono::milliseconds duration) { return static_cast<int>(duration.count()); }
 
@@ -80,7 +83,6 @@ class ServerEndpoint final : public LinkSender<Out>, public Endpoint {
 
   // A new stream; gRPC owns the reactor.
   grpc::ServerBidiReactor<In, Out>* Accept(grpc::CallbackServerContext* context) {
-    bytes_->OnHead(PeerKey(context->peer()));
     if (!HasToken(options_.security.get(), *context)) {
       LogWarning("a peer without the cluster's token was refused",
                  {{"peer", ReadablePeer(context->peer())}});
@@ -257,7 +259,10 @@ struct GrpcServer::Impl {
   template <typename Service, typename Handler>
   typename Service::Links* Add(Handler* handler, Poster post, const GrpcLinkOptions& link_options) {
     AISP_CHECK_MSG(!server, "services are added before Start");
-    if (!bytes) bytes = std::make_shared<ConnectionBytes>(link_options.max_message_bytes);
+    if (!bytes) {
+      bytes = std::make_shared<ConnectionBytes>(link_options.max_message_bytes);
+      vain = std::make_shared<VainCalls>(bytes, kVainLinks);
+    }
     auto* links = new typename Service::Links(handler, std::move(post), link_options, bytes);
     endpoints.emplace_back(links);
     services.push_back(std::make_unique<Service>(links));
@@ -273,6 +278,7 @@ struct GrpcServer::Impl {
 
   GrpcLinkOptions options;
   std::shared_ptr<ConnectionBytes> bytes;  // of all connections
+  std::shared_ptr<VainCalls> vain;
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<GrpcAcceptor> acceptor;
   bool handed_over = false;  // another process may hold the socket too
@@ -343,6 +349,7 @@ Status GrpcServer::Impl::StartOn(int listen_fd) {
   acceptor = std::make_unique<GrpcAcceptor>(
       &builder, listen_fd, LinkServerCredentials(options.security.get()), kConnections, bytes);
   Configure(&builder);
+  VainCalls::Watch(vain, &builder);
   server = builder.BuildAndStart();
   if (!server) return Unavailable("gRPC did not start for links between processes");
   acceptor->Start();

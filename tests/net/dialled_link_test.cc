@@ -5,7 +5,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include <array>
+#include <atomic>
 #include <future>
 #include <string>
 
@@ -178,17 +178,21 @@ class Router final : public v1::RouterControl::CallbackService {
         StartWrite(&message_);
       }
     }
-    void OnCancel() override { Finish(grpc::Status::CANCELLED); }
+    void OnCancel() override { FinishOnce(grpc::Status::CANCELLED); }
     void OnWriteDone(bool ok) override {
       if (ok && --left_ > 0) return StartWrite(&message_);
-      if (ok) Finish(grpc::Status::OK);
+      if (ok) FinishOnce(grpc::Status::OK);
     }
     void OnDone() override { delete this; }
 
    private:
+    void FinishOnce(const grpc::Status& status) {
+      if (!finished_.exchange(true)) Finish(status);
+    }
     static constexpr size_t kSize = kMaxMessage - 100;
     int left_;
     const v1::RouterMessage message_;
+    std::atomic<bool> finished_{false};
   };
   const bool packs_;
   const int messages_;

@@ -428,6 +428,24 @@ TEST_F(InferenceServerTest, AHeadWithoutAnEndIsCut) {
   }
 }
 
+// Whatever they ask for, with a key and without.
+TEST_F(InferenceServerTest, CallsThatAreOpenedAndResetAreCut) {
+  options_.party = [](std::string_view key) -> std::optional<std::string> {
+    return key.empty() ? std::nullopt : std::optional<std::string>("tenant");
+  };
+  Serve();
+  constexpr int kCalls = 100'000;
+  constexpr const char* kTokenize = "/aisp.v1.Inference/Tokenize";
+  using Call = std::pair<const char*, const char*>;
+  for (const auto& [path, key] :
+       {Call{kTokenize, "Bearer k"}, Call{kTokenize, ""}, Call{"/grpc.health.v1.Health/Check", ""},
+        Call{"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", ""},
+        Call{"/no", ""}}) {
+    HalfCall hostile(server_->port(), key, "", path);
+    EXPECT_LT(hostile.OpenAndReset(kCalls), kCalls) << path << " " << key;
+  }
+}
+
 TEST_F(InferenceServerTest, ADeadlineBeyondAllClocksIsNone) {
   Serve();
   HalfCall call(server_->port(), "", "99999999H");
