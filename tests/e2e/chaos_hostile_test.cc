@@ -237,7 +237,9 @@ void RunStorm(const std::string& model, const std::string& keys, bool hostile, S
     }
   }
   EXPECT_TRUE(cluster.router->Running());
+#if !defined(__SANITIZE_ADDRESS__)  // it keeps what was freed, so this would be its own bound
   EXPECT_LE(run->peak_bytes, run->rest_bytes + MemoryBound(4));
+#endif
   for (auto* group : {&cluster.prefill, &cluster.decode}) {
     for (auto& worker : *group) {
       EXPECT_TRUE(worker->Running()) << "a worker ended that nobody killed";
