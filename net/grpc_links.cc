@@ -30,7 +30,7 @@ constexpr int kHandshakeTimeoutMs = 10'000;
 constexpr int kIdleMs = 30'000;
 constexpr int kMaxStreamsPerConnection = 16;
 // Links live for hours: of an address, whose workers may all come anew at once.
-constexpr VainCalls::Limits kVainLinks{.at_once = 500, .per_second = 50};
+constexpr VainCalls::Limits kVainLinks{.at_once = 1024, .per_second = 100};
 
 int Ms(std::chrono::milliseconds duration) { return static_cast<int>(duration.count()); }
 
