@@ -283,7 +283,6 @@ class ClientService final : public grpc::Service {
                                  : std::optional<std::string>("");
     const std::string address = AddressOfPeer(handle->info().peer);
     const std::string party = tenant && !tenant->empty() ? "tenant " + *tenant : address;
-    if (tenant) vain_->GiveBack(address);
     reactor->OnGone([loop = loop_, weak = std::weak_ptr(handle), vain = vain_, party,
                      name = handle->info().peer](RpcCall::Gone why) {
       if (why == RpcCall::Gone::kClosed) vain->Count(party, name, SteadyClock().Now());
@@ -309,7 +308,10 @@ class ClientService final : public grpc::Service {
     } else {
       bytes_->OnReading(peer);
       reactor->Read(party, std::move(give),
-                    [bytes = bytes_, peer](bool whole) { bytes->OnRead(peer, whole); });
+                    [bytes = bytes_, vain = vain_, peer, address](bool whole) {
+                      bytes->OnRead(peer, whole);
+                      if (whole) vain->GiveBack(address);
+                    });
     }
     return reactor.get();
   }

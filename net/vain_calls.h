@@ -4,9 +4,9 @@
 // address of those without a key, as in net/intake_budget.h) so many may come to nothing at once
 // and in a second. Who goes on beyond that has its connection closed.
 //
-// A call counts towards its address from its head on, of any service; what a tenant asks for is
-// given back, and counts towards the tenant when it is cancelled. Inside net/ only (it brings
-// gRPC). Any thread.
+// A call counts towards its address from its head on, of any service; what has a key and
+// a whole message is given back, and counts towards the tenant when it is cancelled. Inside net/
+// only (it brings gRPC). Any thread.
 #pragma once
 
 #include <grpcpp/grpcpp.h>

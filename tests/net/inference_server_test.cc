@@ -434,7 +434,7 @@ TEST_F(InferenceServerTest, CallsThatAreOpenedAndResetAreCut) {
     return key.empty() ? std::nullopt : std::optional<std::string>("tenant");
   };
   Serve();
-  constexpr int kCalls = 100'000;
+  constexpr int kCalls = 1'000'000;
   constexpr const char* kTokenize = "/aisp.v1.Inference/Tokenize";
   using Call = std::pair<const char*, const char*>;
   for (const auto& [path, key] :
