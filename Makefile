@@ -16,7 +16,7 @@ NINJA = ninja -j$(JOBS) -C
 # Done, of all, after how many seconds: on a terminal one line that moves.
 export NINJA_STATUS = [%f/%t, %e s]$(space)
 
-.PHONY: help deps run build cuda gpu-build gpu-check gpu-sanitize test bench asan tsan sim-10000 mutants chaos speculation planner-follows clients loadgen-speed fuzz bundle container-check docs format tidy check layers text format-check ci clean
+.PHONY: help deps run build cuda gpu-build gpu-check gpu-sanitize test bench asan tsan mutants chaos speculation planner-follows clients loadgen-speed fuzz bundle container-check docs format tidy check layers text format-check ci clean
 
 help:
 	@echo 'make run         build and start router, prefill and decode worker with the built-in model'
@@ -25,14 +25,15 @@ help:
 	@echo 'make bench       build and run the benchmarks'
 	@echo 'make asan        all tests under AddressSanitizer and UndefinedBehaviorSanitizer'
 	@echo 'make tsan        the tests without gRPC under ThreadSanitizer'
-	@echo 'make sim-10000   ten thousand seeds of the cluster simulation'
+	@echo 'make sim-10000   ten thousand seeds of the cluster simulation; or any number'
 	@echo 'make mutants     promises broken one at a time: the simulation must notice each'
 	@echo 'make chaos       thousands of requests while workers are killed and stopped, and beside hostile clients'
+	@echo '                 CHAOS=ChaosHostile.* runs a part of it
 	@echo 'make speculation 500 random requests with each way to propose tokens: the same answers as without'
 	@echo 'make clients     every client of docs/clients.md; GuideLLM brings 6 GB of packages'
 	@echo 'make loadgen-speed  what the load client itself can do, against its replay server'
 	@echo 'make planner-follows  the planner on a real cluster whose load changes; wants a quiet machine'
-	@echo 'make fuzz        every fuzzer for SECONDS=600 under AddressSanitizer'
+	@echo 'make fuzz        every fuzzer, or NAMES=..., for SECONDS=600 under AddressSanitizer'
 	@echo 'make gpu-check   on a GPU: its tests, the sanitizers, the benchmarks'
 	@echo 'make gpu-sanitize  on a GPU: compute-sanitizer over the kernels (ARGS=...)'
 	@echo 'make bundle      a tarball that runs elsewhere: build/aisp-bundle.tar.gz'
@@ -82,17 +83,18 @@ loadgen-speed: deps $(BUILD)/build.ninja
 	@$(NINJA) $(BUILD) --quiet aisp-loadgen
 	@tools/loadgen_speed.sh $(BUILD)/bin/aisp-loadgen
 
-sim-10000: deps $(BUILD)/build.ninja
+sim-%: deps $(BUILD)/build.ninja
 	@$(NINJA) $(BUILD) --quiet aisp_sim
-	@$(BUILD)/bin/aisp_sim --seeds=1..10000 --jobs=$(JOBS)
+	@$(BUILD)/bin/aisp_sim --seeds=1..$* --jobs=$(JOBS)
 
 mutants: deps $(BUILD)/build.ninja
 	@$(NINJA) $(BUILD) --quiet aisp_sim
-	@tests/sim/mutants.py --build $(BUILD) --jobs $(JOBS)
+	@tests/sim/mutants.py --build $(BUILD) --jobs $(JOBS) $(NAMES)
 
+CHAOS ?= *
 chaos: deps $(BUILD)/build.ninja
 	@$(NINJA) $(BUILD) --quiet aisp_chaos
-	@$(BUILD)/bin/aisp_chaos
+	@$(BUILD)/bin/aisp_chaos --gtest_filter='$(CHAOS)'
 
 speculation: deps $(BUILD)/build.ninja
 	@$(NINJA) $(BUILD) --quiet aisp_lossless
@@ -145,7 +147,7 @@ fuzz:
 	@tools/install_deps.sh --fuzz
 	@test -e build-fuzz/build.ninja || cmake --preset fuzz
 	@$(NINJA) build-fuzz --quiet fuzz
-	@tools/fuzz.sh build-fuzz $(SECONDS) $(JOBS)
+	@tools/fuzz.sh build-fuzz $(SECONDS) $(JOBS) $(NAMES)
 
 format:
 	@git ls-files -z '*.h' '*.cc' '*.cu' '*.cuh' | xargs -0 $(CLANG_FORMAT) -i

@@ -231,10 +231,8 @@ void InferenceService::Start(const std::shared_ptr<Call>& call, Prepare prepare,
   if (!caller) return;
   const RpcInfo& info = call->info();
   GenerationJob::Request job;
-  if (info.deadline != kNever) {
-    job.timeout =
-        std::clamp(info.deadline - info.received, Duration(1), context_->model->limits.max_timeout);
-  }
+  if (const auto timeout = info.Timeout(context_->model->limits.max_timeout))
+    job.timeout = *timeout;
   job.prefill = PrefillPreferenceOf(info.Metadata("x-aisp-prefill"));
   auto objective = ObjectiveOf(info.Metadata("x-slo-ttft-ms"), info.Metadata("x-slo-tpot-ms"));
   if (!objective) return Finish(*call, *caller, objective.error());

@@ -71,9 +71,22 @@ bool ConnectionBytes::Read(int fd, Counts* out) {
   return true;
 }
 
+void ConnectionBytes::Open(const std::string& key) {
+  const std::lock_guard lock(mutex_);
+  if (!key.empty()) connections_[key].open = true;
+}
+
 void ConnectionBytes::Add(const std::string& key, int fd) {
   const std::lock_guard lock(mutex_);
-  if (!key.empty()) connections_[key] = {.fd = fd, .since = {}, .reading = 0, .ended = false};
+  if (!key.empty()) connections_[key].sockets.push_back({.fd = fd, .since = {}, .ended = false});
+}
+
+void ConnectionBytes::Remove(const std::string& key, int fd) {
+  const std::lock_guard lock(mutex_);
+  const auto it = connections_.find(key);
+  if (it == connections_.end()) return;
+  std::erase_if(it->second.sockets, [fd](const Socket& socket) { return socket.fd == fd; });
+  if (it->second.sockets.empty() && !it->second.open) connections_.erase(it);
 }
 
 void ConnectionBytes::Remove(const std::string& key) {
@@ -84,7 +97,8 @@ void ConnectionBytes::Remove(const std::string& key) {
 void ConnectionBytes::OnHead(const std::string& key) {
   const std::lock_guard lock(mutex_);
   const auto it = connections_.find(key);
-  if (it != connections_.end()) Read(it->second.fd, &it->second.since);
+  if (it == connections_.end()) return;
+  for (Socket& socket : it->second.sockets) Read(socket.fd, &socket.since);
 }
 
 void ConnectionBytes::OnReading(const std::string& key) {
@@ -97,15 +111,33 @@ void ConnectionBytes::OnRead(const std::string& key, bool whole) {
   const std::lock_guard lock(mutex_);
   const auto it = connections_.find(key);
   if (it == connections_.end() || it->second.reading == 0) return;
-  Connection& connection = it->second;
-  --connection.reading;
-  Counts now;
-  if (!Read(connection.fd, &now)) return;
-  if (whole) {
-    connection.since = now;
-  } else {
-    // A head may be half-read now; what came may as well be of the message.
-    connection.since.received += std::min(MessageBytes(), now.received - connection.since.received);
+  --it->second.reading;
+  for (Socket& socket : it->second.sockets) {
+    Counts now;
+    if (!Read(socket.fd, &now)) continue;
+    if (whole) {
+      socket.since = now;
+    } else {
+      // A head may be half-read now; what came may as well be of the message.
+      socket.since.received += std::min(MessageBytes(), now.received - socket.since.received);
+    }
+  }
+}
+
+void ConnectionBytes::End(Socket* socket) {
+  socket->ended = true;
+  // A reset in the end: what it still sends would be answered politely for a minute.
+  const linger reset{1, 0};
+  setsockopt(socket->fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+  shutdown(socket->fd, SHUT_RDWR);
+}
+
+void ConnectionBytes::Cut(const std::string& key) {
+  const std::lock_guard lock(mutex_);
+  const auto it = connections_.find(key);
+  if (it == connections_.end()) return;
+  for (Socket& socket : it->second.sockets) {
+    if (!socket.ended) End(&socket);
   }
 }
 
@@ -113,17 +145,15 @@ size_t ConnectionBytes::Enforce() {
   size_t over = 0;
   const std::lock_guard lock(mutex_);
   for (auto& [key, connection] : connections_) {
-    Counts now;
-    if (connection.ended || !Read(connection.fd, &now)) continue;
-    const uint64_t allowed =
-        kSlack + (now.taken - connection.since.taken) + connection.reading * MessageBytes();
-    if (now.received - connection.since.received <= allowed) continue;
-    connection.ended = true;
-    // A reset in the end: what it still sends would be answered politely for a minute.
-    const linger reset{1, 0};
-    setsockopt(connection.fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
-    shutdown(connection.fd, SHUT_RDWR);
-    ++over;
+    for (Socket& socket : connection.sockets) {
+      Counts now;
+      if (socket.ended || !Read(socket.fd, &now)) continue;
+      const uint64_t allowed =
+          kSlack + (now.taken - socket.since.taken) + connection.reading * MessageBytes();
+      if (now.received - socket.since.received <= allowed) continue;
+      End(&socket);
+      ++over;
+    }
   }
   return over;
 }

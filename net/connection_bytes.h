@@ -7,7 +7,9 @@
 // more than kSlack, what it was sent itself in that time (a client answers with window updates) and
 // the messages that are awaited of it. The kernel counts the bytes. Beyond that it is shut down.
 //
-// Peers are named as gRPC's contexts name them. Any thread; no gRPC here.
+// A key names a connection that was accepted as gRPC's contexts name its peer, or the link for
+// which one was dialled (net/dialled_bytes.h); of a link there may be several, one after another.
+// Any thread; no gRPC here.
 #pragma once
 
 #include <sys/socket.h>
@@ -17,6 +19,7 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 namespace aisp {
 
@@ -31,8 +34,11 @@ class ConnectionBytes {
 
   explicit ConnectionBytes(size_t max_message_bytes) : max_message_bytes_(max_message_bytes) {}
 
-  // `fd` is watched, not owned, until Remove.
+  // What is told of `key` counts before it has a connection and between two, until it is removed.
+  void Open(const std::string& key);
+  // `fd` is watched, not owned, until one of the two below.
   void Add(const std::string& key, int fd);
+  void Remove(const std::string& key, int fd);
   void Remove(const std::string& key);
 
   // A head is complete.
@@ -41,6 +47,8 @@ class ConnectionBytes {
   void OnReading(const std::string& key);
   void OnRead(const std::string& key, bool whole);
 
+  // Shuts down the connections of `key`.
+  void Cut(const std::string& key);
   // Shuts down the connections that are beyond their bound and returns how many they are.
   size_t Enforce();
 
@@ -49,12 +57,17 @@ class ConnectionBytes {
     uint64_t received = 0;
     uint64_t taken = 0;  // of what was sent, by the peer
   };
-  struct Connection {
+  struct Socket {
     int fd = -1;
     Counts since;  // when a head or a message was complete last
-    uint64_t reading = 0;
     bool ended = false;
   };
+  struct Connection {
+    std::vector<Socket> sockets;
+    uint64_t reading = 0;
+    bool open = false;  // stays without a socket
+  };
+  static void End(Socket* socket);
   // False where the kernel does not count.
   static bool Read(int fd, Counts* out);
   // A message in frames of 16 KiB, each with a head of its own, in TLS's records.

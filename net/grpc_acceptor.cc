@@ -90,7 +90,7 @@ void GrpcAcceptor::Stop() {
   waker_->Wake();
   thread_.Join();
   for (const auto& [number, connection] : connections_) {
-    if (bytes_) bytes_->Remove(connection.key);
+    if (bytes_) bytes_->Remove(connection.key, connection.watch.get());
   }
   connections_.clear();
   CloseListener();
@@ -142,7 +142,10 @@ void GrpcAcceptor::Ended(uint64_t number) {
   if (it == connections_.end()) return;
   const auto party = parties_.find(it->second.party);
   if (--party->second == 0) parties_.erase(party);
-  if (bytes_) bytes_->Remove(it->second.key);
+  if (bytes_) bytes_->Remove(it->second.key, it->second.watch.get());
+  // Not left to the closing: gRPC holds the same socket until its last call is over, and its end
+  // would be reported without a pause.
+  static_cast<void>(epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, it->second.watch.get(), nullptr));
   connections_.erase(it);
 }
 

@@ -10,7 +10,6 @@
 #pragma once
 
 #include <grpcpp/grpcpp.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cstdint>
@@ -19,32 +18,13 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
-#include <utility>
 
 #include "common/clock.h"
 #include "common/threads.h"
 #include "net/connection_bytes.h"
+#include "net/unique_descriptor.h"
 
 namespace aisp {
-
-// Closes its descriptor.
-class UniqueDescriptor {
- public:
-  UniqueDescriptor() = default;
-  explicit UniqueDescriptor(int fd) : fd_(fd) {}
-  UniqueDescriptor(UniqueDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  UniqueDescriptor& operator=(UniqueDescriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~UniqueDescriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  int get() const { return fd_; }
-
- private:
-  int fd_ = -1;
-};
 
 class GrpcAcceptor {
  public:

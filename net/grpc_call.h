@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -153,6 +154,7 @@ class GrpcCall : public std::enable_shared_from_this<GrpcCall<In, Out>> {
 
   void ReportUp(const std::string& peer_address) {
     const std::lock_guard lock(mutex_);
+    if (ended_ && !up_reported_) return;
     if (!std::exchange(up_reported_, true)) inbox_->Up(id, peer_address);
   }
   void ReportDown(const Error& why) { inbox_->Down(id, why); }
@@ -255,6 +257,10 @@ inline grpc::Status ToGrpcStatus(const Error& error) {
   return {static_cast<grpc::StatusCode>(error.code), error.message};
 }
 
+// In the head with which a link is answered. gRPC tells a head from the end of a call that never
+// came about by asserting that the latter has no fields; one that was cut in its middle has some.
+inline constexpr char kLinkUp[] = "aisp-link";
+
 // What a stream tells of itself to the count of its connection's bytes. While it lives one message
 // is awaited of it, also while reading pauses: what a paused one sends waits in its window.
 class StreamBytes {
@@ -267,6 +273,7 @@ class StreamBytes {
   StreamBytes(const StreamBytes&) = delete;
   StreamBytes& operator=(const StreamBytes&) = delete;
 
+  void OnHead() { bytes_->OnHead(key_); }
   void OnMessage() {
     bytes_->OnRead(key_, /*whole=*/true);
     bytes_->OnReading(key_);
@@ -286,6 +293,7 @@ class ServerStream final : public grpc::ServerBidiReactor<In, Out>, public GrpcS
       : call_(std::move(call)),
         context_(context),
         bytes_(std::move(bytes), PeerKey(context->peer())) {
+    context->AddInitialMetadata(kLinkUp, "1");
     this->StartSendInitialMetadata();
     call_->Attach(this);
   }
@@ -344,8 +352,14 @@ template <typename In, typename Out>
 class ClientStream final : public grpc::ClientBidiReactor<Out, In>, public GrpcStream<In, Out> {
  public:
   using Call = GrpcCall<In, Out>;
-  ClientStream(std::shared_ptr<Call> call, std::string address)
-      : call_(std::move(call)), address_(std::move(address)) {}
+  // `key` names the link in `bytes`. `soon` runs a function a little later, if at all.
+  using Soon = std::function<void(std::function<void()>)>;
+  ClientStream(std::shared_ptr<Call> call, std::string address,
+               std::shared_ptr<ConnectionBytes> bytes, const std::string& key, Soon soon)
+      : call_(std::move(call)),
+        address_(std::move(address)),
+        bytes_(std::move(bytes), key),
+        soon_(std::move(soon)) {}
 
   // `start` binds this reactor to a method of the service.
   template <typename Starter>
@@ -370,10 +384,17 @@ class ClientStream final : public grpc::ClientBidiReactor<Out, In>, public GrpcS
   }
 
   void OnReadInitialMetadataDone(bool ok) override {
-    if (ok) call_->ReportUp(address_);
+    if (!ok) return;
+    if (context_.GetServerInitialMetadata().contains(kLinkUp)) {
+      bytes_.OnHead();
+      return call_->ReportUp(address_);
+    }
+    // The head of an older version, or none: then the end is here before that is asked.
+    soon_([call = call_, address = address_] { call->ReportUp(address); });
   }
   void OnReadDone(bool ok) override {
     if (ok) {
+      bytes_.OnMessage();
       call_->ReportUp(address_);
       return call_->Received();
     }
@@ -393,7 +414,12 @@ class ClientStream final : public grpc::ClientBidiReactor<Out, In>, public GrpcS
 
  private:
   const std::shared_ptr<Call> call_;
+  // gRPC's own answer aborts the process at what a hostile peer sends; see kLinkUp.
+  bool InternalTrailersOnly(const grpc_call*) const override { return false; }
+
   const std::string address_;
+  StreamBytes bytes_;
+  const Soon soon_;
   grpc::ClientContext context_;
 };
 

@@ -6,11 +6,13 @@
 #include "common/check.h"
 #include "common/log.h"
 #include "kv.grpc.pb.h"
+#include "net/dialled_bytes.h"
 #include "net/grpc_acceptor.h"
 #include "net/grpc_call.h"
 #include "net/grpc_credentials.h"
 #include "net/grpc_reflection.h"
 #include "net/listen_socket.h"
+#include "net/vain_calls.h"
 #include "worker.grpc.pb.h"
 
 namespace aisp {
@@ -27,6 +29,8 @@ constexpr GrpcAcceptor::Limits kConnections{.connections = 4096, .per_address = 
 constexpr int kHandshakeTimeoutMs = 10'000;
 constexpr int kIdleMs = 30'000;
 constexpr int kMaxStreamsPerConnection = 16;
+// Links live for hours: of an address, whose workers may all come anew at once.
+constexpr VainCalls::Limits kVainLinks{.at_once = 1024, .per_second = 100};
 
 int Ms(std::chrono::milliseconds duration) { return static_cast<int>(duration.count()); }
 
@@ -79,7 +83,6 @@ class ServerEndpoint final : public LinkSender<Out>, public Endpoint {
 
   // A new stream; gRPC owns the reactor.
   grpc::ServerBidiReactor<In, Out>* Accept(grpc::CallbackServerContext* context) {
-    bytes_->OnHead(PeerKey(context->peer()));
     if (!HasToken(options_.security.get(), *context)) {
       LogWarning("a peer without the cluster's token was refused",
                  {{"peer", ReadablePeer(context->peer())}});
@@ -156,6 +159,8 @@ class GrpcDialer final : public LinkDialer<Out> {
   GrpcDialer(LinkHandler<In>* handler, Poster post, const GrpcLinkOptions& options, Bind bind)
       : options_(options),
         bind_(bind),
+        bytes_(std::make_shared<ConnectionBytes>(options.max_message_bytes)),
+        dialled_(bytes_),
         inbox_(std::make_shared<Inbox>(handler, std::move(post))),
         live_(std::make_shared<typename Call::Live>()) {}
 
@@ -179,11 +184,13 @@ class GrpcDialer final : public LinkDialer<Out> {
     const LinkId id(next_id_++);
     auto call = std::make_shared<Call>(id, options_, inbox_, live_);
     inbox_->Expect(id, call);
+    const std::string key = std::to_string(id.value);
     grpc::ChannelArguments arguments = Arguments();
+    dialled_.Watch(key, &arguments);
     const auto credentials = LinkChannelCredentials(options_.security.get(), &arguments);
     const auto channel = grpc::CreateCustomChannel(address, credentials, arguments);
     const auto stub = std::make_unique<Stub>(channel);
-    auto* stream = new ClientStream<In, Out>(call, address);
+    auto* stream = new ClientStream<In, Out>(call, address, bytes_, key, dialled_.Soon());
     stream->Start([&](grpc::ClientContext* context, grpc::ClientBidiReactor<Out, In>* reactor) {
       AddToken(options_.security.get(), context);
       bind_(stub.get(), context, reactor);
@@ -213,7 +220,12 @@ class GrpcDialer final : public LinkDialer<Out> {
     args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, Ms(options_.keepalive_interval));
     args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Ms(options_.keepalive_timeout));
     args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+    // As on the answering side: what a paused stream may send.
+    args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
     args.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 1 << 20);
+    // Nobody packs messages; their size is looked at when they are unpacked.
+    args.SetInt(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE);
+    args.SetInt(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
     // A redial must try at once, not wait for the back-off that an earlier link to the same address
     // left behind.
     args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
@@ -229,6 +241,8 @@ class GrpcDialer final : public LinkDialer<Out> {
 
   const GrpcLinkOptions options_;
   const Bind bind_;
+  const std::shared_ptr<ConnectionBytes> bytes_;  // of the connections of all links
+  DialledBytes dialled_;
   const std::shared_ptr<Inbox> inbox_;
   const std::shared_ptr<typename Call::Live> live_;
   uint64_t next_id_ = 1;
@@ -245,7 +259,10 @@ struct GrpcServer::Impl {
   template <typename Service, typename Handler>
   typename Service::Links* Add(Handler* handler, Poster post, const GrpcLinkOptions& link_options) {
     AISP_CHECK_MSG(!server, "services are added before Start");
-    if (!bytes) bytes = std::make_shared<ConnectionBytes>(link_options.max_message_bytes);
+    if (!bytes) {
+      bytes = std::make_shared<ConnectionBytes>(link_options.max_message_bytes);
+      vain = std::make_shared<VainCalls>(bytes, kVainLinks);
+    }
     auto* links = new typename Service::Links(handler, std::move(post), link_options, bytes);
     endpoints.emplace_back(links);
     services.push_back(std::make_unique<Service>(links));
@@ -261,6 +278,7 @@ struct GrpcServer::Impl {
 
   GrpcLinkOptions options;
   std::shared_ptr<ConnectionBytes> bytes;  // of all connections
+  std::shared_ptr<VainCalls> vain;
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<GrpcAcceptor> acceptor;
   bool handed_over = false;  // another process may hold the socket too
@@ -331,6 +349,7 @@ Status GrpcServer::Impl::StartOn(int listen_fd) {
   acceptor = std::make_unique<GrpcAcceptor>(
       &builder, listen_fd, LinkServerCredentials(options.security.get()), kConnections, bytes);
   Configure(&builder);
+  VainCalls::Watch(vain, &builder);
   server = builder.BuildAndStart();
   if (!server) return Unavailable("gRPC did not start for links between processes");
   acceptor->Start();

@@ -3,7 +3,6 @@
 
 #include <memory>
 #include <mutex>
-#include <unordered_set>
 
 #include "health.grpc.pb.h"
 #include "net/rpc_reactor.h"

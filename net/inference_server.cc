@@ -1,7 +1,5 @@
 #include "net/inference_server.h"
 
-#include <arpa/inet.h>
-
 #include <algorithm>
 
 #include "common/check.h"
@@ -11,10 +9,10 @@
 #include "net/grpc_credentials.h"
 #include "net/grpc_reflection.h"
 #include "net/health_service.h"
-#include "net/intake_budget.h"
 #include "net/listen_socket.h"
 #include "net/request_id.h"
 #include "net/rpc_reactor.h"
+#include "net/vain_calls.h"
 
 namespace aisp {
 
@@ -84,6 +82,8 @@ namespace {
 // How long a client that was refused for lack of room should wait.
 constexpr int kRetryAfterMs = 1000;
 constexpr int kMaxStreamsPerConnection = 1024;
+// Of a tenant or an address, in a burst and in a second.
+constexpr VainCalls::Limits kVainCalls{.at_once = 1000, .per_second = 500};
 constexpr size_t kMaxWatchers = 256;
 constexpr int kMaxMetadataBytes = 64 << 10;
 constexpr int kLookAheadBytes = 64 << 10;
@@ -101,18 +101,6 @@ Instant ToInstant(gpr_timespec deadline, Instant now) {
   if (left.tv_sec > kTenYearsS) return kNever;
   if (left.tv_sec < 0) return now;
   return now + std::chrono::seconds(left.tv_sec) + Duration(left.tv_nsec);
-}
-
-// The party of a caller without a key: "ipv4:192.0.2.7:5000", "ipv6:%5B2001:db8::1%5D:5000".
-std::string PartyOf(const std::string& peer) {
-  const size_t begin = peer.starts_with("ipv6:%5B") ? 8 : peer.find(':') + 1;
-  const size_t end = peer.starts_with("ipv6:%5B") ? peer.find("%5D") : peer.rfind(':');
-  if (begin > peer.size() || end == std::string::npos || end <= begin) return peer;
-  std::string host = peer.substr(begin, end - begin);
-  host = host.substr(0, host.find('%'));  // a zone
-  unsigned char v6[16] = {};
-  if (inet_pton(AF_INET6, host.c_str(), v6) != 1) return host;
-  return AddressParty(v6);
 }
 
 RpcInfo InfoOf(const grpc::CallbackServerContext& context, std::string method, Instant now) {
@@ -230,12 +218,14 @@ RpcIntake::Limits IntakeLimitsOf(const InferenceServerOptions& o) {
 class ClientService final : public grpc::Service {
  public:
   ClientService(IoLoop* loop, const InferenceServerOptions& options, InferenceHandler* handler,
-                std::shared_ptr<LiveRpcs> live, std::shared_ptr<ConnectionBytes> bytes)
+                std::shared_ptr<LiveRpcs> live, std::shared_ptr<ConnectionBytes> bytes,
+                std::shared_ptr<VainCalls> vain)
       : loop_(loop),
         options_(options),
         handler_(handler),
         live_(std::move(live)),
         bytes_(std::move(bytes)),
+        vain_(std::move(vain)),
         intake_(std::make_shared<RpcIntake>(IntakeLimitsOf(options))),
         ids_(std::make_shared<RequestIds>(options.seed)) {
     using Stream = StreamReactor<v1::InferenceRequest, v1::InferenceEvent>;
@@ -289,8 +279,13 @@ class ClientService final : public grpc::Service {
                 const std::shared_ptr<Reactor>& reactor, Method method) {
     auto handle = std::make_shared<Handle>(InfoOf(*context, name, clock_.Now()), reactor, loop_);
     const std::string peer = PeerKey(handle->info().peer);
-    bytes_->OnHead(peer);
-    reactor->OnGone([loop = loop_, weak = std::weak_ptr(handle)](RpcCall::Gone why) {
+    auto tenant = options_.party ? options_.party(handle->info().Metadata("authorization"))
+                                 : std::optional<std::string>("");
+    const std::string address = AddressOfPeer(handle->info().peer);
+    const std::string party = tenant && !tenant->empty() ? "tenant " + *tenant : address;
+    reactor->OnGone([loop = loop_, weak = std::weak_ptr(handle), vain = vain_, party,
+                     name = handle->info().peer](RpcCall::Gone why) {
+      if (why == RpcCall::Gone::kClosed) vain->Count(party, name, SteadyClock().Now());
       loop->Post([weak, why] {
         if (const auto alive = weak.lock()) alive->Lose(why);
       });
@@ -308,15 +303,15 @@ class ClientService final : public grpc::Service {
         (handler->*method)(handle);
       });
     };
-    auto party = options_.party ? options_.party(handle->info().Metadata("authorization"))
-                                : std::optional<std::string>("");
-    if (!party) {
+    if (!tenant) {
       give(nullptr);
     } else {
       bytes_->OnReading(peer);
-      reactor->Read(party->empty() ? PartyOf(handle->info().peer) : "tenant " + *party,
-                    std::move(give),
-                    [bytes = bytes_, peer](bool whole) { bytes->OnRead(peer, whole); });
+      reactor->Read(party, std::move(give),
+                    [bytes = bytes_, vain = vain_, peer, address](bool whole) {
+                      bytes->OnRead(peer, whole);
+                      if (whole) vain->GiveBack(address);
+                    });
     }
     return reactor.get();
   }
@@ -326,6 +321,7 @@ class ClientService final : public grpc::Service {
   InferenceHandler* const handler_;
   const std::shared_ptr<LiveRpcs> live_;
   const std::shared_ptr<ConnectionBytes> bytes_;
+  const std::shared_ptr<VainCalls> vain_;
   const std::shared_ptr<RpcIntake> intake_;
   const std::shared_ptr<RequestIds> ids_;  // the loop's
   const SteadyClock clock_;
@@ -340,8 +336,9 @@ struct InferenceServer::Impl : std::enable_shared_from_this<InferenceServer::Imp
         options(o),
         live(std::make_shared<LiveRpcs>()),
         bytes(std::make_shared<ConnectionBytes>(o.max_message_bytes)),
+        vain(std::make_shared<VainCalls>(bytes, kVainCalls)),
         health(live, kMaxWatchers),
-        clients(l, o, handler, live, bytes) {}
+        clients(l, o, handler, live, bytes, vain) {}
 
   // On the loop, again and again.
   void Sweep() {
@@ -358,6 +355,7 @@ struct InferenceServer::Impl : std::enable_shared_from_this<InferenceServer::Imp
   const SteadyClock clock;
   const std::shared_ptr<LiveRpcs> live;
   const std::shared_ptr<ConnectionBytes> bytes;
+  const std::shared_ptr<VainCalls> vain;
   HealthService health;
   ClientService clients;
   std::unique_ptr<grpc::Server> server;
@@ -420,6 +418,7 @@ Status InferenceServer::Start() {
   builder.RegisterService(&impl_->clients);
   builder.RegisterService(&impl_->health);
   SetBounds(options, &builder);
+  VainCalls::Watch(impl_->vain, &builder);
   impl_->server = builder.BuildAndStart();
   if (!impl_->server) {
     return Unavailable("gRPC could not be started for clients on " + options.address);

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -26,6 +27,8 @@ struct RpcInfo {
   RpcMetadata metadata;       // names in lower case
   // First value, "" when absent.
   std::string_view Metadata(std::string_view name) const;
+  // The time that the client gives, `most` at most and never none; nothing where it names none.
+  std::optional<Duration> Timeout(Duration most) const;
 };
 
 // One call and its answer. The handler keeps the shared_ptr as long as it has something to say.

@@ -32,4 +32,14 @@ run_one() {
 }
 export -f run_one
 export build seconds
-printf '%s\n' "${targets[@]}" | xargs -P "$jobs" -I{} bash -c 'run_one {}'
+# What was found stays in the build folder's corpus: a second run goes on from there.
+printf '%s\n' "${targets[@]}" | xargs -P "$jobs" -I{} bash -c 'run_one {} || touch "$build/fuzz/{}/failed"'
+failed=0
+for target in "${targets[@]}"; do
+  if [ -e "$build/fuzz/$target/failed" ]; then
+    rm "$build/fuzz/$target/failed"
+    failed=$((failed + 1))
+  fi
+done
+echo "$((${#targets[@]} - failed)) of ${#targets[@]} fuzzers clean"
+[ "$failed" -eq 0 ]

@@ -104,9 +104,11 @@ class CpuDevice final : public Device {
   Result<Buffer> Allocate(size_t bytes, MemoryKind kind) override {
     if (bytes == 0) return InvalidArgument("an allocation of 0 bytes");
     if (kind != MemoryKind::kShareable) return Map(bytes, -1);
-    const int fd = memfd_create("aisp-memory", MFD_CLOEXEC);
+    const int fd = memfd_create("aisp-memory", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) return SystemFail("memfd_create for shared memory", bytes);
-    if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
+    // Sealed: whoever it is shared with has the descriptor, and could make it shorter under us.
+    if (ftruncate(fd, static_cast<off_t>(bytes)) != 0 ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
       auto error = SystemFail("reserving shared memory", bytes);
       close(fd);
       return error;
@@ -174,6 +176,10 @@ class CpuDevice final : public Device {
       close(fd);
       return InvalidArgument(
           fmt::format("memory handle: {} bytes announced, the file has {}", handle.bytes, size));
+    }
+    if (const int seals = fcntl(fd, F_GET_SEALS); seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
+      close(fd);
+      return InvalidArgument("memory handle: its owner could take the memory away");
     }
     return Map(handle.bytes, fd);
   }

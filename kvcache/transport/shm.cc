@@ -72,12 +72,28 @@ class ShmPeer final : public MemoryTransport::Peer {
   const Mapping scratch_;
 };
 
+// Everybody who maps a pool holds its descriptors too: nobody may make the files shorter, which
+// would end whoever touches the mapping, or forbid others to map them.
+Status Seal(int fd) {
+  if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+    return tl::unexpected(SocketError("sealing a memfd"));
+  return {};
+}
+
+Status CheckSealed(const UniqueFd& fd) {
+  const int seals = fcntl(fd.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
+    return FailedPrecondition("the pool's owner could take the memory away: it is not sealed");
+  return {};
+}
+
 Result<UniqueFd> MakeScratch(const Hash128& cookie) {
   UniqueFd fd(memfd_create("aisp-kv-scratch", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd || ftruncate(fd.get(), kScratchBytes) != 0 ||
       pwrite(fd.get(), &cookie, sizeof(cookie), 0) != static_cast<ssize_t>(sizeof(cookie))) {
     return tl::unexpected(SocketError("making a scratch memfd"));
   }
+  AISP_RETURN_IF_ERROR(Seal(fd.get()));
   return fd;
 }
 
@@ -146,6 +162,8 @@ Result<std::shared_ptr<MemoryTransport::Peer>> ShmTransport::Open(std::string_vi
   AISP_ASSIGN_OR_RETURN(GrantedPool granted, AskForPool(kLane, descriptor, timeout));
   const ReceivedReply& received = granted.received;
   if (!received.pool || !received.scratch) return DataLoss("the pool's owner sent no memory");
+  AISP_RETURN_IF_ERROR(CheckSealed(received.pool));
+  AISP_RETURN_IF_ERROR(CheckSealed(received.scratch));
   AISP_ASSIGN_OR_RETURN(Mapping pool, Mapping::Map(received.pool.get(), received.reply.pool_bytes));
   AISP_ASSIGN_OR_RETURN(Mapping scratch, Mapping::Map(received.scratch.get(), kScratchBytes));
   if (std::memcmp(scratch.bytes().data(), &granted.cookie, sizeof(granted.cookie)) != 0) {
@@ -161,9 +179,7 @@ Result<SharedPool> SharedPool::Create(size_t bytes) {
   if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
     return tl::unexpected(SocketError(fmt::format("making a memfd of {} bytes", bytes)));
   }
-  if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
-    return tl::unexpected(SocketError("sealing a memfd"));
-  }
+  AISP_RETURN_IF_ERROR(Seal(fd.get()));
   AISP_ASSIGN_OR_RETURN(std::byte* const base, MapShared(fd.get(), bytes));
   return SharedPool(std::move(fd), base, bytes);
 }

@@ -109,13 +109,18 @@ void Owner::OnBroken(ucp_ep_h endpoint) {
 void Owner::OnHello(ucp_ep_h from, const void* header, size_t bytes) {
   const std::shared_ptr<Connection> connection = Find(from);
   if (connection == nullptr) return;
+  // Who has a place greets no more: there would be none with another answer.
+  if (connection->greeted) {
+    connection->broken = true;
+    return;
+  }
   Hello hello;
   const bool ours = Read(header, bytes, &hello) && hello.magic == kMagic;
   HelloReply reply{.pool_bytes = region_.bytes};
   if (!ours || hello.cookie != cookie_) {
     reply.code = static_cast<uint32_t>(Code::kPermissionDenied);
     reply.pool_bytes = 0;
-  } else if (!connection->greeted && Writers() >= options_.max_writers) {
+  } else if (Writers() >= options_.max_writers) {
     reply.code = static_cast<uint32_t>(Code::kResourceExhausted);
     reply.pool_bytes = 0;
   }
@@ -133,7 +138,10 @@ bool Owner::Admit(Connection& connection, const Piece& piece, size_t bytes) {
   if (piece.pieces == 0 || piece.pieces > kMostPieces) return false;
   if (connection.fetching >= kMostPiecesUnderWay) return false;
   const auto [write, first] = connection.writes.try_emplace(piece.write);
-  if (first) write->second.pieces = piece.pieces;
+  if (first) write->second = {.unbegun = piece.pieces, .pieces = piece.pieces};
+  // The write ends with the last of its own: one more would come to nothing that is there.
+  if (write->second.unbegun == 0) return false;
+  --write->second.unbegun;
   // A writer has no more writes open than pieces under way, and the one that it begins.
   return connection.writes.size() <= kMostPiecesUnderWay;
 }

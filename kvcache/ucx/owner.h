@@ -60,7 +60,8 @@ class Owner {
 
  private:
   struct OpenWrite {
-    uint32_t pieces = 0;  // that have neither landed nor been refused
+    uint32_t unbegun = 0;  // pieces that are still to come
+    uint32_t pieces = 0;   // that have neither landed nor been refused
     Code code = Code::kOk;
   };
   struct Connection {

@@ -78,6 +78,7 @@ struct StormRun {
   std::mutex mutex;
   std::vector<double> ttft_ms;  // one for each request that was answered
   int kills = 0, stops = 0;
+  int leaking = 0;  // workers that do not give every block back
   int64_t rest_bytes = 0, peak_bytes = 0;
   double seconds = 0;
 
@@ -236,12 +237,16 @@ void RunStorm(const std::string& model, const std::string& keys, bool hostile, S
     }
   }
   EXPECT_TRUE(cluster.router->Running());
+#if !defined(__SANITIZE_ADDRESS__)  // it keeps what was freed, so this would be its own bound
   EXPECT_LE(run->peak_bytes, run->rest_bytes + MemoryBound(4));
+#endif
   for (auto* group : {&cluster.prefill, &cluster.decode}) {
     for (auto& worker : *group) {
       EXPECT_TRUE(worker->Running()) << "a worker ended that nobody killed";
       const std::string admin = worker->Await("admin");
-      EXPECT_TRUE(Eventually([&] { return GaveEverythingBack(admin); })) << admin;
+      const bool gave = Eventually([&] { return GaveEverythingBack(admin); });
+      EXPECT_TRUE(gave) << admin;
+      if (!gave) ++run->leaking;
     }
   }
   EXPECT_TRUE(Eventually([&] { return Metric(cluster.http(), "aisp_active_requests") == 0; }));
@@ -249,12 +254,14 @@ void RunStorm(const std::string& model, const std::string& keys, bool hostile, S
 
 void Print(const char* name, StormRun& run) {
   std::printf(
-      "%s: %d requests in %.1f s, %d failed, %d different, %d refusals tried again; %d kills, %d "
-      "stops; TTFT p50 %.0f ms, p90 %.0f ms, p99 %.0f ms; router %.0f MiB at rest, %.0f MiB at "
+      "%s: %d requests in %.1f s, %d failed, %d different, %d refusals tried again, %d workers "
+      "that "
+      "miss blocks; %d kills, %d stops; TTFT p50 %.0f ms, p90 %.0f ms, p99 %.0f ms; router %.0f "
+      "MiB at rest, %.0f MiB at "
       "most, bound %.0f MiB\n",
       name, run.ended.load(), run.seconds, run.failed.load(), run.different.load(),
-      run.retries.load(), run.kills, run.stops, run.Percentile(0.5), run.Percentile(0.9),
-      run.Percentile(0.99), static_cast<double>(run.rest_bytes) / kMiB,
+      run.retries.load(), run.leaking, run.kills, run.stops, run.Percentile(0.5),
+      run.Percentile(0.9), run.Percentile(0.99), static_cast<double>(run.rest_bytes) / kMiB,
       static_cast<double>(run.peak_bytes) / kMiB,
       static_cast<double>(run.rest_bytes + MemoryBound(4)) / kMiB);
 }
@@ -281,6 +288,9 @@ TEST(ChaosHostile, FourTenantsDoNotNoticeHostileClientsBesideAStormOfKillsAndSto
   // A request may meet a worker that stands still, until the router has missed it for two seconds.
   // In a short run it is chance whether one in a hundred does.
   const double floor_ms = kLong ? 0 : 2000;
+  std::printf(
+      "p99 of the time to first token: %.2f times that without hostile clients, 3 allowed\n",
+      hostile.Percentile(0.99) / std::max(floor_ms, calm.Percentile(0.99)));
   EXPECT_LE(hostile.Percentile(0.99), 3 * std::max(floor_ms, calm.Percentile(0.99)));
 }
 

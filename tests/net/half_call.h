@@ -27,9 +27,8 @@ class HalfCall {
     EXPECT_EQ(connect(fd_, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
     std::string bytes = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     bytes += Frame(4, 0, 0, "");
-    std::string head;
-    const auto add = [&head](const std::string& name, const std::string& value) {
-      head += std::string(1, '\0') + Literal(name) + Literal(value);
+    const auto add = [this](const std::string& name, const std::string& value) {
+      head_ += std::string(1, '\0') + Literal(name) + Literal(value);
     };
     add(":method", "POST");
     add(":scheme", "http");
@@ -39,7 +38,7 @@ class HalfCall {
     add("content-type", "application/grpc");
     if (!authorization.empty()) add("authorization", authorization);
     if (!timeout.empty()) add("grpc-timeout", timeout);
-    bytes += Frame(1, 4, 1, head);
+    bytes += Frame(1, 4, 1, head_);
     Send(bytes);
   }
   ~HalfCall() { close(fd_); }
@@ -66,6 +65,19 @@ class HalfCall {
     return got;
   }
 
+  // Opens calls with this one's head and resets each at once; how many of `calls` were taken.
+  int OpenAndReset(int calls) {
+    const std::string reset("\0\0\0\x08", 4);
+    for (int i = 0; i < calls; i += 50) {
+      std::string bytes;
+      for (int k = i; k < i + 50; ++k) {
+        const auto stream = static_cast<uint32_t>(2 * k + 3);
+        bytes += Frame(1, 4, stream, head_) + Frame(3, 0, stream, reset);
+      }
+      if (!TrySend(bytes)) return i;
+    }
+    return calls;
+  }
   // Another head, of `frames` frames and without an end; how many were taken.
   int SendEndlessHead(int frames) {
     if (!TrySend(Frame(1, 0, 3, std::string(1, '\0') + Literal("x") + Literal("y")))) return 0;
@@ -105,6 +117,7 @@ class HalfCall {
               static_cast<ssize_t>(bytes.size()));
   }
   int fd_ = -1;
+  std::string head_;
 };
 
 }  // namespace aisp

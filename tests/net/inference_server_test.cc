@@ -428,6 +428,44 @@ TEST_F(InferenceServerTest, AHeadWithoutAnEndIsCut) {
   }
 }
 
+// Whatever they ask for, with a key and without.
+TEST_F(InferenceServerTest, CallsThatAreOpenedAndResetAreCut) {
+  options_.party = [](std::string_view key) -> std::optional<std::string> {
+    return key.empty() ? std::nullopt : std::optional<std::string>("tenant");
+  };
+  Serve();
+  constexpr int kCalls = 1'000'000;
+  constexpr const char* kTokenize = "/aisp.v1.Inference/Tokenize";
+  using Call = std::pair<const char*, const char*>;
+  for (const auto& [path, key] :
+       {Call{kTokenize, "Bearer k"}, Call{kTokenize, ""}, Call{"/grpc.health.v1.Health/Check", ""},
+        Call{"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", ""},
+        Call{"/no", ""}}) {
+    HalfCall hostile(server_->port(), key, "", path);
+    EXPECT_LT(hostile.OpenAndReset(kCalls), kCalls) << path << " " << key;
+  }
+}
+
+TEST_F(InferenceServerTest, WatchersOfHealthKeepNobodyOut) {
+  Serve();
+  server_->SetServing(true);
+  const auto channel = grpc::CreateChannel("127.0.0.1:" + std::to_string(server_->port()),
+                                           grpc::InsecureChannelCredentials());
+  const auto health = grpc::health::v1::Health::NewStub(channel);
+  constexpr size_t kMany = 300;  // more than there are places
+  std::vector<grpc::ClientContext> contexts(kMany);
+  std::vector<std::unique_ptr<grpc::ClientReader<grpc::health::v1::HealthCheckResponse>>> all;
+  for (grpc::ClientContext& context : contexts) {
+    all.push_back(health->Watch(&context, {}));
+    grpc::health::v1::HealthCheckResponse status;
+    ASSERT_TRUE(all.back()->Read(&status)) << all.size();
+    EXPECT_EQ(status.status(), grpc::health::v1::HealthCheckResponse::SERVING);
+  }
+  grpc::health::v1::HealthCheckResponse more;
+  EXPECT_FALSE(all.front()->Read(&more)) << "the first one has left";
+  for (grpc::ClientContext& context : contexts) context.TryCancel();
+}
+
 TEST_F(InferenceServerTest, ADeadlineBeyondAllClocksIsNone) {
   Serve();
   HalfCall call(server_->port(), "", "99999999H");

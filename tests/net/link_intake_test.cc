@@ -55,6 +55,14 @@ TEST_F(LinkIntake, AHeadWithoutAnEndIsCut) {
   EXPECT_EQ(router_.log().downs.size(), 1u);
 }
 
+TEST_F(LinkIntake, LinksThatAreOpenedAndResetAreCut) {
+  constexpr int kCalls = 100'000;
+  for (const char* path : {"/aisp.v1.RouterControl/Attach", "/no"}) {
+    HalfCall stranger(server_.port(), "", "", path);
+    EXPECT_LT(stranger.OpenAndReset(kCalls), kCalls) << path;
+  }
+}
+
 TEST_F(LinkIntake, WhatIsLargeAndGetsSomewhereIsTaken) {
   constexpr size_t kMessages = 20;  // below the bound of what may wait to be sent
   for (size_t sent = kMessages; sent <= 2 * kMessages; sent += kMessages) {

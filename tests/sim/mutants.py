@@ -6,10 +6,12 @@ libraries and run; nothing of the tree or of the build changes. A mutant that no
 A text that is not found once is an error too: say the mutant in the words of the source as it is.
 
 Usage: mutants.py --build DIR [--seeds N] [--jobs N] [--sample N] [--list] [NAME ...]
+  --jobs N: cores; two for each mutant, so that several are made and run at a time.
   --sample N: N of them, others each day, for CI.
 """
 
 import argparse
+import concurrent.futures
 import datetime
 import json
 import os
@@ -199,13 +201,18 @@ class Build:
                                 capture_output=True, text=True, check=True).stdout.splitlines()
         self.link = re.sub(r"^: && (.*) && :$", r"\1", listed[-1])
 
-    def make(self, source, text, instead, scratch):
-        """The simulation with the mutant in it."""
-        path = os.path.join(self.root, source)
-        with open(path, encoding="utf-8") as f:
+    def check(self, source, text):
+        """The source, which says `text` once."""
+        with open(os.path.join(self.root, source), encoding="utf-8") as f:
             original = f.read()
         if original.count(text) != 1:
             fail(f"{source} says this {original.count(text)} times, not once: {text.strip()}")
+        return original
+
+    def make(self, source, text, instead, scratch):
+        """The simulation with the mutant in it."""
+        path = os.path.join(self.root, source)
+        original = self.check(source, text)
         mutant = os.path.join(scratch, "mutant.cc")
         with open(mutant, "w", encoding="utf-8") as f:
             f.write(original.replace(text, instead))
@@ -258,12 +265,19 @@ def main():
     if options.sample > 0:
         start = datetime.date.today().toordinal() * options.sample
         chosen = [chosen[(start + i) % len(chosen)] for i in range(min(options.sample, len(chosen)))]
-    missed = 0
-    for name, promise, source, text, instead in chosen:
+    at_a_time = max(1, options.jobs // 2)
+    for _, _, source, text, _ in chosen:
+        build.check(source, text)
+
+    def try_one(mutant):
+        name, promise, source, text, instead = mutant
         with tempfile.TemporaryDirectory() as scratch:
-            how = caught_by(build.make(source, text, instead, scratch), options.seeds, options.jobs)
+            how = caught_by(build.make(source, text, instead, scratch), options.seeds, min(2, options.jobs))
         print(f"{'caught' if how else 'MISSED':<7} {name:<30} {how or promise}", flush=True)
-        missed += how is None
+        return how is None
+
+    with concurrent.futures.ThreadPoolExecutor(at_a_time) as pool:
+        missed = sum(pool.map(try_one, chosen))
     print(f"{len(chosen) - missed} of {len(chosen)} mutants caught")
     return 1 if missed else 0
 

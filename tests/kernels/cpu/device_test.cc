@@ -1,5 +1,7 @@
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <vector>
@@ -46,6 +48,22 @@ TEST_F(CpuDeviceTest, ExportedMemoryIsTheSameMemoryWhenImported) {
   // The importer keeps it alive.
   own = Buffer();
   EXPECT_EQ(static_cast<char*>(other.data())[12345], 'x');
+}
+
+// Whoever imports it holds its descriptor.
+TEST_F(CpuDeviceTest, SharedMemoryCannotBeTakenAway) {
+  Buffer own = std::move(*device_->Allocate(1 << 16, MemoryKind::kShareable));
+  const auto handle = device_->Export(own);
+  ASSERT_TRUE(handle.has_value());
+  EXPECT_NE(ftruncate(handle->fd, 0), 0);
+  EXPECT_NE(fcntl(handle->fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE), 0);
+  static_cast<char*>(own.data())[12345] = 'x';
+  // Nor is any imported that could be.
+  MemoryHandle foreign = *handle;
+  foreign.fd = memfd_create("unsealed", MFD_CLOEXEC);
+  EXPECT_EQ(ftruncate(foreign.fd, 1 << 16), 0);
+  EXPECT_EQ(device_->Import(foreign).error().code, Code::kInvalidArgument);
+  close(foreign.fd);
 }
 
 TEST_F(CpuDeviceTest, OnlyShareableMemoryIsExportedAndOnlyWholeFilesAreImported) {

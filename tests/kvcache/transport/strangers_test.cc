@@ -1,10 +1,14 @@
 // Connections to a pool that show no cookie: they keep no writer out.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "common/random.h"
 #include "common/strings.h"
+#include "common/threads.h"
 #include "kvcache/transport/cookie.h"
 #include "kvcache/transport/pool_socket.h"
 #include "kvcache/transport/tcp_socket.h"
@@ -107,29 +111,82 @@ TEST(ShmStrangers, KeepNoWriterOut) {
   EXPECT_TRUE(peer.has_value()) << peer.error().message;
 }
 
-// What UCX reads from its listener's port before anything of ours is asked.
-TEST(UcxStrangers, GarbageOnTheListenerKeepsNoWriterOut) {
-  if (const std::string why = WhyNot(Lane::kUcx); !why.empty()) GTEST_SKIP() << why;
-  Side owner(Lane::kUcx, nullptr);
+TEST(ShmStrangers, GarbageHarmsNobody) {
+  Side owner(Lane::kShm, nullptr);
   const std::string descriptor = *owner.transport().Descriptor();
-  const BlockCopy all{0, 0, owner.pool().size()};
-  owner.transport().AllowEpoch(Epoch(1), {&all, 1});
-  const auto port = static_cast<uint16_t>(*ParseInt(Split(descriptor, ' ')[2]));
-  SplitMix64 random(4);
-  for (int round = 0; round < 60; ++round) {
-    const UniqueFd socket = std::move(*ConnectTcp("127.0.0.1", port, kPatience));
-    std::vector<uint64_t> garbage(1 + random.Below(400));
-    for (uint64_t& word : garbage) word = random.Next() >> (round % 3 == 0 ? 40 : 0);
-    static_cast<void>(SendAll(socket.get(), std::as_bytes(std::span(garbage)), Later()));
+  SplitMix64 random(7);
+  std::vector<UniqueFd> crowd;
+  for (size_t i = 0; i < kCrowd; ++i) {
+    auto socket = ConnectUnix(Split(descriptor, ' ')[1], kPatience);
+    ASSERT_TRUE(socket.has_value()) << socket.error().message;
+    // Of a greeting's length, too, and with its first word.
+    std::string bytes(i % 3 == 0 ? sizeof(PoolHello) : random.Below(4096), 'x');
+    for (char& byte : bytes) byte = static_cast<char>(random.Below(256));
+    const uint64_t magic = kPoolMagic;
+    if (i % 2 == 0 && bytes.size() >= sizeof(magic))
+      bytes.replace(0, 8, reinterpret_cast<const char*>(&magic), 8);
+    static_cast<void>(send(socket->get(), bytes.data(), bytes.size(), MSG_NOSIGNAL));
+    if (i % 4 == 0) crowd.push_back(std::move(*socket));
   }
-  Side writer(Lane::kUcx, nullptr);
-  writer.FillWith(std::byte{7});
+  Side writer(Lane::kShm, nullptr);
   const auto peer = writer.transport().Connect(descriptor, kPatience);
-  ASSERT_TRUE(peer.has_value()) << peer.error().message;
-  const BlockCopy copy{0, 0, 4096};
-  ASSERT_TRUE(writer.transport().Write(*peer, {&copy, 1}, Epoch(1)).has_value());
-  EXPECT_TRUE(writer.Await(1).at(0).status.has_value());
-  EXPECT_EQ(owner.pool()[4095], std::byte{7});
+  EXPECT_TRUE(peer.has_value()) << peer.error().message;
+}
+
+// A writer holds the descriptors of what other writers map.
+TEST(ShmStrangers, AWriterTakesNoMemoryFromOthers) {
+  Side owner(Lane::kShm, nullptr);
+  const std::string descriptor = *owner.transport().Descriptor();
+  Side before(Lane::kShm, nullptr);
+  const auto reached = before.transport().Reach(descriptor, kPatience);
+  ASSERT_TRUE(reached.has_value()) << reached.error().message;
+  const auto hostile = AskForPool("shm1", descriptor, kPatience);
+  ASSERT_TRUE(hostile.has_value()) << hostile.error().message;
+  for (const UniqueFd* fd : {&hostile->received.pool, &hostile->received.scratch}) {
+    EXPECT_NE(ftruncate(fd->get(), 0), 0);
+    EXPECT_NE(fcntl(fd->get(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE), 0);
+  }
+  Side after(Lane::kShm, nullptr);
+  const auto later = after.transport().Connect(descriptor, kPatience);
+  EXPECT_TRUE(later.has_value()) << later.error().message;
+  EXPECT_TRUE((*reached)->Measure(kPatience).has_value());
+}
+
+// An owner that answers with anything, or with memory that it could take away.
+TEST(ShmStrangers, AHostileOwnerIsRefused) {
+  const std::string name = "aisp-test-hostile-" + std::to_string(getpid());
+  const UniqueFd listener = std::move(*ListenUnix(name));
+  const Hash128 cookie = NewCookie();
+  const UniqueFd memory(memfd_create("pool", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(pwrite(memory.get(), &cookie, sizeof(cookie), 0), 16);
+  ASSERT_EQ(ftruncate(memory.get(), 64 << 20), 0);
+  constexpr int kKinds = 6;
+  Thread owner("hostile", [&] {
+    for (int kind = 0; kind < kKinds; ++kind) {
+      pollfd state{listener.get(), POLLIN, 0};
+      if (poll(&state, 1, 20'000) != 1) return;
+      const UniqueFd socket(accept(listener.get(), nullptr, nullptr));
+      PoolHello hello;
+      if (recv(socket.get(), &hello, sizeof(hello), 0) != sizeof(hello)) return;
+      PoolReply reply;
+      reply.pool_bytes = 1 << 20;
+      const bool with_memory = kind != 1;
+      if (kind == 2) reply.pool_bytes = ~uint64_t{0};
+      if (kind == 3) reply.magic = 1;
+      if (kind == 4) reply.code = ~uint32_t{0};
+      if (kind == 5) {
+        static_cast<void>(send(socket.get(), "x", 1, MSG_NOSIGNAL));
+      } else {
+        static_cast<void>(SendReply(socket.get(), reply, with_memory ? memory.get() : -1,
+                                    with_memory ? memory.get() : -1));
+      }
+    }
+  });
+  for (int kind = 0; kind < kKinds; ++kind) {
+    Side writer(Lane::kShm, nullptr);
+    const auto peer = writer.transport().Connect(PoolDescriptor("shm1", name, cookie), kPatience);
+    EXPECT_FALSE(peer.has_value()) << kind;
+  }
 }
 
 }  // namespace

@@ -1,0 +1,95 @@
+#include "net/vain_calls.h"
+
+#include <arpa/inet.h>
+#include <grpcpp/support/server_interceptor.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "common/log.h"
+#include "net/intake_budget.h"
+
+namespace aisp {
+namespace {
+constexpr Duration kWarnInterval = std::chrono::seconds(10);
+}  // namespace
+
+// "ipv4:192.0.2.7:5000", "ipv6:%5B2001:db8::1%5D:5000".
+std::string AddressOfPeer(const std::string& grpc_peer) {
+  const bool v6_peer = grpc_peer.starts_with("ipv6:%5B");
+  const size_t begin = v6_peer ? 8 : grpc_peer.find(':') + 1;
+  const size_t end = v6_peer ? grpc_peer.find("%5D") : grpc_peer.rfind(':');
+  if (begin > grpc_peer.size() || end == std::string::npos || end <= begin) return grpc_peer;
+  std::string host = grpc_peer.substr(begin, end - begin);
+  host = host.substr(0, host.find('%'));  // a zone
+  unsigned char v6[16] = {};
+  if (inet_pton(AF_INET6, host.c_str(), v6) != 1) return host;
+  return AddressParty(v6);
+}
+
+VainCalls::VainCalls(std::shared_ptr<ConnectionBytes> bytes, const Limits& limits)
+    : bytes_(std::move(bytes)), limits_(limits) {}
+
+void VainCalls::Refill(Bucket* bucket, Instant now) const {
+  bucket->left =
+      std::min(limits_.at_once, bucket->left + ToMs(now - bucket->at) / 1000 * limits_.per_second);
+  bucket->at = now;
+}
+
+void VainCalls::Count(const std::string& party, const std::string& grpc_peer, Instant now) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (parties_.size() >= kMostParties && !parties_.contains(party)) {
+      std::erase_if(parties_, [&](const auto& entry) {
+        Bucket bucket = entry.second;
+        Refill(&bucket, now);
+        return bucket.left >= limits_.at_once;
+      });
+    }
+    // Beyond the bound strangers share one count.
+    const std::string& name = parties_.size() < kMostParties ? party : "";
+    Bucket& bucket = parties_.try_emplace(name, Bucket{limits_.at_once, now}).first->second;
+    Refill(&bucket, now);
+    bucket.left -= 1;
+    if (bucket.left >= 0) return;
+    bucket.left = 0;
+    if (now >= next_warning_) {
+      next_warning_ = now + kWarnInterval;
+      LogWarning("gRPC connections are closed: calls that come to nothing",
+                 {{"party", party}, {"a_second", limits_.per_second}});
+    }
+  }
+  bytes_->Cut(PeerKey(grpc_peer));
+}
+
+void VainCalls::GiveBack(const std::string& party) {
+  const std::lock_guard lock(mutex_);
+  const auto it = parties_.find(party);
+  if (it != parties_.end()) it->second.left = std::min(limits_.at_once, it->second.left + 1);
+}
+
+// gRPC asks it for an interceptor when the head of a call is there, before the message; it has
+// none.
+class VainCalls::Hook final : public grpc::experimental::ServerInterceptorFactoryInterface {
+ public:
+  explicit Hook(std::shared_ptr<VainCalls> calls) : calls_(std::move(calls)) {}
+  grpc::experimental::Interceptor* CreateServerInterceptor(
+      grpc::experimental::ServerRpcInfo* call) override {
+    const std::string peer = call->server_context()->peer();
+    calls_->bytes_->OnHead(PeerKey(peer));
+    calls_->Count(AddressOfPeer(peer), peer, calls_->clock_.Now());
+    return nullptr;
+  }
+
+ private:
+  const std::shared_ptr<VainCalls> calls_;
+};
+
+void VainCalls::Watch(const std::shared_ptr<VainCalls>& calls, grpc::ServerBuilder* builder) {
+  std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> hooks;
+  hooks.push_back(std::make_unique<Hook>(calls));
+  builder->experimental().SetInterceptorCreators(std::move(hooks));
+}
+
+}  // namespace aisp

@@ -1,0 +1,201 @@
+// What a pool's UCX port makes of strangers, and of writers that break the protocol.
+#include <gtest/gtest.h>
+#include <ucp/api/ucp.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/random.h"
+#include "common/strings.h"
+#include "kvcache/transport/cookie.h"
+#include "kvcache/transport/tcp_socket.h"
+#include "kvcache/ucx/address.h"
+#include "kvcache/ucx/library.h"
+#include "kvcache/ucx/wire.h"
+#include "tests/kvcache/transport/rig.h"
+
+namespace aisp {
+namespace {
+
+constexpr size_t kPayload = 256 << 10;
+
+class UcxStrangers : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string why = WhyNot(Lane::kUcx); !why.empty()) GTEST_SKIP() << why;
+    owner_ = std::make_unique<Side>(Lane::kUcx, nullptr,
+                                    Side::Options{.stall_timeout = std::chrono::minutes(10)});
+    descriptor_ = *owner_->transport().Descriptor();
+    const BlockCopy all{0, 0, owner_->pool().size()};
+    owner_->transport().AllowEpoch(Epoch(1), {&all, 1});
+  }
+  std::string address() const { return std::string(Split(descriptor_, ' ')[1]); }
+  uint16_t port() const { return static_cast<uint16_t>(*ParseInt(Split(descriptor_, ' ')[2])); }
+  Hash128 cookie() const { return *ParseCookie(Split(descriptor_, ' ')[3]); }
+
+  void ExpectWrites() const {
+    Side writer(Lane::kUcx, nullptr);
+    const auto peer = writer.transport().Connect(descriptor_, kPatience);
+    ASSERT_TRUE(peer.has_value()) << peer.error().message;
+    const BlockCopy copy{0, 0, 4096};
+    ASSERT_TRUE(writer.transport().Write(*peer, {&copy, 1}, Epoch(1)).has_value());
+    EXPECT_TRUE(writer.Await(1).at(0).status.has_value());
+  }
+
+  std::unique_ptr<Side> owner_;
+  std::string descriptor_;
+};
+
+// A writer that sends what it likes.
+class HostileWriter {
+ public:
+  HostileWriter(const std::string& address, uint16_t port)
+      : worker_(std::move(*ucx::Worker::Open())), address_(*ucx::ParseAddress(address, port)) {
+    Count(ucx::kHelloReply, &replies_);
+    Count(ucx::kAck, &acks_);
+    ucp_ep_params_t params{};
+    params.field_mask = UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR |
+                        UCP_EP_PARAM_FIELD_ERR_HANDLER | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE;
+    params.flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER;
+    params.sockaddr = address_.ucs();
+    params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+    params.err_handler = {
+        [](void* self, ucp_ep_h, ucs_status_t) { static_cast<HostileWriter*>(self)->cut_ = true; },
+        this};
+    EXPECT_EQ(ucp_ep_create(worker_->get(), &params, &endpoint_), UCS_OK);
+  }
+  ~HostileWriter() {
+    worker_->Close(endpoint_);
+    Await([this] { return worker_->closing() == 0 && sending_ == 0; });
+  }
+
+  void Greet(const Hash128& cookie) {
+    EXPECT_TRUE(ucx::Send(endpoint_, ucx::kHello, ucx::Hello{.cookie = cookie}).has_value());
+  }
+  // `header` goes with a payload; one of its size is not waited for.
+  template <typename Header>
+  void SendPayload(unsigned id, const Header& header) {
+    struct Held {
+      Header header;
+      HostileWriter* self;
+    };
+    auto held = std::make_unique<Held>(Held{header, this});
+    ucp_request_param_t param{};
+    param.op_attr_mask =
+        UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
+    param.flags = ucx::kWithReply | UCP_AM_SEND_FLAG_RNDV;
+    param.user_data = held.get();
+    param.cb.send = [](void* request, ucs_status_t, void* data) {
+      const std::unique_ptr<Held> ended(static_cast<Held*>(data));
+      --ended->self->sending_;
+      ucp_request_free(request);
+    };
+    ucs_status_ptr_t request = ucp_am_send_nbx(endpoint_, id, &held->header, sizeof(Header),
+                                               payload_.data(), payload_.size(), &param);
+    if (!UCS_PTR_IS_PTR(request)) return;
+    ++sending_;
+    std::ignore = held.release();
+  }
+  template <typename Condition>
+  bool Await(Condition condition) {
+    const Instant until = SteadyClock().Now() + kPatience;
+    while (!condition()) {
+      worker_->Progress();
+      if (SteadyClock().Now() > until) return false;
+    }
+    return true;
+  }
+  bool AwaitGreeted() {
+    return Await([this] { return replies_ > 0; });
+  }
+  bool AwaitCut() {
+    return Await([this] { return cut_; });
+  }
+  int acks() const { return acks_; }
+
+ private:
+  void Count(unsigned id, int* count) {
+    ucp_am_handler_param_t param{};
+    param.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
+                       UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
+    param.id = id;
+    param.flags = UCP_AM_FLAG_WHOLE_MSG;
+    param.cb = [](void* counter, const void*, size_t, void*, size_t, const ucp_am_recv_param_t*) {
+      ++*static_cast<int*>(counter);
+      return UCS_OK;
+    };
+    param.arg = count;
+    EXPECT_EQ(ucp_worker_set_am_recv_handler(worker_->get(), &param), UCS_OK);
+  }
+
+  const std::unique_ptr<ucx::Worker> worker_;
+  const ucx::SocketAddress address_;
+  const std::vector<std::byte> payload_ = std::vector<std::byte>(kPayload);
+  ucp_ep_h endpoint_ = nullptr;
+  int replies_ = 0;
+  int acks_ = 0;
+  int sending_ = 0;
+  bool cut_ = false;
+};
+
+// Bytes of another protocol, and connections without any.
+TEST_F(UcxStrangers, GarbageHarmsNobody) {
+  std::vector<UniqueFd> crowd;
+  SplitMix64 random(7);
+  const Instant until = SteadyClock().Now() + kPatience;
+  for (size_t i = 0; i < 60; ++i) {
+    auto socket = ConnectTcp(address(), port(), kPatience);
+    ASSERT_TRUE(socket.has_value()) << socket.error().message;
+    std::vector<std::byte> bytes(random.Below(i < 30 ? 64 : 70'000));
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.Below(256));
+    // It may be closed before all of it is there.
+    static_cast<void>(SendAll(socket->get(), bytes, until));
+    if (i % 2 == 0) crowd.push_back(std::move(*socket));
+  }
+  ExpectWrites();
+}
+
+TEST_F(UcxStrangers, WhoShowsNoCookieWritesNothing) {
+  HostileWriter stranger(address(), port());
+  stranger.SendPayload(ucx::kPiece, ucx::Piece{.write = 1,
+                                               .epoch = 1,
+                                               .offset = 0,
+                                               .bytes = kPayload,
+                                               .checksum = 0,
+                                               .pieces = 1,
+                                               .checksummed = 0});
+  EXPECT_TRUE(stranger.AwaitCut());
+  EXPECT_EQ(stranger.acks(), 0);
+  ExpectWrites();
+}
+
+TEST_F(UcxStrangers, MorePiecesThanAWriteHasAreCut) {
+  HostileWriter writer(address(), port());
+  writer.Greet(cookie());
+  ASSERT_TRUE(writer.AwaitGreeted());
+  for (int i = 0; i < 8; ++i) {
+    writer.SendPayload(ucx::kPiece, ucx::Piece{.write = 1,
+                                               .epoch = 1,
+                                               .offset = 0,
+                                               .bytes = kPayload,
+                                               .checksum = 0,
+                                               .pieces = 1,
+                                               .checksummed = 0});
+  }
+  // Those that come when the one before has ended are writes of their own.
+  EXPECT_TRUE(writer.AwaitCut());
+  ExpectWrites();
+}
+
+TEST_F(UcxStrangers, AWriterThatGreetsAgainIsCut) {
+  HostileWriter writer(address(), port());
+  writer.Greet(cookie());
+  ASSERT_TRUE(writer.AwaitGreeted());
+  writer.Greet(Hash128());
+  EXPECT_TRUE(writer.AwaitCut());
+  ExpectWrites();
+}
+
+}  // namespace
+}  // namespace aisp

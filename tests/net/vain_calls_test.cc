@@ -1,0 +1,85 @@
+#include "net/vain_calls.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include "net/unique_descriptor.h"
+
+namespace aisp {
+namespace {
+
+constexpr const char* kPeer = "ipv4:192.0.2.7:5000";
+constexpr VainCalls::Limits kLimits{.at_once = 10, .per_second = 10};
+
+class VainCallsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const UniqueDescriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(at);
+    auto* address = reinterpret_cast<sockaddr*>(&at);
+    ASSERT_EQ(bind(listener.get(), address, size), 0);
+    ASSERT_EQ(listen(listener.get(), 1), 0);
+    ASSERT_EQ(getsockname(listener.get(), address, &size), 0);
+    client_ = UniqueDescriptor(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(connect(client_.get(), address, size), 0);
+    server_ = UniqueDescriptor(accept(listener.get(), nullptr, nullptr));
+    bytes_->Add(PeerKey(kPeer), server_.get());
+  }
+  bool Cut() const {
+    pollfd state{client_.get(), POLLIN, 0};
+    return poll(&state, 1, 0) == 1;
+  }
+  void Count(int calls, Duration at, const std::string& party = "party") {
+    for (int i = 0; i < calls; ++i) calls_.Count(party, kPeer, Instant() + at);
+  }
+
+  UniqueDescriptor client_, server_;
+  std::shared_ptr<ConnectionBytes> bytes_ = std::make_shared<ConnectionBytes>(1 << 20);
+  VainCalls calls_{bytes_, kLimits};
+};
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+TEST_F(VainCallsTest, OneTooManyEndsItsConnection) {
+  Count(10, seconds(1));
+  EXPECT_FALSE(Cut());
+  Count(1, seconds(1));
+  EXPECT_TRUE(Cut());
+}
+
+TEST_F(VainCallsTest, SoManyInASecondAreNothing) {
+  for (int i = 0; i < 1000; ++i) Count(1, milliseconds(100) * i);
+  EXPECT_FALSE(Cut());
+}
+
+TEST_F(VainCallsTest, WhatCameToSomethingDoesNotCount) {
+  for (int i = 0; i < 1000; ++i) {
+    Count(1, seconds(1));
+    calls_.GiveBack("party");
+  }
+  EXPECT_FALSE(Cut());
+}
+
+TEST_F(VainCallsTest, PartiesCountApartAndTheirNumberIsBounded) {
+  for (int i = 0; i < 4096; ++i) Count(2, seconds(1), std::to_string(i));
+  EXPECT_FALSE(Cut());
+  // Later all of them are full again: a new one finds room, and a count of its own.
+  Count(10, seconds(10), "new");
+  EXPECT_FALSE(Cut());
+  Count(1, seconds(10), "new");
+  EXPECT_TRUE(Cut());
+}
+
+TEST_F(VainCallsTest, AnAddressHasOneName) {
+  EXPECT_EQ(AddressOfPeer("ipv4:192.0.2.7:5000"), "192.0.2.7");
+  EXPECT_EQ(AddressOfPeer("ipv6:%5B2001:db8::1%5D:1"), AddressOfPeer("ipv6:%5B2001:db8::2%5D:9"));
+}
+
+}  // namespace
+}  // namespace aisp
