@@ -291,6 +291,7 @@ Result<std::vector<SampledToken>> AsyncDraftHead::Collect() {
     return tl::unexpected(done.error());
   }
   std::vector<SampledToken> drawn;
+  drawn.reserve(flight.positions.size());
   for (size_t i = 0; i < flight.positions.size(); ++i) drawn.push_back(TokenOf(flight, i));
   return drawn;
 }

@@ -416,7 +416,7 @@ Status LoadedModel::HiddenStates(std::span<const int32_t> rows, std::span<float>
 
 }  // namespace
 
-Status Model::SetAdapter(int32_t slot, std::shared_ptr<const LoraAdapter> adapter) {
+Status Model::SetAdapter(int32_t slot, const std::shared_ptr<const LoraAdapter>& adapter) {
   PackedAdapter packed;
   if (adapter != nullptr) {
     AISP_ASSIGN_OR_RETURN(packed, PackAdapter(*adapter));

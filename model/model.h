@@ -87,7 +87,7 @@ class Model {
   // the slot. After an error the slot is empty.
   virtual Status SetPackedAdapter(int32_t slot, PackedAdapter adapter) = 0;
   // Both; null empties the slot.
-  Status SetAdapter(int32_t slot, std::shared_ptr<const LoraAdapter> adapter);
+  Status SetAdapter(int32_t slot, const std::shared_ptr<const LoraAdapter>& adapter);
   virtual int32_t adapter_slots() const = 0;
   // The slot of the adapter with this digest; -1: it is in none. By the same thread.
   virtual int32_t FindAdapter(std::string_view digest) const = 0;

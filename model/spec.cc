@@ -318,6 +318,7 @@ KvShape ModelSpec::kv() const {
 
 std::string KnownArchitectures() {
   std::vector<std::string> names;
+  names.reserve(std::size(kFamilies));
   for (const Family& f : kFamilies) names.emplace_back(f.architecture);
   return Join(names, ", ");
 }

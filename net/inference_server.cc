@@ -292,6 +292,7 @@ class ClientService final : public grpc::Service {
     });
     if (Error refused = live_->Admit(reactor, /*bounded=*/true, options_.max_calls);
         refused.code != Code::kOk) {
+      vain_->GiveBack(address);
       handle->Finish(refused, {{"retry-after-ms", std::to_string(kRetryAfterMs)}});
       return reactor.get();
     }
@@ -308,9 +309,9 @@ class ClientService final : public grpc::Service {
     } else {
       bytes_->OnReading(peer);
       reactor->Read(party, std::move(give),
-                    [bytes = bytes_, vain = vain_, peer, address](bool whole) {
-                      bytes->OnRead(peer, whole);
-                      if (whole) vain->GiveBack(address);
+                    [bytes = bytes_, vain = vain_, peer, address](MessageEnd end) {
+                      bytes->OnRead(peer, end == MessageEnd::kWhole);
+                      if (end != MessageEnd::kLost) vain->GiveBack(address);
                     });
     }
     return reactor.get();

@@ -96,6 +96,7 @@ std::vector<int> OrderPolicy::Ranked(const RequestSummary& request,
     return a.order != b.order ? a.order < b.order : a.tie < b.tie;
   });
   std::vector<int> out;
+  out.reserve(scored.size());
   for (const Scored& s : scored) out.push_back(s.index);
   return out;
 }

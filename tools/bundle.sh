@@ -26,8 +26,8 @@ root=$stage/$name
 mkdir -p "$root/bin" "$root/lib" "$root/config" "$root/models"
 DESTDIR='' cmake --install "$build" --prefix "$root" --strip >/dev/null
 git ls-files -z config | grep -zE '\.(ya?ml|json)$' | xargs -0 cp --parents -t "$root"
-# Of the heads that propose for the built-in model the one that does least is left out, for its size.
-git ls-files -z models ':!models/story-7m-medusa' | xargs -0 cp --parents -t "$root"
+# Of the heads that propose for the built-in model the one that does least is left out, for its size; and texts to evaluate them by.
+git ls-files -z models ':!models/story-7m-medusa' ':!models/eval.jsonl' | xargs -0 cp --parents -t "$root"
 # Models that share a tokenizer have it once.
 for file in "$root"/models/*/tokenizer.json; do
   first=$root/models/story-7m/tokenizer.json
@@ -69,6 +69,12 @@ while read -r soname path; do
   cp "/usr/share/doc/$package/copyright" "$root/licenses/$package"
   printf '%-40s %s\n' "lib/$soname" "licenses/$package" >> "$stage/licenses"
 done < "$stage/libraries"
+# Packages of one source have one text.
+for file in $(find "$root/licenses" -type f | sort); do
+  sum=$(sha256sum "$file" | cut -d' ' -f1)
+  first=$(awk -v sum="$sum" '$1 == sum { print $2; exit }' "$stage/texts" 2>/dev/null || true)
+  if [ -n "$first" ]; then ln -sf "$first" "$file"; else echo "$sum $(basename "$file")" >> "$stage/texts"; fi
+done
 if [ -e "$stage/licenses" ]; then sort "$stage/licenses" > "$root/licenses/README"; fi
 
 # Every library must now come from the bundle or be the system's own.

@@ -201,6 +201,23 @@ TEST_F(InferenceServerTest, MoreCallsThanAllowedAreRefusedWithAHint) {
   reader->Finish();
 }
 
+TEST_F(InferenceServerTest, WhoIsRefusedForWantOfRoomKeepsTheConnection) {
+  options_.max_calls = 1;
+  Serve();
+  grpc::ClientContext first;
+  const auto reader = Open(&first);
+  // More than may come to nothing (kVainCalls): these have an answer.
+  for (int i = 0; i < 3000; ++i) {
+    grpc::ClientContext context;
+    v1::TokenizeResponse tokens;
+    const grpc::Status refused = stub_->Tokenize(&context, {}, &tokens);
+    ASSERT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << i;
+  }
+  loop_.On([&] { handler_.calls.front()->Finish({Code::kOk, ""}, {}); });
+  EXPECT_TRUE(reader->Finish().ok());
+  loop_.On([&] { handler_.calls.clear(); });
+}
+
 TEST_F(InferenceServerTest, ADrainingServerSendsNewCallsElsewhereAndWaitsForTheRunning) {
   const auto socket = ListenOn("127.0.0.1", 0, "");
   ASSERT_TRUE(socket) << socket.error().message;
