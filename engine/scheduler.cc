@@ -9,7 +9,7 @@ namespace {
 int32_t Remaining(const SequenceView& v) { return v.target_tokens - v.computed_tokens; }
 
 // Of a paced prompt, so that it always goes on.
-constexpr int32_t kLeastRows = 64;
+constexpr int32_t kLeastPacedRows = 64;
 
 bool Runs(const SequenceView& v) { return v.phase == SequencePhase::kRunning; }
 
@@ -241,7 +241,7 @@ int32_t StepPlanner::NextPrefill() {
 int32_t StepPlanner::Paced(const SequenceView& view, int32_t begin, int32_t rows,
                            double part) const {
   if (!paced_ || rows <= 0) return rows;
-  const int32_t least = part_ >= 1 ? std::min(rows, kLeastRows) : 0;
+  const int32_t least = part_ >= 1 ? std::min(rows, kLeastPacedRows) : 0;
   return std::max(least, view.pace.RowsWithin(part, begin, rows));
 }
 
