@@ -292,7 +292,6 @@ class ClientService final : public grpc::Service {
     });
     if (Error refused = live_->Admit(reactor, /*bounded=*/true, options_.max_calls);
         refused.code != Code::kOk) {
-      vain_->GiveBack(address);
       handle->Finish(refused, {{"retry-after-ms", std::to_string(kRetryAfterMs)}});
       return reactor.get();
     }
@@ -311,7 +310,7 @@ class ClientService final : public grpc::Service {
       reactor->Read(party, std::move(give),
                     [bytes = bytes_, vain = vain_, peer, address](MessageEnd end) {
                       bytes->OnRead(peer, end == MessageEnd::kWhole);
-                      if (end != MessageEnd::kLost) vain->GiveBack(address);
+                      if (end == MessageEnd::kWhole) vain->GiveBack(address);
                     });
     }
     return reactor.get();

@@ -5,8 +5,7 @@
 // and in a second. Who goes on beyond that has its connection closed.
 //
 // A call counts towards its address from its head on, of any service; what has a key and
-// a whole message, or is refused for want of room, is given back, and counts towards the tenant
-// when it is cancelled. Inside net/
+// a whole message is given back, and counts towards the tenant when it is cancelled. Inside net/
 // only (it brings gRPC). Any thread.
 #pragma once
 

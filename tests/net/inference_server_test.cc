@@ -201,23 +201,6 @@ TEST_F(InferenceServerTest, MoreCallsThanAllowedAreRefusedWithAHint) {
   reader->Finish();
 }
 
-TEST_F(InferenceServerTest, WhoIsRefusedForWantOfRoomKeepsTheConnection) {
-  options_.max_calls = 1;
-  Serve();
-  grpc::ClientContext first;
-  const auto reader = Open(&first);
-  // More than may come to nothing (kVainCalls): these have an answer.
-  for (int i = 0; i < 3000; ++i) {
-    grpc::ClientContext context;
-    v1::TokenizeResponse tokens;
-    const grpc::Status refused = stub_->Tokenize(&context, {}, &tokens);
-    ASSERT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << i;
-  }
-  loop_.On([&] { handler_.calls.front()->Finish({Code::kOk, ""}, {}); });
-  EXPECT_TRUE(reader->Finish().ok());
-  loop_.On([&] { handler_.calls.clear(); });
-}
-
 TEST_F(InferenceServerTest, ADrainingServerSendsNewCallsElsewhereAndWaitsForTheRunning) {
   const auto socket = ListenOn("127.0.0.1", 0, "");
   ASSERT_TRUE(socket) << socket.error().message;
@@ -359,6 +342,8 @@ TEST_F(InferenceServerTest, IdleHalvesOfMessagesKeepNobodyOut) {
     grpc::ClientContext context;
     v1::TokenizeResponse tokens;
     status = stub_->Tokenize(&context, {}, &tokens);
+    // Who asks again at once counts as calls that come to nothing.
+    if (!status.ok()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     ASSERT_TRUE(status.ok() || status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED);
   }
   EXPECT_TRUE(status.ok());
