@@ -308,9 +308,9 @@ class ClientService final : public grpc::Service {
     } else {
       bytes_->OnReading(peer);
       reactor->Read(party, std::move(give),
-                    [bytes = bytes_, vain = vain_, peer, address](MessageEnd end) {
-                      bytes->OnRead(peer, end == MessageEnd::kWhole);
-                      if (end == MessageEnd::kWhole) vain->GiveBack(address);
+                    [bytes = bytes_, vain = vain_, peer, address](bool whole) {
+                      bytes->OnRead(peer, whole);
+                      if (whole) vain->GiveBack(address);
                     });
     }
     return reactor.get();

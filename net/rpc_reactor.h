@@ -119,9 +119,6 @@ class RpcReactor : public Base,
   GoneHandler gone_;
 };
 
-// What became of a call's message. kRefused: the server did not ask for it, and said why.
-enum class MessageEnd : uint8_t { kWhole, kRefused, kLost };
-
 struct RpcTimes {
   Duration read{};   // for a whole message
   Duration write{};  // in which min_taken_bytes must be taken of what waits
@@ -144,8 +141,9 @@ class CallReactor : public RpcReactor<grpc::ServerBidiReactor<Request, Event>> {
         intake_(std::move(intake)) {}
 
   // Once: `take` is called from a thread of gRPC when the message is whole. When it cannot be read
-  // the call ends by itself. `over` hears before what became of it.
-  void Read(const std::string& party, Taker take, std::function<void(MessageEnd)> over) {
+  // the call ends by itself. `over` hears before whether it is whole, or that nothing of it is
+  // awaited any more.
+  void Read(const std::string& party, Taker take, std::function<void(bool whole)> over) {
     const Instant now = clock_.Now();
     {
       const std::lock_guard lock(this->mutex_);
@@ -155,7 +153,6 @@ class CallReactor : public RpcReactor<grpc::ServerBidiReactor<Request, Event>> {
     const Status begun = intake_->Begin(number(), party, now, [weak](const Error& why) {
       if (const auto self = weak.lock()) self->Abort(why);
     });
-    if (!begun) ReadOver(MessageEnd::kRefused);
     const std::lock_guard lock(this->mutex_);
     if (!begun) return this->FinishOnce(ToGrpc(begun.error()));
     if (this->finished_) return;
@@ -166,7 +163,7 @@ class CallReactor : public RpcReactor<grpc::ServerBidiReactor<Request, Event>> {
   }
 
   void OnReadDone(bool ok) override {
-    ReadOver(ok ? MessageEnd::kWhole : MessageEnd::kLost);
+    ReadOver(ok);
     Taker take;
     std::unique_ptr<Request> message;
     {
@@ -193,7 +190,7 @@ class CallReactor : public RpcReactor<grpc::ServerBidiReactor<Request, Event>> {
                           std::to_string(ToMs(times_.read)) + " ms (http.read_timeout)"});
   }
   void OnDone() override {
-    ReadOver(MessageEnd::kLost);
+    ReadOver(/*whole=*/false);
     intake_->End(number());
     RpcReactor<grpc::ServerBidiReactor<Request, Event>>::OnDone();
   }
@@ -209,13 +206,13 @@ class CallReactor : public RpcReactor<grpc::ServerBidiReactor<Request, Event>> {
   const RpcTimes times_;
 
  private:
-  void ReadOver(MessageEnd end) {
-    std::function<void(MessageEnd)> over;
+  void ReadOver(bool whole) {
+    std::function<void(bool)> over;
     {
       const std::lock_guard lock(this->mutex_);
       over = std::exchange(over_, nullptr);
     }
-    if (over) over(end);
+    if (over) over(whole);
   }
   RpcIntake::Call number() const { return reinterpret_cast<RpcIntake::Call>(this); }
 
@@ -223,7 +220,7 @@ class CallReactor : public RpcReactor<grpc::ServerBidiReactor<Request, Event>> {
   Instant reading_since_ = kNever;
   std::unique_ptr<Request> message_;  // gRPC's while reading_since_ is set
   Taker take_;
-  std::function<void(MessageEnd)> over_;  // until the message is whole or given up
+  std::function<void(bool)> over_;  // until the message is whole or given up
 };
 
 template <typename Request, typename Response>
