@@ -9,7 +9,9 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <thread>
+#include <utility>
 
 extern char** environ;
 
@@ -23,6 +25,13 @@ std::vector<std::string> Join(std::vector<std::string> a, const std::vector<std:
   return a;
 }
 
+// The child has descriptors at kLifelineFd and behind it. What becomes one of them must not lie
+// there in the parent: putting one in place would close another that is still to be put.
+constexpr int kLifelineFd = 99, kAnnounceFd = 100, kFirstFree = 128;
+
+// A copy of `fd` beyond them, which the child does not inherit.
+int CopyBeyond(int fd) { return fcntl(fd, F_DUPFD_CLOEXEC, kFirstFree); }
+
 }  // namespace
 
 Process::Process(std::vector<std::string> args, const std::string& log,
@@ -34,7 +43,6 @@ Process::Process(std::vector<std::string> args, const std::string& log,
     close(fds[1]);
     return;
   }
-  constexpr int kLifelineFd = 99, kAnnounceFd = 100;
   if (args[0] == "serve") args.push_back("--lifeline-fd=" + std::to_string(kLifelineFd));
   args.insert(args.begin(), AISP_BINARY_DIR "/bin/aisp");
   args.push_back("--announce-fd=" + std::to_string(kAnnounceFd));
@@ -47,12 +55,10 @@ Process::Process(std::vector<std::string> args, const std::string& log,
   argv.push_back(nullptr);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, lifeline[0], kLifelineFd);
-  posix_spawn_file_actions_adddup2(&actions, fds[1], kAnnounceFd);
-  for (size_t i = 0; i < sockets.size(); ++i) {
-    posix_spawn_file_actions_adddup2(&actions, sockets[i].second,
-                                     kAnnounceFd + 1 + static_cast<int>(i));
-  }
+  std::vector<int> copies = {CopyBeyond(lifeline[0]), CopyBeyond(fds[1])};
+  for (const auto& [flag, fd] : sockets) copies.push_back(CopyBeyond(fd));
+  for (size_t i = 0; i < copies.size(); ++i)
+    posix_spawn_file_actions_adddup2(&actions, copies[i], kLifelineFd + static_cast<int>(i));
   if (!log.empty()) {
     posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, log.c_str(),
                                      O_WRONLY | O_CREAT | O_TRUNC, 0600);
@@ -60,6 +66,7 @@ Process::Process(std::vector<std::string> args, const std::string& log,
   }
   if (posix_spawn(&pid_, argv[0], &actions, nullptr, argv.data(), environ) != 0) pid_ = -1;
   posix_spawn_file_actions_destroy(&actions);
+  for (const int copy : copies) close(copy);
   close(fds[1]);
   close(lifeline[0]);
   lifeline_fd_ = lifeline[1];
@@ -137,11 +144,10 @@ Ran RunAisp(const std::string& arguments) {
 }
 
 Cluster::Cluster(const ClusterOptions& options) : options_(options) {
-  router =
-      std::make_unique<Process>(Join(Join({"serve", "--role=router", "--port=0",
-                                           "--router-listen=127.0.0.1:0", "--log-level=warning"},
-                                          options.flags),
-                                     options.router_flags));
+  router = Start("router", Join(Join({"serve", "--role=router", "--port=0",
+                                      "--router-listen=127.0.0.1:0", "--log-level=warning"},
+                                     options.flags),
+                                options.router_flags));
   http_ = router->Await("http");
   workers_ = router->Await("workers");
   for (int i = 0; i < options.prefill; ++i)
@@ -150,12 +156,21 @@ Cluster::Cluster(const ClusterOptions& options) : options_(options) {
     decode.push_back(StartWorker("decode", "decode-" + std::to_string(i)));
 }
 
+std::unique_ptr<Process> Cluster::Start(const std::string& name, std::vector<std::string> args) {
+  std::string log;
+  if (const char* folder = std::getenv("AISP_E2E_LOGS"); folder != nullptr) {
+    log = std::string(folder) + "/" + name + "." + std::to_string(++started_) + ".log";
+    args.push_back("--log-level=info");
+  }
+  return std::make_unique<Process>(std::move(args), log);
+}
+
 std::unique_ptr<Process> Cluster::StartWorker(const std::string& role, const std::string& id,
                                               const std::vector<std::string>& flags) {
   std::vector<std::string> own = Join({"serve", "--role=" + role, "--worker-id=" + id,
                                        "--routers=" + workers_, "--log-level=warning"},
                                       options_.flags);
-  return std::make_unique<Process>(Join(Join(own, options_.worker_flags), flags));
+  return Start(id, Join(Join(own, options_.worker_flags), flags));
 }
 
 bool Cluster::AwaitReady() {

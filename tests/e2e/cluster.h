@@ -62,6 +62,8 @@ struct ClusterOptions {
   std::vector<std::string> worker_flags = {};
 };
 
+// With AISP_E2E_LOGS=FOLDER in the environment each process logs into a file of its own there, at
+// level info: NAME.N.log, N counts the processes of the cluster.
 class Cluster {
  public:
   explicit Cluster(const ClusterOptions& options);
@@ -78,7 +80,10 @@ class Cluster {
   std::vector<std::unique_ptr<Process>> decode;
 
  private:
+  std::unique_ptr<Process> Start(const std::string& name, std::vector<std::string> args);
+
   const ClusterOptions options_;
+  int started_ = 0;
   std::string http_;
   std::string workers_;
 };

@@ -10,6 +10,7 @@
 #include <array>
 #include <cstdio>
 #include <fstream>
+#include <vector>
 
 #include "tests/e2e/client.h"
 #include "tests/e2e/cluster.h"
@@ -228,6 +229,31 @@ TEST(Commands, ACorruptCheckpointIsRefusedWithFileAndTensor) {
 }
 
 // One shell that stops everything: what `up` starts must be gone when it is.
+// A check of the tests' own Process: it is told what a server announces whatever descriptors are
+// free, also those that the server is to find its announcement pipe at.
+TEST(Commands, AnAnnouncementArrivesWhicheverDescriptorsAreFree) {
+  std::vector<int> held;
+  for (int fd = open("/dev/null", O_RDONLY | O_CLOEXEC); fd < 104;
+       fd = open("/dev/null", O_RDONLY | O_CLOEXEC))
+    held.push_back(fd);
+  // Four descriptors are free behind number `first`: one for each end of two pipes.
+  for (int first = 94; first <= 100; ++first) {
+    for (const int fd : held) {
+      if (fd >= first && fd < first + 4) close(fd);
+    }
+    {
+      Process router({"serve", "--role=router", "--port=0", "--router-listen=127.0.0.1:0",
+                      "--log-level=error"});
+      EXPECT_NE(router.Await("http"), "") << "free from " << first;
+    }
+    for (const int fd : held) {
+      if (fd < first || fd >= first + 4) continue;
+      EXPECT_EQ(open("/dev/null", O_RDONLY | O_CLOEXEC), fd);
+    }
+  }
+  for (const int fd : held) close(fd);
+}
+
 TEST(Commands, UpStartsEveryProcessTellsAStoryAndStopsAllOfThem) {
   const TempFile log("up.log");
   const std::string command = "timeout -s INT 60 " AISP_BINARY_DIR
