@@ -68,6 +68,7 @@ Bucket BucketOf(const ProgrammeMapOptions& o) {
   bucket.sequences = o.batch;
   bucket.rows_per_sequence = o.rows;
   bucket.rows = o.batch * o.rows;
+  bucket.prompt_context = o.rows == 1 ? 0 : o.context;
   bucket.mode = o.rows == 1 ? StepMode::kDecode : StepMode::kPrefill;
   bucket.part = StepPart::kWhole;
   bucket.logit_rows = bucket.draws = o.batch;

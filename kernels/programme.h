@@ -246,6 +246,7 @@ struct Bucket {
   int32_t sequences = 0;
   int32_t rows_per_sequence = 0;  // the most
   int32_t rows = 0;               // in all
+  int32_t prompt_context = 0;     // the most keys of a sequence that computes several rows
   StepMode mode = StepMode::kDecode;
   StepPart part = StepPart::kForward;
   int32_t logit_rows = 0;

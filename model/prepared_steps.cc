@@ -19,6 +19,9 @@ Bucket BucketOf(const DeviceBatch& batch, StepPart part, const DrawParams& draw)
     const bool decodes = std::any_of(rows.host_sequences.begin(), rows.host_sequences.end(),
                                      [](const RowSpan& s) { return s.num_rows == 1; });
     bucket.mode = decodes ? StepMode::kMixed : StepMode::kPrefill;
+    for (const RowSpan& s : rows.host_sequences) {
+      if (s.num_rows > 1) bucket.prompt_context = std::max(bucket.prompt_context, s.context_len);
+    }
   }
   bucket.part = part;
   bucket.adapters = batch.adapter_of_row != nullptr;

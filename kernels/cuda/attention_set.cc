@@ -5,10 +5,10 @@
 namespace aisp::cuda {
 
 Result<AttentionSet::Instance*> AttentionSet::For(const AttentionParams& p, int32_t decode_tokens,
-                                                  cudaStream_t stream) {
+                                                  int32_t split_tokens, cudaStream_t stream) {
   const Shape shape{p.num_heads, p.kv.num_kv_heads, p.kv.head_dim, p.kv.block_tokens,
-                    p.window,    decode_tokens,     p.scale,       p.kv.dtype,
-                    p.q.dtype,   p.out.dtype};
+                    p.window,    decode_tokens,     split_tokens,  p.scale,
+                    p.kv.dtype,  p.q.dtype,         p.out.dtype};
   const auto found = instances_.find(shape);
   if (found != instances_.end()) return &found->second;
   AttentionConfig config;
@@ -24,6 +24,7 @@ Result<AttentionSet::Instance*> AttentionSet::For(const AttentionParams& p, int3
   config.max_sequences = max_sequences_;
   config.max_rows = max_rows_;
   config.max_decode_tokens = decode_tokens;
+  config.split_tokens = split_tokens;
   Instance instance;
   AISP_ASSIGN_OR_RETURN(instance.attention, Attention::Create(config));
   const size_t bytes = std::max<size_t>(instance.attention->workspace_bytes(), 256);

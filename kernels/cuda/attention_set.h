@@ -27,14 +27,16 @@ class AttentionSet {
       : device_(device), max_rows_(max_rows), max_sequences_(max_sequences) {}
 
   // Of the layer's shape, for steps whose sequences have at most `decode_tokens` rows where they
-  // decode; stays where it is. Allocates at its first call for a shape.
-  Result<Instance*> For(const AttentionParams& params, int32_t decode_tokens, cudaStream_t stream);
+  // decode, and `split_tokens` in all where that is not 0 (AttentionConfig); stays where it is.
+  // Allocates at its first call for a shape.
+  Result<Instance*> For(const AttentionParams& params, int32_t decode_tokens, int32_t split_tokens,
+                        cudaStream_t stream);
   // "decode ...; prefill ..." of each shape.
   std::string Describe() const;
 
  private:
-  using Shape =
-      std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, float, DType, DType, DType>;
+  using Shape = std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, float,
+                           DType, DType, DType>;
 
   Device& device_;
   const int32_t max_rows_, max_sequences_;

@@ -194,7 +194,7 @@ class CudaOps final : public Ops {
   Status PagedAttention(const AttentionParams& p, Stream& stream) override {
     if (!AttentionRefusal(p, facts_).empty()) return LaunchPlainAttention(p, HandleOf(stream));
     AISP_ASSIGN_OR_RETURN(AttentionSet::Instance* const instance,
-                          attention_.For(p, 1, HandleOf(stream)));
+                          attention_.For(p, 1, 0, HandleOf(stream)));
     AISP_ASSIGN_OR_RETURN(const KvLayer layer,
                           instance->attention->MakeLayer(p.kv.layer, p.kv.num_blocks));
     const AttentionBatch batch{p.batch.sequences, p.batch.block_tables, p.batch.num_sequences};

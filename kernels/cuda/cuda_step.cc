@@ -325,7 +325,8 @@ class CudaStep final : public PreparedStep {
   Status BindAttention(BoundLaunch& launch, cudaStream_t stream) const {
     const auto& p = programme_.node(launch.plan.covered().back()).As<AttentionParams>();
     const int32_t decode_tokens = bucket_.mode == StepMode::kVerify ? bucket_.rows_per_sequence : 1;
-    AISP_ASSIGN_OR_RETURN(launch.attention, parts_.attention->For(p, decode_tokens, stream));
+    AISP_ASSIGN_OR_RETURN(launch.attention,
+                          parts_.attention->For(p, decode_tokens, SplitTokens(bucket_), stream));
     AISP_ASSIGN_OR_RETURN(launch.kv,
                           launch.attention->attention->MakeLayer(p.kv.layer, p.kv.num_blocks));
     return {};

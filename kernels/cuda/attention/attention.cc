@@ -17,6 +17,8 @@ namespace {
 constexpr int32_t kMaxSequences = 4096;
 constexpr int32_t kMaxGroup = 16;
 constexpr int32_t kMaxDecodeTokens = 16;
+constexpr int32_t kMaxSplitTokens = 64;
+constexpr int32_t kSplitItemRows = 64;
 constexpr int64_t kAlignment = 256;
 constexpr float kLog2E = 1.44269504088896340736f;
 
@@ -82,6 +84,11 @@ Status CheckShape(const AttentionConfig& c) {
     return InvalidArgument("the decode kernel takes 0 to 16 rows per sequence, not " +
                            std::to_string(c.max_decode_tokens));
   }
+  if (c.split_tokens < 0 || c.split_tokens > kMaxSplitTokens) {
+    return InvalidArgument("prompts whose keys are split have 0 to " +
+                           std::to_string(kMaxSplitTokens) + " rows each, not " +
+                           std::to_string(c.split_tokens));
+  }
   if (c.decode_ctas < 0 || c.decode_ctas > kMaxFusedCtasPerProcessor) {
     return InvalidArgument("RunDecode runs with 1 to " + std::to_string(kMaxFusedCtasPerProcessor) +
                            " CTAs on a multiprocessor, or 0 for its own choice, not " +
@@ -107,8 +114,10 @@ class HopperAttention final : public Attention {
         "query shared memory"));
     ctas_ = std::min(ctas_, kMaxCtas);
     group_ = config.num_heads / config.num_kv_heads;
-    decode_ = TuneDecode(config.head_dim, fp8(), std::max(1, config.max_decode_tokens) * group_,
-                         shared_limit);
+    // Of prompts, rows in one item: more leave fewer items, each in more parts to be added.
+    const int32_t item_rows = std::max(std::max(1, config.max_decode_tokens) * group_,
+                                       std::min(config.split_tokens * group_, kSplitItemRows));
+    decode_ = TuneDecode(config.head_dim, fp8(), item_rows, shared_limit);
     prefill_shared_ = PrefillSharedBytes(config.head_dim, fp8());
     if (decode_.stages < 2 || prefill_shared_ > shared_limit) {
       return Unimplemented("CUDA attention of head_dim " + std::to_string(config.head_dim) +
@@ -183,14 +192,17 @@ class HopperAttention final : public Attention {
     shape.group = group_;
     shape.window = config_.window;
     shape.prefill_cluster = prefill_cluster_;
-    shape.decode_tokens = DecodeTokens(kind);
+    const DecodeRows rows = RowsOfDecode(kind);
+    shape.decode_least = rows.least;
+    shape.decode_tokens = rows.most;
+    shape.prefill_beyond = kind == StepKind::kPrefill ? 0 : config_.max_decode_tokens;
     shape.chunk_rows = decode_.chunk_rows();
     shape.min_tiles = decode_.splits;
     shape.ctas = ctas_;
     shape.max_stretches = decode_.max_stretches();
     auto* bytes = static_cast<uint8_t*>(workspace);
     return Check(LaunchPlan(shape, batch.sequences, batch.num_sequences, Decodes(kind),
-                            kind != StepKind::kDecode, reinterpret_cast<PlanHeader*>(bytes),
+                            Prefills(kind), reinterpret_cast<PlanHeader*>(bytes),
                             reinterpret_cast<int2*>(bytes + items_at_), stream),
                  "plan attention");
   }
@@ -205,7 +217,7 @@ class HopperAttention final : public Attention {
                                               batch.num_sequences, map, args, stream),
                                  "launch decode attention"));
     }
-    if (kind != StepKind::kDecode) {
+    if (Prefills(kind)) {
       AISP_CHECK(prefill_shared_ > 0);
       std::memcpy(&map, call.layer->tiles, sizeof(map));
       AISP_RETURN_IF_ERROR(
@@ -289,8 +301,30 @@ class HopperAttention final : public Attention {
   }
 
  private:
-  static bool Decodes(StepKind kind) {
-    return kind == StepKind::kDecode || kind == StepKind::kMixed;
+  struct DecodeRows {
+    int32_t least = 1, most = 0;
+  };
+  // Of sequences that the decode kernel takes.
+  DecodeRows RowsOfDecode(StepKind kind) const {
+    const int32_t decodes = config_.max_decode_tokens, split = config_.split_tokens;
+    switch (kind) {
+      case StepKind::kDecode:
+        return {1, decodes};
+      case StepKind::kPrefill:
+        return {1, split};
+      case StepKind::kMixed:
+        return {1, std::max(decodes, split)};
+      case StepKind::kPrompts:
+        return {decodes + 1, split};
+    }
+    return {};
+  }
+  bool Decodes(StepKind kind) const {
+    const DecodeRows rows = RowsOfDecode(kind);
+    return rows.most >= rows.least;
+  }
+  bool Prefills(StepKind kind) const {
+    return kind != StepKind::kDecode && config_.split_tokens == 0;
   }
 
   // The same for some of its rows.
@@ -337,9 +371,6 @@ class HopperAttention final : public Attention {
     return {config_.head_dim, fp8(), group_ * item_tokens_, item_tokens_ > 1};
   }
   bool fp8() const { return config_.kv == DType::kF8E4M3; }
-  int32_t DecodeTokens(StepKind kind) const {
-    return kind == StepKind::kPrefill ? 0 : config_.max_decode_tokens;
-  }
 
   void LayOut() {
     int64_t at = Align(sizeof(PlanHeader));
@@ -412,7 +443,9 @@ class HopperAttention final : public Attention {
     args.num_kv_heads = config_.num_kv_heads;
     args.group = group_;
     args.window = config_.window;
-    args.decode_tokens = DecodeTokens(kind);
+    const DecodeRows rows = RowsOfDecode(kind);
+    args.decode_least = rows.least;
+    args.decode_tokens = rows.most;
     args.block_tokens = config_.block_tokens;
     args.box_tokens = box_tokens_;
     args.row_groups = decode_.row_groups;

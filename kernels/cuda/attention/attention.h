@@ -3,7 +3,9 @@
 // One Attention serves every layer of one shape {heads, head_dim, page size, formats, window,
 // scale}. Once per step PlanStep() computes on the device who works on what; then Run() is called
 // per layer. Sequences with at most `max_decode_tokens` rows go to the decode kernel (split over
-// the keys, bound by memory), the others to the prefill kernel (bound by the tensor cores); both
+// the keys, bound by memory), the others to the prefill kernel (bound by the tensor cores), which
+// gives the keys of so many query rows to one CTA. Where a step has few rows, that leaves most
+// CTAs without work: with `split_tokens` the decode kernel takes its prompts, too. Both kernels
 // read every length and block table from device memory, and their grids depend on the device alone,
 // so that PlanStep and Run can be captured in a CUDA graph and replayed with other contents.
 // Padding: sequences with num_rows == 0.
@@ -50,6 +52,8 @@ struct AttentionConfig {
   int32_t max_sequences = 0;      // of a step, padding included: at most 4096
   int32_t max_rows = 0;           // of a step
   int32_t max_decode_tokens = 1;  // rows of a sequence that the decode kernel takes: 0 (none) to 16
+  // > 0: no sequence has more rows, at most 64, and all are the decode kernel's.
+  int32_t split_tokens = 0;
   // RunDecode's CTAs on a multiprocessor: 1 to 3; 0: by the number of sequences. One leaves room
   // for the next kernel's CTA, three keep more of the memory busy.
   int32_t decode_ctas = 0;

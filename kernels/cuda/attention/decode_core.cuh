@@ -94,7 +94,7 @@ __device__ __forceinline__ void NextItem(ItemCursor& w, const KernelArgs& a, int
     w.item = 0;
     w.span = a.sequences[w.seq];
     w.range = DecodeTiles(w.span, a.window);
-    w.items = IsDecode(w.span, a.decode_tokens)
+    w.items = IsDecode(w.span, a.decode_least, a.decode_tokens)
                   ? a.num_kv_heads * ((w.span.num_rows * a.group + chunk_rows - 1) / chunk_rows)
                   : 0;
   }

@@ -26,7 +26,8 @@ struct KernelArgs {
   int32_t num_kv_heads = 0;
   int32_t group = 0;
   int32_t window = 0;
-  int32_t decode_tokens = 0;
+  int32_t decode_least = 1;   // rows of a sequence that the decode kernel takes: from,
+  int32_t decode_tokens = 0;  // to
   int32_t block_tokens = 0;
   int32_t box_tokens = 16;  // of the prefill kernel's tensor map
   int32_t row_groups = 1;   // decode
@@ -45,7 +46,7 @@ struct DecodeTuning {
   int32_t chunk_rows() const { return 16 * row_tiles * row_groups; }
 };
 
-// Of rows = decode tokens * group; stages == 0: no kernel for this head_dim.
+// Of rows = the most rows of a sequence * group; stages == 0: no kernel for this head_dim.
 DecodeTuning TuneDecode(int32_t head_dim, bool fp8, int32_t rows, int32_t shared_limit);
 int64_t DecodePartialBytes(int32_t head_dim, const DecodeTuning& tuning, int32_t ranges);
 // Raises the kernel's shared memory limit; once per device.

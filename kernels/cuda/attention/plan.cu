@@ -94,7 +94,7 @@ __device__ void PlanDecode(const PlanShape& shape, const RowSpan* sequences, int
     tiles[i] = 0;
     if (s < num_sequences) {
       const RowSpan span = sequences[s];
-      if (IsDecode(span, shape.decode_tokens)) {
+      if (IsDecode(span, shape.decode_least, shape.decode_tokens)) {
         const int32_t items = ItemsOf(shape, span);
         tiles[i] = DecodeTiles(span, shape.window).count * items;
         my_items += items;
@@ -158,7 +158,7 @@ __device__ void PlanPrefill(const PlanShape& shape, const RowSpan* sequences, in
   for (int pass = 0; pass < 2; ++pass) {
     for (int s = static_cast<int>(threadIdx.x >> 5); s < num_sequences; s += kThreads / 32) {
       const RowSpan span = sequences[s];
-      if (span.num_rows <= shape.decode_tokens) continue;
+      if (span.num_rows <= shape.prefill_beyond) continue;
       const int32_t tiles = (span.num_rows + tokens - 1) / tokens;
       for (int32_t tile = lane; tile < tiles; tile += 32) {
         const int32_t bucket =

@@ -99,7 +99,9 @@ struct PlanShape {
   int32_t group = 0;  // query heads per KV head
   int32_t window = 0;
   int32_t prefill_cluster = 1;  // query tiles of a prefill item
-  int32_t decode_tokens = 0;    // sequences with more rows are the prefill kernel's
+  int32_t decode_least = 1;     // sequences of so many rows are the decode kernel's: from,
+  int32_t decode_tokens = 0;    // to
+  int32_t prefill_beyond = 0;   // sequences with more rows are the prefill kernel's
   int32_t chunk_rows = 1;       // query rows of a decode item
   int32_t min_tiles = 1;        // of a decode CTA, if there are fewer items than CTAs
   int32_t ctas = 0;             // of the decode kernel
@@ -120,8 +122,9 @@ __host__ __device__ inline TileRange DecodeTiles(const RowSpan& span, int32_t wi
   return range;
 }
 
-__host__ __device__ inline bool IsDecode(const RowSpan& span, int32_t decode_tokens) {
-  return span.num_rows > 0 && span.num_rows <= decode_tokens;
+// Padding sequences have no rows.
+__host__ __device__ inline bool IsDecode(const RowSpan& span, int32_t least, int32_t most) {
+  return span.num_rows >= least && span.num_rows <= most;
 }
 
 // `prefill_items` as many as the capacity of the workspace.

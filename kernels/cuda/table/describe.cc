@@ -174,6 +174,9 @@ LaunchInfo DescribeLaunch(const Programme& programme, const Bucket& bucket,
   LaunchInfo info;
   info.nodes = NodesOf(programme, launch);
   info.kernel = KernelName(launch);
+  const KernelId id = launch.row->id;
+  if ((id == KernelId::kAttention || id == KernelId::kMixedAttention) && SplitTokens(bucket) > 0)
+    info.kernel += ", keys split";
   info.grid = GridOf(programme, bucket, *facts.device, launch);
   info.slow = launch.row->slow;
   const Cost cost = CostOf(programme, bucket, launch, static_cast<double>(context));

@@ -148,6 +148,9 @@ std::string_view AttentionRefusal(const AttentionParams& params, const DeviceFac
 // Rotation, append and attention of up to `rows` rows a sequence in one launch.
 bool HasFusedDecode(const RopeAppendParams& rope, const AttentionParams& params, int32_t rows,
                     const DeviceFacts& device);
+// Rows of a sequence up to which its keys are split over CTAs in a step that computes few rows of
+// prompts with many keys; 0: they are not, and a tile of query rows meets its keys in one CTA.
+int32_t SplitTokens(const Bucket& bucket);
 // The launch of one sequence alone, whose rows may be handed over in slots.
 bool IsOneSequenceDecode(const Bucket& bucket, const AttentionParams& params,
                          const DeviceFacts& device);

@@ -278,6 +278,7 @@ AttentionConfig ConfigOf(const AttentionCase& c) {
   config.window = c.window;
   config.max_sequences = static_cast<int32_t>(c.sequences.size()) + 2;
   config.max_decode_tokens = c.decode_tokens;
+  config.split_tokens = c.split_tokens;
   return config;
 }
 

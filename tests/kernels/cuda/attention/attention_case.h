@@ -29,6 +29,7 @@ struct AttentionCase {
   DType out = DType::kBF16;
   int32_t window = 0;
   int32_t decode_tokens = 1;
+  int32_t split_tokens = 0;
   StepKind kind = StepKind::kDecode;
   std::vector<SequenceCase> sequences;
   uint64_t seed = 1;

@@ -195,6 +195,67 @@ TEST(CudaPrefillAttention, ScoresFarApart) {
   }
 }
 
+// ---- prompts of few rows, whose keys are split over CTAs ----
+
+AttentionCase SplitCase(std::vector<SequenceCase> sequences, int32_t most = 64) {
+  AttentionCase c = PrefillCase(std::move(sequences));
+  c.split_tokens = most;
+  return c;
+}
+
+TEST(CudaSplitPrompts, OneOfEachLengthBehindAPrefix) {
+  for (DType kv : {DType::kBF16, DType::kF8E4M3}) {
+    for (int32_t rows : {1, 2, 15, 16, 17, 31, 33, 63, 64}) {
+      for (int32_t prefix : {0, 1, 47, 2000, 9000}) {
+        AttentionCase c = SplitCase({{rows, rows + prefix}}, rows <= 16 ? 16 : 64);
+        c.kv = kv;
+        c.heads = 32;
+        c.kv_heads = 8;
+        c.block_tokens = 64;
+        ExpectRight(c);
+      }
+    }
+  }
+}
+
+TEST(CudaSplitPrompts, EveryHeadDimAndGroupRatio) {
+  for (int32_t dim : {64, 128, 256}) {
+    for (DType kv : {DType::kBF16, DType::kF8E4M3}) {
+      for (int32_t group = 1; group <= 16; ++group) {
+        AttentionCase c = SplitCase({{37, 700}, {1, 90}, {26, 26}});
+        c.head_dim = dim;
+        c.kv = kv;
+        c.kv_heads = 3;
+        c.heads = 3 * group;
+        c.q = group % 2 == 0 ? DType::kF32 : DType::kBF16;
+        c.out = group % 3 == 0 ? DType::kF32 : DType::kBF16;
+        ExpectRight(c);
+      }
+    }
+  }
+}
+
+TEST(CudaSplitPrompts, WindowsAndScoresFarApart) {
+  for (int32_t window : {0, 1, 33, 200}) {
+    for (float scale : {2.0f, 60.0f}) {
+      AttentionCase c = SplitCase({{30, 777}, {20, 20}, {14, 3000}});
+      c.window = window;
+      c.q_scale = scale;
+      ExpectRight(c);
+      c.kv = DType::kF8E4M3;
+      ExpectRight(c);
+    }
+  }
+}
+
+TEST(CudaSplitPrompts, BesideRowsThatDecode) {
+  AttentionCase c = SplitCase({{1, 400}, {40, 300}, {1, 1}, {6, 6}, {1, 1111}});
+  c.kind = StepKind::kMixed;
+  ExpectRight(c);
+  c.head_dim = 256;
+  ExpectRight(c);
+}
+
 TEST(CudaPrefillAttention, MoreSequencesThanMultiprocessors) {
   std::mt19937 random(9);
   std::vector<SequenceCase> sequences;
@@ -245,6 +306,9 @@ TEST(CudaAttention, RefusesShapesWithoutKernels) {
   EXPECT_EQ(Attention::Create(bad).error().code, Code::kUnimplemented);
   bad = good;
   bad.max_decode_tokens = 17;
+  EXPECT_EQ(Attention::Create(bad).error().code, Code::kInvalidArgument);
+  bad = good;
+  bad.split_tokens = 65;
   EXPECT_EQ(Attention::Create(bad).error().code, Code::kInvalidArgument);
 }
 

@@ -304,6 +304,7 @@ DecodeRunner::DecodeRunner(const DecodeShape& c, int32_t sequences, int32_t max_
   config.max_sequences = sequences;
   config.max_rows = static_cast<int32_t>(rows_);
   config.max_decode_tokens = c.mixed ? 1 : c.most_rows;
+  config.split_tokens = c.split;
   config.decode_ctas = c.ctas;
   auto made = Attention::Create(config);
   if (!made) {

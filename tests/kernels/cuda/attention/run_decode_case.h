@@ -31,6 +31,7 @@ struct DecodeShape {
   int32_t ctas = 0;
   int32_t most_rows = 1;  // of a sequence
   bool mixed = false;     // those of several rows are prompts
+  int32_t split = 0;      // AttentionConfig::split_tokens
 };
 
 // A step's sequences and their rows, one after the other.

@@ -268,6 +268,26 @@ TEST(CudaRunMixed, ManySequencesAndWindows) {
   }
 }
 
+TEST(CudaRunMixed, PromptsOfFewRowsHaveTheirKeysSplit) {
+  for (DType kv : {DType::kBF16, DType::kF8E4M3}) {
+    for (int32_t group : {1, 4, 8}) {
+      for (int32_t split : {16, 64}) {
+        DecodeShape c;
+        c.kv_heads = 2;
+        c.heads = 2 * group;
+        c.dim = group == 8 ? 64 : 128;
+        c.kv = kv;
+        c.window = group == 1 ? 50 : 0;
+        c.mixed = true;
+        c.split = c.most_rows = split;
+        const auto seed = static_cast<uint64_t>(group + split);
+        ExpectRight(c, {300, 16, 1, 700, kNoRows, 2500}, seed, {1, 16, 1, 2, 1, 11});
+        ExpectRight(c, {split, 900, 4100}, seed, {split, 1, split});
+      }
+    }
+  }
+}
+
 TEST(CudaRunMixed, GivesTheSameBitsAgain) {
   if (!HaveGpu()) GTEST_SKIP() << "no GPU";
   for (DType kv : {DType::kBF16, DType::kF8E4M3}) {

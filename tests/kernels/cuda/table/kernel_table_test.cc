@@ -205,6 +205,27 @@ INSTANTIATE_TEST_SUITE_P(Models, KernelTableTest,
                                                           &kWeights[3], &kWeights[4])),
                          Name);
 
+TEST(KernelTable, KeysAreSplitInStepsOfFewPromptRows) {
+  for (const StepMode mode : {StepMode::kPrefill, StepMode::kMixed}) {
+    Bucket bucket = PrefillBucket(64);
+    bucket.mode = mode;
+    bucket.prompt_context = 8000;
+    EXPECT_EQ(SplitTokens(bucket), 64);
+    EXPECT_EQ(SplitTokens(CanonicalBucket(bucket)), 64);
+    Bucket longer = bucket;
+    longer.prompt_context = 9000;
+    EXPECT_EQ(CanonicalBucket(bucket), CanonicalBucket(longer));
+    bucket.rows = 65;
+    EXPECT_EQ(SplitTokens(bucket), 0);
+    bucket.rows = 16;
+    EXPECT_EQ(SplitTokens(bucket), 16);
+    bucket.prompt_context = 2000;
+    EXPECT_EQ(SplitTokens(bucket), 0);
+    EXPECT_EQ(SplitTokens(CanonicalBucket(bucket)), 0);
+  }
+  EXPECT_EQ(SplitTokens(DecodeBucket(8)), 0);
+}
+
 TEST(KernelTable, OneSequencePublishesItsRowsInSlotsInEveryLayer) {
   const auto model = PlanModel("llama-3.1-8b", WeightFormat::kFp8, DType::kBF16, DType::kF8E4M3);
   int32_t attention = 0, consumes = 0, publishes = 0;
