@@ -170,4 +170,4 @@ ci:
 	@.ci/run
 
 clean:
-	@rm -rf build build-asan build-tsan build-cuda build-fuzz
+	@rm -rf build build-ci build-asan build-tsan build-cuda build-fuzz
