@@ -37,13 +37,30 @@ def commands(build):
 
 
 def stand_in(header, known):
-    """The command of a source beside the header; else of its tests."""
+    """The command of a source beside the header; else of its tests. None for one that is a part of sources: it has no guard."""
+    with open(os.path.join(ROOT, header), encoding="utf-8") as file:
+        if "#pragma once" not in file.read():
+            return None
     folder = os.path.dirname(header)
     for beside in (folder, os.path.join("tests", folder)):
         for path in sorted(known):
             if os.path.dirname(path) == beside and path.endswith(".cc"):
                 return known[path]
     return None
+
+
+def needs_cuda(header, seen=None):
+    """Whether it is CUDA or reaches its headers, which this build has no path to. The CUDA build compiles its sources one by one."""
+    seen = set() if seen is None else seen
+    seen.add(header)
+    try:
+        with open(os.path.join(ROOT, header), encoding="utf-8") as file:
+            text = file.read()
+    except OSError:
+        return False  # generated
+    if header.endswith(".cuh") or re.search(r"^\s*#\s*include\s+<(cuda|cublas|mma)|\b__(device|global|host)__\b", text, re.M):
+        return True
+    return any(needs_cuda(other, seen) for other in INCLUDE.findall(text) if other not in seen)
 
 
 def check(path, command):
@@ -84,7 +101,8 @@ def main():
     changed = [line.strip() for line in sys.stdin if line.strip().endswith((".cc", ".h"))]
     headers = {path for path in changed if path.endswith(".h")}
     work = {path: known[path] for path in changed if path in known}
-    work.update((path, command) for path in headers if (command := stand_in(path, known)))
+    work.update((path, command) for path in headers
+                if not needs_cuda(path) and (command := stand_in(path, known)))
     picked, of = includers(headers, known, set(changed), args.includers)
     work.update((path, known[path]) for path in picked)
     failed = 0
