@@ -28,7 +28,7 @@ help:
 	@echo 'make sim-10000   ten thousand seeds of the cluster simulation; or any number'
 	@echo 'make mutants     promises broken one at a time: the simulation must notice each'
 	@echo 'make chaos       thousands of requests while workers are killed and stopped, and beside hostile clients'
-	@echo '                 CHAOS=ChaosHostile.* runs a part of it
+	@echo '                 CHAOS=ChaosHostile.* runs a part of it'
 	@echo 'make speculation 500 random requests with each way to propose tokens: the same answers as without'
 	@echo 'make clients     every client of docs/clients.md; GuideLLM brings 6 GB of packages'
 	@echo 'make loadgen-speed  what the load client itself can do, against its replay server'
@@ -170,4 +170,4 @@ ci:
 	@.ci/run
 
 clean:
-	@rm -rf build build-asan build-tsan build-cuda build-fuzz
+	@rm -rf build build-ci build-asan build-tsan build-cuda build-fuzz

@@ -103,7 +103,7 @@ class ObjectCalls final : public CallReader {
       const bool done = extent_.Push(c);
       if (depth >= 1 && !done) TakeByte(c, depth, was_in_string);
       if (done && in_value_) EndValue();
-      Tell(out);
+      Emit(out);
       if (!done) continue;
       ++read_;
       return EndObject(buffer, out);
@@ -168,7 +168,7 @@ class ObjectCalls final : public CallReader {
   }
 
   // The call's name once it is known, then its arguments as they come.
-  void Tell(std::vector<AnswerPart>* out) {
+  void Emit(std::vector<AnswerPart>* out) {
     // Objects can be given out while they grow; blanks only with what follows them, for those at
     // the value's end are none of it.
     if (in_value_ && IsArguments() && !has_arguments_ && value_.starts_with('{')) {

@@ -12,7 +12,7 @@ namespace {
 
 using Kind = AnswerPart::Kind;
 
-void Tell(Kind kind, std::string_view text, uint32_t call, std::vector<AnswerPart>* out) {
+void Emit(Kind kind, std::string_view text, uint32_t call, std::vector<AnswerPart>* out) {
   if (text.empty()) return;
   if (!out->empty() && out->back().kind == kind && out->back().call == call) {
     out->back().text += text;
@@ -40,7 +40,7 @@ class MarkedParser final : public AnswerParser {
     while (Step(out)) {
     }
     if (stage_ == Stage::kStart) stage_ = Stage::kContent;
-    if (stage_ == Stage::kThinking) return Tell(Kind::kReasoning, Taken(), 0, out);
+    if (stage_ == Stage::kThinking) return Emit(Kind::kReasoning, Taken(), 0, out);
     if (stage_ == Stage::kCalls) {
       // What is no call after all was text.
       reader_->Finish(&buffer_, out);
@@ -48,7 +48,7 @@ class MarkedParser final : public AnswerParser {
     const std::string rest = Taken();
     if (calls_ > 0 && IsBegunCall(Trim(rest))) return;
     if (said_ || rest.find_first_not_of(kBlanks) != std::string::npos || calls_ == 0)
-      Tell(Kind::kContent, blanks_ + rest, 0, out);
+      Emit(Kind::kContent, blanks_ + rest, 0, out);
   }
 
  private:
@@ -125,7 +125,7 @@ class MarkedParser final : public AnswerParser {
       text.remove_prefix(at);
       reasoned_ = true;
     }
-    Tell(Kind::kReasoning, text, 0, out);
+    Emit(Kind::kReasoning, text, 0, out);
   }
 
   bool Content(std::vector<AnswerPart>* out) {
@@ -223,9 +223,9 @@ class MarkedParser final : public AnswerParser {
       }
       if (after_thinking_ || calls_ > 0) text.remove_prefix(at);
       said_ = true;
-      Tell(Kind::kContent, std::exchange(blanks_, {}), 0, out);
+      Emit(Kind::kContent, std::exchange(blanks_, {}), 0, out);
     }
-    Tell(Kind::kContent, text, 0, out);
+    Emit(Kind::kContent, text, 0, out);
   }
 
   const AnswerParserOptions o_;
@@ -248,7 +248,7 @@ class HarmonyParser final : public AnswerParser {
     while (Step(out)) {
     }
     if (in_body_ || (!any_ && !buffer_.starts_with("<|")))
-      Tell(kind_, std::exchange(buffer_, {}), call_, out);
+      Emit(kind_, std::exchange(buffer_, {}), call_, out);
     buffer_.clear();
   }
 
@@ -306,7 +306,7 @@ class HarmonyParser final : public AnswerParser {
       held = std::max(held, PartialEnd(buffer_, end));
     }
     const size_t sure = at == std::string::npos ? buffer_.size() - held : at;
-    Tell(kind_, std::string_view(buffer_).substr(0, sure), call_, out);
+    Emit(kind_, std::string_view(buffer_).substr(0, sure), call_, out);
     buffer_.erase(0, sure + size);
     in_body_ = at == std::string::npos;
     return !in_body_;

@@ -27,7 +27,7 @@ class XmlCalls final : public CallReader {
           Text(buffer, out);
           break;
         case Stage::kValue:
-          TellValue(buffer, out);
+          EmitValue(buffer, out);
           break;
         case Stage::kClosed:
           if (buffer->find(kOver) == std::string::npos) return State::kMore;
@@ -71,7 +71,7 @@ class XmlCalls final : public CallReader {
     const size_t over = buffer->find(kFunctionEnd);
     if (over != std::string::npos && (parameter == std::string::npos || over < parameter)) {
       buffer->erase(0, over + kFunctionEnd.size());
-      Tell(fields_ == 0 ? "{}" : "}", out);
+      Emit(fields_ == 0 ? "{}" : "}", out);
       stage_ = Stage::kClosed;
       return;
     }
@@ -82,7 +82,7 @@ class XmlCalls final : public CallReader {
     const Value* schema = parameters_ == nullptr ? nullptr : parameters_->Find(name_);
     const bool text = schema != nullptr && IsTextParameter(*schema, key);
     buffer->erase(0, named + 1);
-    Tell((fields_++ == 0 ? "{" : ", ") + QuoteJson(key) + ": " + (text ? "\"" : ""), out);
+    Emit((fields_++ == 0 ? "{" : ", ") + QuoteJson(key) + ": " + (text ? "\"" : ""), out);
     stage_ = text ? Stage::kText : Stage::kValue;
     begun_ = false;
   }
@@ -102,21 +102,21 @@ class XmlCalls final : public CallReader {
       buffer->erase(0, kEnd.size());
       stage_ = Stage::kBetween;
     }
-    Tell(text, out);
+    Emit(text, out);
   }
 
   // A string of JSON may hold what looks like the end, but no line end.
-  void TellValue(std::string* buffer, std::vector<AnswerPart>* out) {
+  void EmitValue(std::string* buffer, std::vector<AnswerPart>* out) {
     const size_t end = buffer->find(kEnd);
     if (end == std::string::npos) return;
     std::string value = buffer->substr(0, end);
     if (value.starts_with('\n')) value.erase(0, 1);
-    Tell(IsJson(value) ? value : QuoteJson(value), out);
+    Emit(IsJson(value) ? value : QuoteJson(value), out);
     buffer->erase(0, end + kEnd.size());
     stage_ = Stage::kBetween;
   }
 
-  void Tell(const std::string& text, std::vector<AnswerPart>* out) const {
+  void Emit(const std::string& text, std::vector<AnswerPart>* out) const {
     if (!text.empty()) out->push_back({AnswerPart::Kind::kArguments, text, calls_ - 1});
   }
 

@@ -162,16 +162,16 @@ void MessagesEncoder::Open(uint32_t /*choice*/, const Usage& so_far, std::string
   out->append("}}\n\n");
 }
 
-void MessagesEncoder::Enter(Block block, std::string_view start, std::string* out) {
+void MessagesEncoder::OpenBlock(Block block, std::string_view start, std::string* out) {
   if (block_ == block && block != Block::kCall) return;
-  Leave(out);
+  CloseBlock(out);
   block_ = block;
   out->append("event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":");
   AppendNumber(blocks_++, out);
   out->append(",\"content_block\":").append(start).append("}\n\n");
 }
 
-void MessagesEncoder::Leave(std::string* out) {
+void MessagesEncoder::CloseBlock(std::string* out) {
   if (block_ == Block::kNone) return;
   block_ = Block::kNone;
   out->append("event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":");
@@ -192,20 +192,20 @@ void MessagesEncoder::Text(uint32_t /*choice*/, uint64_t /*position*/, std::stri
                            std::span<const ChoiceLogprob> /*logprobs*/,
                            std::span<const TokenId> /*token_ids*/, std::string* out) {
   if (text.empty()) return;
-  Enter(Block::kText, TextBlock(""), out);
+  OpenBlock(Block::kText, TextBlock(""), out);
   Delta("text_delta", "text", text, out);
 }
 
 void MessagesEncoder::Reasoning(uint32_t /*choice*/, uint64_t /*position*/, std::string_view text,
                                 std::string* out) {
   if (text.empty()) return;
-  Enter(Block::kThinking, ThinkingBlock(""), out);
+  OpenBlock(Block::kThinking, ThinkingBlock(""), out);
   Delta("thinking_delta", "thinking", text, out);
 }
 
 void MessagesEncoder::Call(uint32_t /*choice*/, uint64_t /*position*/, uint32_t /*call*/,
                            std::string_view id, std::string_view name, std::string* out) {
-  Enter(Block::kCall, CallBlock(id, name, "{}"), out);
+  OpenBlock(Block::kCall, CallBlock(id, name, "{}"), out);
 }
 
 void MessagesEncoder::CallArguments(uint32_t /*choice*/, uint64_t /*position*/, uint32_t /*call*/,
@@ -216,8 +216,8 @@ void MessagesEncoder::CallArguments(uint32_t /*choice*/, uint64_t /*position*/, 
 void MessagesEncoder::Finish(uint32_t /*choice*/, uint64_t /*position*/, const ChoiceEnd& end,
                              std::string* out) {
   // Clients look for a block even where the model said nothing.
-  if (blocks_ == 0) Enter(Block::kText, TextBlock(""), out);
-  Leave(out);
+  if (blocks_ == 0) OpenBlock(Block::kText, TextBlock(""), out);
+  CloseBlock(out);
   end_ = EndOf(end);
 }
 

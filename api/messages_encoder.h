@@ -48,8 +48,8 @@ class MessagesEncoder final : public AnswerEncoder {
   enum class Block : uint8_t { kNone, kText, kThinking, kCall };
 
   // Opens a block of this kind, whose JSON is `start`, unless it is the open one.
-  void Enter(Block block, std::string_view start, std::string* out);
-  void Leave(std::string* out);
+  void OpenBlock(Block block, std::string_view start, std::string* out);
+  void CloseBlock(std::string* out);
   // One delta of the open block: {"type":`type`,`member`:`text`}.
   void Delta(std::string_view type, std::string_view member, std::string_view text,
              std::string* out) const;

@@ -215,11 +215,11 @@ class Bench final : private LinkSender<v1::RouterMessage> {
       }
       worker->prompts.pop_front();
     }
-    Tell(worker, stored, removed);
+    ReportBlocks(worker, stored, removed);
   }
 
-  void Tell(FakeWorker* worker, const std::vector<Hash128>& stored,
-            const std::vector<Hash128>& removed) {
+  void ReportBlocks(FakeWorker* worker, const std::vector<Hash128>& stored,
+                    const std::vector<Hash128>& removed) {
     if (stored.empty() && removed.empty()) return;
     v1::WorkerMessage message;
     v1::KvEventBatch& batch = *message.mutable_kv_events();

@@ -1,5 +1,5 @@
 // Measures what speculation brings an engine with a real executor: tokens per second with proposed
-// tokens and without, where so many of them as asked for stand.
+// tokens and without, where as many of them as asked for are accepted.
 //
 // Either a real proposer speaks, over prompts that are given, or acceptance is imposed: a bias on
 // one token makes every draw known, and a proposer names that token with the wanted probability at
@@ -23,7 +23,7 @@ struct SpeculationBenchOptions {
   int32_t output_tokens = 192;
   std::vector<int32_t> batches = {1};
   std::vector<int32_t> lengths = {4};  // proposed tokens of a sequence and step, at most
-  // By position, each given that those before it stood; the last one counts for all behind it.
+  // By position, each given that those before it were accepted; the last one is for all behind it.
   std::vector<double> acceptance = {0.8, 0.77, 0.75, 0.72, 0.7};
   // Where acceptance is imposed: a proposer that does its work beside, so that its time counts.
   std::function<Result<std::unique_ptr<Proposer>>()> make_proposer;
@@ -51,7 +51,7 @@ struct SpeculationBenchRow {
   // nothing where a GPU computes, or where threads wait for each other.
   double cpu_speedup = 0;
   double tokens_per_step = 0;  // of a sequence, where any of its tokens were verified
-  double acceptance = 0;       // of the tokens that were verified, those that stood
+  double acceptance = 0;       // of the tokens that were verified, the accepted ones
   double step_ms = 0;          // mean
   double plain_step_ms = 0;
   double device_ms = 0;   // of step_ms, on the device

@@ -17,14 +17,39 @@ function(aisp_target_names out)
   set(${out} "${names}" PARENT_SCOPE)
 endfunction()
 
-# CI compiles its sanitizer builds several sources at a time (CMAKE_UNITY_BUILD, decision 093). SEPARATE names the sources of a
-# folder that use a private name which another source of the folder uses too: those stay on their own.
+# AISP_UNITY=N compiles up to N sources of a folder at once, as CI does (decision 105): a fifth to a half of the time, but a
+# changed source costs its whole group. tools/unity_groups.py finds the sources that can share a file.
+set(AISP_UNITY 0 CACHE STRING "Sources to compile as one file, at most; 0: each by itself")
+if(AISP_UNITY)
+  find_package(Python3 COMPONENTS Interpreter REQUIRED)
+  set(groups "${CMAKE_BINARY_DIR}/unity_groups.cmake")
+  execute_process(COMMAND "${Python3_EXECUTABLE}" "${CMAKE_SOURCE_DIR}/tools/unity_groups.py" --size "${AISP_UNITY}"
+      --apart "${CMAKE_BINARY_DIR}/unity_apart"
+    OUTPUT_FILE "${groups}" COMMAND_ERROR_IS_FATAL ANY)
+  include("${groups}")
+endif()
+
+# Compiles the sources of this folder in `target` in their groups, if the build does so.
+function(aisp_unity target)
+  if(NOT AISP_UNITY)
+    return()
+  endif()
+  get_target_property(sources ${target} SOURCES)
+  foreach(source IN LISTS sources)
+    cmake_path(ABSOLUTE_PATH source NORMALIZE)
+    cmake_path(RELATIVE_PATH source BASE_DIRECTORY "${CMAKE_SOURCE_DIR}" OUTPUT_VARIABLE path)
+    if(DEFINED "AISP_GROUP_${path}")
+      set_source_files_properties("${source}" PROPERTIES UNITY_GROUP "${AISP_GROUP_${path}}")
+    endif()
+  endforeach()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+endfunction()
 
 # The library of one folder: every *.cc directly in it, except main.cc and *_main.cc, which are programs. Without any
 # source it is a library of headers. DEPS are the folders that its headers or sources include; they are linked publicly.
 # LINK (external targets, ext::...) is private, LINK_PUBLIC is for the few whose types stand in the headers.
 function(aisp_library folder)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "DEPS;LINK;LINK_PUBLIC;DEFINITIONS;SEPARATE")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "DEPS;LINK;LINK_PUBLIC;DEFINITIONS")
   if(arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "aisp_library(${folder}): unknown arguments ${arg_UNPARSED_ARGUMENTS}")
   endif()
@@ -34,8 +59,7 @@ function(aisp_library folder)
   list(FILTER sources EXCLUDE REGEX "(/|_)main\\.cc$")
   if(sources)
     add_library(${target} STATIC ${sources})
-    list(TRANSFORM arg_SEPARATE PREPEND "${CMAKE_SOURCE_DIR}/${folder}/")
-    set_source_files_properties(${arg_SEPARATE} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    aisp_unity(${target})
     target_include_directories(${target} PUBLIC "${CMAKE_SOURCE_DIR}")
     target_compile_definitions(${target} PRIVATE ${arg_DEFINITIONS})
     target_link_libraries(${target}
@@ -63,7 +87,7 @@ endfunction()
 # The tests of one folder: every *_test.cc in tests/<folder>, and SOURCES (helpers, relative to that folder). CTest lists each
 # TEST by name. A test finds third-party data under AISP_SHARED_DIR (and skips without it), fixtures and the story models under AISP_SOURCE_DIR.
 function(aisp_test folder)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "DEPS;LINK;SOURCES;LABELS;SEPARATE")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "DEPS;LINK;SOURCES;LABELS")
   if(arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "aisp_test(${folder}): unknown arguments ${arg_UNPARSED_ARGUMENTS}")
   endif()
@@ -81,8 +105,7 @@ function(aisp_test folder)
   string(REPLACE "/" "_" name "${folder}")
   aisp_target_names(deps ${arg_DEPS})
   add_executable(${name}_test ${sources} ${arg_SOURCES})
-  list(TRANSFORM arg_SEPARATE PREPEND "${CMAKE_SOURCE_DIR}/tests/${folder}/")
-  set_source_files_properties(${arg_SEPARATE} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  aisp_unity(${name}_test)
   target_include_directories(${name}_test PRIVATE "${CMAKE_SOURCE_DIR}")
   target_compile_definitions(${name}_test PRIVATE
     AISP_SHARED_DIR="${AISP_SHARED_DIR}" AISP_SOURCE_DIR="${CMAKE_SOURCE_DIR}" AISP_BINARY_DIR="${CMAKE_BINARY_DIR}")
@@ -130,13 +153,15 @@ function(aisp_proto_library folder)
     list(APPEND service_sources ${services})
   endforeach()
   add_library(${target} STATIC ${message_sources} ${sources})
-  set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
   target_include_directories(${target} SYSTEM PUBLIC "${out}")
   target_include_directories(${target} PUBLIC "${CMAKE_SOURCE_DIR}")
   target_link_libraries(${target} PUBLIC ext::protobuf ${deps})
   if(NOT AISP_TSAN)
     add_library(${target}_grpc STATIC ${service_sources})
     target_link_libraries(${target}_grpc PUBLIC ${target} ext::grpc)
+    if(AISP_UNITY)
+      set_target_properties(${target}_grpc PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 3)
+    endif()
   endif()
 endfunction()
 

@@ -62,7 +62,7 @@ add_library(aisp_warnings INTERFACE)
 target_compile_options(aisp_warnings INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Werror>)
 # Where several sources are compiled as one file, g++ takes what is private to each of them for part of a header.
-if(CMAKE_UNITY_BUILD)
+if(AISP_UNITY)
   target_compile_options(aisp_warnings INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
 endif()
 # clang sees deprecated functions inside libstdc++'s own std::stable_sort.

@@ -242,7 +242,7 @@ class Simulator {
       const bool kept = simulate::Attainment(row.outcome, limits_) >= load_.slo_attainment;
       std::fprintf(stderr, "%.*s: %.2f/s %s\n", static_cast<int>(policy.size()), policy.data(),
                    *rate, kept ? "kept" : "missed");
-      search.Tell(*rate, kept);
+      search.Record(*rate, kept);
       if (kept) best = std::move(row);
     }
     return best;

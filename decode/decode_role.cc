@@ -128,7 +128,7 @@ void DecodeRole::Impl::Begin(LinkId link, const v1::GenerateRequest& wire, Insta
       request.targets.empty() && request.pull == 0 ? KvSource::kLocal : KvSource::kRemote;
   Result<SequenceId> added = deps.engine->Add(std::move(sequence));
   if (!added) {
-    puller->Leave(request.pull);
+    puller->Abandon(request.pull);
     Refuse(link, wire, added.error(), /*handed_back=*/false);
     return;
   }
@@ -175,7 +175,7 @@ void DecodeRole::Impl::Cancel(DecodeRequest& request) {
 }
 
 void DecodeRole::Impl::Erase(DecodeRequest& request) {
-  puller->Leave(std::exchange(request.pull, 0));
+  puller->Abandon(std::exchange(request.pull, 0));
   by_sequence.erase(request.sequence);
   for (const RouterRequestId& reader : request.readers) by_router_id.erase(reader);
   if (request.kept) answers.Stop(*request.kept, request.key, deps.clock->Now());

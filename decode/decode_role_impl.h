@@ -167,7 +167,7 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   // For the prefill role of this process.
   uint64_t Fetch(const v1::PrefillRequest& of, std::span<const TokenId> tokens,
                  PrefixFetcher::Done done) override;
-  void Leave(uint64_t fetch) override;
+  void Abandon(uint64_t fetch) override;
   void ReportFetched(uint64_t pull, const PullOutcome& outcome);
   void AddFetchMetrics(Metrics& metrics, const MetricLabels& labels) override {
     puller->AddMetrics(metrics, labels);

@@ -276,7 +276,7 @@ bool PrefixPuller::OnGivenBack(uint64_t transfer_id) {
   return true;
 }
 
-void PrefixPuller::Leave(uint64_t id) {
+void PrefixPuller::Abandon(uint64_t id) {
   const auto it = pulls_.find(id);
   if (it == pulls_.end() || --it->second.waiters > 0) return;
   Drop(id, v1::PrefixPull::NONE, "nobody waits for it any more");

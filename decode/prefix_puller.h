@@ -82,7 +82,7 @@ class PrefixPuller {
   // why.
   uint64_t Start(const v1::PrefixSource& source, const PullWish& wish, PullOutcome* outcome);
   // One that waits for it waits no more; nobody hears of a pull that nobody waits for.
-  void Leave(uint64_t pull);
+  void Abandon(uint64_t pull);
 
   void OnSessionUp(const std::string& address);
   void OnSessionLost(const std::string& address, const Error& why);

@@ -52,12 +52,12 @@ uint64_t DecodeRole::Impl::Fetch(const v1::PrefillRequest& of, std::span<const T
   return last_fetch;
 }
 
-void DecodeRole::Impl::Leave(uint64_t fetch) {
+void DecodeRole::Impl::Abandon(uint64_t fetch) {
   const auto it = fetches.find(fetch);
   if (it == fetches.end()) return;
   const uint64_t pull = it->second.pull;
   fetches.erase(it);
-  puller->Leave(pull);
+  puller->Abandon(pull);
 }
 
 void DecodeRole::Impl::ReportFetched(uint64_t pull, const PullOutcome& outcome) {

@@ -257,7 +257,7 @@ class Engine {
   // Set once the executor failed; every sequence ended with an error output, Add refuses.
   const Status& failed() const;
 
-  // Walks everything and aborts on a violated invariant: sequences and their queues, blocks,
+  // Checks everything and aborts on a violated invariant: sequences and their queues, blocks,
   // counters, steps in flight. Tests and the simulation call it after every step.
   void CheckInvariants() const;
 

@@ -59,7 +59,7 @@ bool ResponseStore::Put(const std::string& tenant, const std::string& id, Stored
     Drop(stalest, std::prev(stalest->second.entries.end()));
     meters_.forgotten.Add();
   }
-  Tell();
+  UpdateMetrics();
   return true;
 }
 
@@ -83,11 +83,11 @@ bool ResponseStore::Erase(const std::string& tenant, const std::string& id) {
   const auto entry = shelf->second.by_id.find(id);
   if (entry == shelf->second.by_id.end()) return false;
   Drop(shelf, entry->second);
-  Tell();
+  UpdateMetrics();
   return true;
 }
 
-void ResponseStore::Tell() {
+void ResponseStore::UpdateMetrics() {
   meters_.count.Set(static_cast<double>(count_));
   meters_.bytes.Set(static_cast<double>(bytes_));
 }

@@ -65,7 +65,7 @@ class ResponseStore {
   // Of all tenants, the entry used least lately; not empty.
   Shelves::iterator Stalest();
 
-  void Tell();
+  void UpdateMetrics();
 
   const Limits limits_;
   const Meters meters_;

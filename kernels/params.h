@@ -1,4 +1,4 @@
-// What the operations of a step are told: weights, the rows of a step, and one struct of
+// The arguments of a step's operations: weights, the rows of a step, and one struct of
 // parameters for each operation. Plain data, but for packed weights, which a backend makes.
 // kernels/ops.h says what the operations do and how they may be called.
 #pragma once

@@ -86,7 +86,7 @@ std::optional<double> RateSearch::Next() const {
   return std::sqrt(*low_ * *high_);
 }
 
-void RateSearch::Tell(double rate, bool kept) {
+void RateSearch::Record(double rate, bool kept) {
   ++runs_;
   if (kept) {
     low_ = std::max(rate, low_.value_or(rate));
@@ -111,7 +111,7 @@ Result<SweepResult> RunSweep(Session* session, const Options& o) {
     AISP_ASSIGN_OR_RETURN(SweepPoint point, RunPoint(session, o, out.of_rates, *next, i));
     out.interrupted = point.outcome.interrupted;
     if (out.interrupted) break;
-    search.Tell(*next, point.kept);
+    search.Record(*next, point.kept);
     out.points.push_back(std::move(point));
   }
   std::stable_sort(out.points.begin(), out.points.end(),

@@ -22,7 +22,7 @@ class RateSearch {
   RateSearch(double start, double precision) : start_(start), precision_(precision) {}
   // nullopt: it is over.
   std::optional<double> Next() const;
-  void Tell(double rate, bool kept);
+  void Record(double rate, bool kept);
   // The highest that kept the limits.
   std::optional<double> best() const { return low_; }
   // The lowest that did not.

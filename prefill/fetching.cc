@@ -24,9 +24,9 @@ void PrefillRole::Impl::StartFetch(TransferKey key, const v1::PrefillRequest& re
       });
 }
 
-void PrefillRole::Impl::LeaveFetch(Transfer& transfer) {
+void PrefillRole::Impl::AbandonFetch(Transfer& transfer) {
   if (const uint64_t fetch = std::exchange(transfer.fetch, 0); fetch != 0)
-    deps.fetcher->Leave(fetch);
+    deps.fetcher->Abandon(fetch);
 }
 
 }  // namespace aisp

@@ -198,7 +198,7 @@ void PrefillRole::Impl::FailReader(ReaderId id, const Error& error) {
 }
 
 void PrefillRole::Impl::Abandon(Transfer& transfer) {
-  LeaveFetch(transfer);
+  AbandonFetch(transfer);
   if (transfer.sequence_alive) deps.engine->Cancel(transfer.sequence);
   transfer.sequence_alive = false;
   by_sequence.erase(transfer.sequence);

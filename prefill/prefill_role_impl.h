@@ -59,7 +59,7 @@ struct PrefillRole::Impl final : public LinkHandler<v1::DecodeToPrefill>,
   // Has the beginning of its prompt fetched, where its reader said who holds that.
   void StartFetch(TransferKey key, const v1::PrefillRequest& request,
                   std::span<const TokenId> tokens);
-  void LeaveFetch(Transfer& transfer);
+  void AbandonFetch(Transfer& transfer);
   // Asks for blocks for what runs soon.
   void AskForBlocks();
   void NoteOvertaken(const Transfer& granted);

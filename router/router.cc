@@ -135,7 +135,7 @@ Result<RequestId> Router::Impl::Submit(RouterRequest spec, RequestObserver* obse
 void Router::Impl::Cancel(RequestId id) {
   Request* request = Find(id);
   if (request == nullptr) return;
-  TellCancelled(*request);
+  SendCancelled(*request);
   metrics.CountRequest(RequestStatus::kCancelled, request->spec.tenant.service_class);
   metrics.cancelled.Add();
   Remove(*request);
@@ -144,7 +144,7 @@ void Router::Impl::Cancel(RequestId id) {
 void Router::Impl::Complete(RequestId id) {
   Request* request = Find(id);
   if (request == nullptr) return;
-  TellCancelled(*request);
+  SendCancelled(*request);
   CountSuccess(*request, v1::FINISH_STOP);
   metrics.e2e_s.Observe(ToSeconds(clock->Now() - request->submitted));
   Remove(*request);
@@ -182,7 +182,7 @@ void Router::Impl::OnRequestTimer(RequestId id, Instant now) {
   const bool placed = request->wire_id != 0;
   if (now >= request->deadline) {
     const double timeout_ms = ToMs(request->deadline - request->submitted);
-    TellCancelled(*request);
+    SendCancelled(*request);
     Finish(
         *request, v1::FINISH_ERROR,
         {Code::kDeadlineExceeded, fmt::format("the request did not finish within its {:.0f} ms "

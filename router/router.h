@@ -164,7 +164,7 @@ struct WorkerStatus {
   std::string unready_reason;
   std::string host_id;
   int64_t pid = 0;
-  std::string admin_url;  // "": none was told
+  std::string admin_url;  // "": none was reported
   std::string version;
   std::string address;   // of its connection
   uint32_t running = 0;  // sequences, of all routers

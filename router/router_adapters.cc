@@ -19,7 +19,7 @@ constexpr Duration kLoadLimit = std::chrono::seconds(120);
 constexpr size_t kMaxLoadsWaiting = 64;
 constexpr size_t kMaxNameBytes = 256;
 constexpr size_t kMaxPathBytes = 4096;
-// Of a set that a worker tells.
+// Of a set that a worker reports.
 constexpr int kMostAdapters = 1024;
 
 bool Later(const v1::AdapterSet& a, const v1::AdapterSet& b) {
@@ -188,7 +188,7 @@ void Router::Impl::EndLoad() {
     LogWarning("LoRA adapter not loaded",
                {{"name", load.wish.name}, {"error", made.error().message}});
     // Those that have loaded it drop it.
-    for (const auto& [id, worker] : workers) TellAdapters(worker);
+    for (const auto& [id, worker] : workers) SendAdapters(worker);
   }
   load.done(made);
   StartLoads();
@@ -219,7 +219,7 @@ v1::AdapterSet Router::Impl::Without(const std::string& name) const {
   return next;
 }
 
-void Router::Impl::TellAdapters(const WorkerState& worker) {
+void Router::Impl::SendAdapters(const WorkerState& worker) {
   v1::RouterMessage message;
   *message.mutable_adapters() = adapters;
   sender->Send(worker.link, std::move(message));
@@ -227,7 +227,7 @@ void Router::Impl::TellAdapters(const WorkerState& worker) {
 
 void Router::Impl::Publish(v1::AdapterSet set) {
   adapters = std::move(set);
-  for (const auto& [id, worker] : workers) TellAdapters(worker);
+  for (const auto& [id, worker] : workers) SendAdapters(worker);
   if (options.on_adapters) options.on_adapters(adapters);
   EndUnserved();
 }
@@ -270,7 +270,7 @@ void Router::Impl::OnAdapterReport(WorkerState& worker, const v1::AdapterReport&
 }
 
 void Router::Impl::OnAdapterChange(WorkerState& worker, const v1::AdapterReport& report) {
-  if (Later(adapters, report.set())) TellAdapters(worker);
+  if (Later(adapters, report.set())) SendAdapters(worker);
   OnAdapterReport(worker, report);
   PlacePending();
 }

@@ -88,7 +88,7 @@ void Router::Impl::Enqueue(Request& request) {
   metrics.AddQueued(request.spec.tenant.service_class, 1);
 }
 
-void Router::Impl::LeaveQueue(Request& request) {
+void Router::Impl::RemoveFromQueue(Request& request) {
   if (queued.erase(request.id) == 0) return;
   // Its turn counts against its tenant's next ones in the queue too.
   FairShare::Charge(request.account, static_cast<int64_t>(request.length()));
@@ -144,7 +144,7 @@ void Router::Impl::Requeue(Request& request) {
       "request gives way",
       {{"request", request.spec.trace_id}, {"from", request.worker}, {"emitted", request.emitted}});
   metrics.CountTakenBack(request.spec.tenant.service_class);
-  TellCancelled(request);
+  SendCancelled(request);
   Detach(request);
   ++request.moves;
   Enqueue(request);

@@ -62,7 +62,7 @@ struct Router::Impl {
     Instant first_token = kNever;
     Instant last_token = kNever;
     Placement placed;  // the last one
-    // Of all its placements without a token: their ends are perhaps told later than that of the
+    // Of all its placements without a token: their ends may be reported after that of the
     // decode worker. Bounded by max_attempts.
     std::set<WorkerKey> prefill_workers;
     // Of these: lost after they had been asked, by the word of a decode worker.
@@ -99,7 +99,7 @@ struct Router::Impl {
   };
 
   // A worker that was lost, and who may have caused it: has got no token since. Those of a prefill
-  // worker are told one by one, by decode workers; until then it has none.
+  // worker are reported one by one, by decode workers; until then it has none.
   struct WorkerEnd {
     WorkerKey worker;
     Instant at;
@@ -217,7 +217,7 @@ struct Router::Impl {
   void OnAdapterWorkerGone(const std::string& worker_id);
   void OnLoadTimer(Instant now);
   v1::AdapterSet Without(const std::string& name) const;
-  void TellAdapters(const WorkerState& worker);
+  void SendAdapters(const WorkerState& worker);
   void Publish(v1::AdapterSet set);
   void EndUnserved();
   static Error UnservedError();
@@ -243,7 +243,7 @@ struct Router::Impl {
   // Who may have caused its end: those, and who was taken from it lately; of these some are `gone`.
   void Suspects(const WorkerState& worker, const std::vector<RequestId>& orphans,
                 std::set<RequestId>* present, size_t* gone) const;
-  // A prefill worker was lost; who was on it is told by decode workers, before or after this.
+  // A prefill worker was lost; decode workers report which requests it had, before or after this.
   void BlamePrefill(const WorkerState& worker);
   // The word of a decode worker that these were lost while the request waited for them.
   void OnPrefillLost(Request& request, const v1::TokenEvent& event);
@@ -259,7 +259,7 @@ struct Router::Impl {
   void Weigh(const std::set<RequestId>& suspects);
   // It ends without a token, and nobody will say any more whether it was on prefill workers that
   // end, or have just ended.
-  void LeavePrefillWorkers(const Request& request);
+  void ForgetPrefillWorkers(const Request& request);
   // Until it is clear whether those that were lost with it have ended.
   void HoldBack(Request& request);
   // Two at least were lost with it, or are known to have ended.
@@ -306,7 +306,7 @@ struct Router::Impl {
   Status CheckRoom(const Request& request, const Choice& choice) const;
   void Enqueue(Request& request);
   // It waits no more: it was placed or has ended.
-  void LeaveQueue(Request& request);
+  void RemoveFromQueue(Request& request);
   // Places what there is room for.
   void ReleaseQueued(Instant now);
   bool MayRelease(const Request& request, Instant now) const;
@@ -368,7 +368,7 @@ struct Router::Impl {
   void Promise(Request& request, WorkerState& worker);
   void EndPromise(Request& request);
   // Its worker is told to drop it, and may be computing it still.
-  void TellCancelled(const Request& request);
+  void SendCancelled(const Request& request);
   void Finish(Request& request, v1::FinishReason reason, Error error, Duration retry_after);
   // Off all books; `request` is gone after it.
   void Remove(Request& request);

@@ -229,7 +229,7 @@ bool Router::Impl::Move(Request& request) {
   metrics.moves.Add();
   // What the old worker says from now on finds nobody; the new one starts from the tokens that were
   // delivered.
-  TellCancelled(request);
+  SendCancelled(request);
   Detach(request);
   ++request.moves;
   if (Status sent = Dispatch(request, *choice); !sent) {
@@ -372,7 +372,7 @@ void Router::Impl::EnterPlaced(Request& request, WorkerState& decode) {
   request.drafts_before = request.drafts;
   ++request.placements;
   by_wire[request.wire_id] = request.id;
-  LeaveQueue(request);
+  RemoveFromQueue(request);
   FairShare::Charge(request.account, static_cast<int64_t>(request.length()));
   if (Yields(request.spec.tenant.service_class) && !YieldsAt(request, request.dispatched))
     aged.insert(request.id);
@@ -462,7 +462,7 @@ Status Router::Impl::Dispatch(Request& request, const Choice& choice) {
   ++next_wire;
   EnterPlaced(request, decode);
   request.placed = placement;
-  // Placements are compared by their means; who asks is told what half of all answers keep.
+  // Placements are compared by their means; who asks gets what half of all answers keep.
   if (placement.step_ms > 0)
     request.placed.tpot_ms = pool.tpot.Median(placement.step_ms, request.dispatched);
   ChargeWorkers(request, choice);

@@ -9,7 +9,7 @@
 // for a machine that failed or somebody who kills workers, and while there are such, ends prove
 // nothing and a request keeps all its attempts.
 //
-// Who was on a prefill worker is told by the decode workers that asked it. After two of them they
+// The decode workers that asked a prefill worker report which requests it had. After two ends they
 // hand the request back, so that no third one is asked before it is judged.
 #include <algorithm>
 
@@ -113,7 +113,7 @@ void Router::Impl::BlamePrefill(const WorkerState& worker) {
     if (request.prefill_lost.count(end.worker) > 0) AddSuspect(end, request);
   }
   for (auto& [id, request] : requests) AddUntold(end, request);
-  // Of who was told to have been on it, it may be the last end that was not known.
+  // For requests reported to have been on it, this may be the last end that was not known.
   const std::set<RequestId> suspects = end.suspects;
   AddEnd(std::move(end));
   Weigh(suspects);
@@ -157,7 +157,7 @@ void Router::Impl::OnPrefillLost(Request& request, const v1::TokenEvent& event) 
   }
 }
 
-void Router::Impl::LeavePrefillWorkers(const Request& request) {
+void Router::Impl::ForgetPrefillWorkers(const Request& request) {
   if (!WaitsForToken(request)) return;
   const Instant now = clock->Now();
   for (const WorkerKey& key : request.prefill_workers) {
@@ -179,7 +179,7 @@ void Router::Impl::HoldBack(Request& request) {
   request.verdict = clock->Now() + options.poison_verdict;
   if (pending.count(request.id) == 0 && queued.count(request.id) == 0) return;
   // It waits already, for a worker or for room: now for this.
-  LeaveQueue(request);
+  RemoveFromQueue(request);
   request.give_up = request.deadline;
   MakePending(request, request.verdict);
 }
@@ -277,7 +277,7 @@ void Router::Impl::Unblame(const v1::Register& worker) {
   std::erase_if(ends, [&](const WorkerEnd& end) { return is_back(end.worker); });
 }
 
-// Of a prefill worker's end others may yet be told.
+// Others may still be reported for the end of a prefill worker.
 void Router::Impl::Clear(Request& request) {
   if (request.blamed.empty() && (request.prefill_workers.empty() || ends.empty())) return;
   request.blamed.clear();

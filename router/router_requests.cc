@@ -251,7 +251,7 @@ void Router::Impl::Detach(Request& request) {
   ForgetKeyed(request);
 }
 
-void Router::Impl::TellCancelled(const Request& request) {
+void Router::Impl::SendCancelled(const Request& request) {
   if (request.wire_id == 0) return;
   WorkerState* worker = WorkerNamed(request.worker);
   AISP_CHECK(worker != nullptr);
@@ -355,8 +355,8 @@ void Router::Impl::Remove(Request& request) {
   const RequestId id = request.id;
   Detach(request);
   pending.erase(id);
-  LeaveQueue(request);
-  LeavePrefillWorkers(request);
+  RemoveFromQueue(request);
+  ForgetPrefillWorkers(request);
   ForgetSuspect(request);
   request_timers.Erase(id.value);
   request.accounts->Leave(request.account);

@@ -282,7 +282,7 @@ void WorkerState::SetView(Instant now, const PoolModel& pool, bool yields, Worke
   view->tpot_margin = pool.margin.value();
   view->queued_prompts = queued_prompts + others_prompts;
   // A few steps are enough for a worker that has something to do, or a whole burst would be sent to
-  // it before it has told of many. One that has nothing to do is tried.
+  // it before it has reported many. One that has nothing to do is tried.
   view->known = pool.steps.samples() >= (view->rows > 0 ? kKnownAtWork : kKnown);
 }
 

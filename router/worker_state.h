@@ -151,7 +151,7 @@ class WorkerState {
     int32_t rows;
     bool yields;
   };
-  // KV tokens that a row of its last decodes read; 0: it has told of none. Blocks that are in use
+  // KV tokens that a row of its last decodes read; 0: it has reported none. Blocks that are in use
   // do not say it: of a prefix that many rows share there is one copy, which each of them reads.
   double context_of_row_ = 0;
   // Requests of other routers before the last report; nothing before the first.

@@ -276,10 +276,10 @@ void Worker::WakePrefills() {
 void Worker::Emit(Sequence& sequence) {
   ++sequence.emitted;
   // What lies between the first and the last token is told with the last one, or when it drains.
-  if (sequence.told == 0 || sequence.emitted == sequence.max_new) Tell(sequence);
+  if (sequence.told == 0 || sequence.emitted == sequence.max_new) QueueTokens(sequence);
 }
 
-void Worker::Tell(Sequence& sequence) {
+void Worker::QueueTokens(Sequence& sequence) {
   const int32_t fresh = sequence.emitted - sequence.told;
   if (fresh == 0) return;
   const bool last = sequence.emitted == sequence.max_new;

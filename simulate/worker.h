@@ -172,7 +172,7 @@ class Worker {
   void PublishPrompt(Sequence& sequence);
   void Emit(Sequence& sequence);
   // The tokens that the router has not got yet.
-  void Tell(Sequence& sequence);
+  void QueueTokens(Sequence& sequence);
   void Forget(uint64_t wire_id);
   // Of a sequence whose KV comes from elsewhere: its blocks here, if there are any.
   bool Grant(uint64_t wire_id);

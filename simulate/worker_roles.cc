@@ -45,7 +45,7 @@ void Worker::OnRoleTimer() {
     move_at_ = kNever;
     // Whoever takes them over goes on from here.
     for (auto& [wire_id, sequence] : sequences_) {
-      if (sequence->emitted < sequence->max_new) Tell(*sequence);
+      if (sequence->emitted < sequence->max_new) QueueTokens(*sequence);
     }
     SendTokens();
     ReportDraining(/*move=*/true, /*over=*/false);

@@ -77,7 +77,7 @@ CMAKE_LINK = re.compile(r"\btarget_link_libraries\s*\(([^)]*)\)")
 # What stands in no function and no class begins its line (clang-format).
 NAMESPACE = re.compile(r"(?:inline )?namespace ?([\w:]*) \{")
 TYPE = re.compile(r"(?:struct|class|enum class|enum) (\w+)(?: final)?(?: : [^;{]*)? \{")
-CMAKE_KEYWORDS = {"DEPS", "SEPARATE", "LINK", "LINK_PUBLIC", "DEFINITIONS", "PUBLIC", "PRIVATE", "INTERFACE"}
+CMAKE_KEYWORDS = {"DEPS", "LINK", "LINK_PUBLIC", "DEFINITIONS", "PUBLIC", "PRIVATE", "INTERFACE"}
 
 
 def closure(direct):

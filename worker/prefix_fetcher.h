@@ -21,7 +21,7 @@ class PrefixFetcher {
   // wait for, and `done` is not called.
   virtual uint64_t Fetch(const v1::PrefillRequest& of, std::span<const TokenId> tokens,
                          Done done) = 0;
-  virtual void Leave(uint64_t fetch) = 0;
+  virtual void Abandon(uint64_t fetch) = 0;
   // Once, before the first Fetch.
   virtual void AddFetchMetrics(Metrics& metrics, const MetricLabels& labels) = 0;
 };

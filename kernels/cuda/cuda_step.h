@@ -1,5 +1,5 @@
 // A resolved step of the CUDA backend: the table's launches with the memory, weights and pools that
-// they work on. Running it walks the list; nothing is chosen then.
+// they work on. Running it launches them in order; nothing is chosen then.
 //
 // One launcher for each KernelId, in cuda_step.cc. Threads as Ops.
 #pragma once

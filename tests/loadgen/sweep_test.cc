@@ -19,7 +19,7 @@ std::vector<double> Search(RateSearch* search, double capacity) {
   std::vector<double> tried;
   while (const auto rate = search->Next()) {
     tried.push_back(*rate);
-    search->Tell(*rate, *rate <= capacity);
+    search->Record(*rate, *rate <= capacity);
   }
   return tried;
 }

@@ -6,41 +6,10 @@
 #include "common/random.h"
 #include "router/answer_lengths.h"
 #include "router/prediction.h"
+#include "tests/router/worker_views.h"
 
 namespace aisp {
 namespace {
-
-WorkerView Decode(std::string_view id) {
-  WorkerView w;
-  w.worker_id = id;
-  w.host_id = "host";
-  w.available = true;
-  w.max_rows = 16;
-  w.free_blocks = 1000;
-  w.total_blocks = 1000;
-  w.kv_bytes_per_token = 128 * 1024;
-  return w;
-}
-
-WorkerView Prefill(std::string_view id) {
-  WorkerView w = Decode(id);
-  w.prefill = true;
-  return w;
-}
-
-RequestSummary Request(int32_t tokens) {
-  RequestSummary r;
-  r.tokens = tokens;
-  r.num_layers = 32;
-  return r;
-}
-
-Result<Placement> Pick(std::string_view policy, const RequestSummary& request,
-                       std::span<const WorkerView> workers) {
-  PolicyOptions options;
-  options.name = policy;
-  return (*MakeRoutingPolicy(options))->Pick(request, workers);
-}
 
 TEST(Pace, ALocalPromptHasThePaceThatLeavesStreamsTheirTimeForAToken) {
   std::vector<WorkerView> workers = {Decode("d")};

@@ -17,8 +17,8 @@ RouterRequest Keyed(const RouterHarness& h, const std::string& key) {
   return request;
 }
 
-void TellKept(RouterHarness& h, LinkId link, const std::string& key, bool kept,
-              bool whole = false) {
+void ReportKept(RouterHarness& h, LinkId link, const std::string& key, bool kept,
+                bool whole = false) {
   v1::WorkerMessage message;
   v1::KeptAnswers* told = message.mutable_kept_answers();
   told->set_whole(whole);
@@ -31,7 +31,7 @@ TEST(Repeats, ARequestGoesToTheWorkerThatKeepsItsAnswer) {
   const LinkId d0 = h.AddDecode("d0");
   const LinkId d1 = h.AddDecode("d1");
   h.Store(d0, h.Request(600).tokens, 0, /*snapshot=*/true);  // where it would go otherwise
-  TellKept(h, d1, "k", true);
+  ReportKept(h, d1, "k", true);
   RecordingObserver again, other;
   ASSERT_TRUE(h.Submit(Keyed(h, "k"), &again));
   EXPECT_EQ(again.routes[0].decode_worker, "d1");
@@ -64,13 +64,13 @@ TEST(Repeats, WhatIsDroppedOrWasOnALostWorkerIsPlacedAnew) {
   const LinkId d0 = h.AddDecode("d0");
   const LinkId d1 = h.AddDecode("d1");
   h.Store(d0, h.Request(600).tokens, 0, /*snapshot=*/true);
-  TellKept(h, d1, "k", true);
-  TellKept(h, d1, "k", false);
+  ReportKept(h, d1, "k", true);
+  ReportKept(h, d1, "k", false);
   RecordingObserver dropped, lost, whole;
   ASSERT_TRUE(h.Submit(Keyed(h, "k"), &dropped));
   EXPECT_EQ(dropped.routes[0].decode_worker, "d0");
-  TellKept(h, d1, "gone", true);
-  TellKept(h, d1, "later", true, /*whole=*/true);
+  ReportKept(h, d1, "gone", true);
+  ReportKept(h, d1, "later", true, /*whole=*/true);
   ASSERT_TRUE(h.Submit(Keyed(h, "gone"), &whole));
   EXPECT_EQ(whole.routes[0].decode_worker, "d0");
   h.router.OnLinkDown(d1, Error{Code::kUnavailable, "gone"});
@@ -83,7 +83,7 @@ TEST(Repeats, AHolderThatIsLostIsReplacedLikeAnyWorker) {
   RouterHarness h;
   const LinkId d0 = h.AddDecode("d0");
   const LinkId d1 = h.AddDecode("d1");
-  TellKept(h, d1, "k", true);
+  ReportKept(h, d1, "k", true);
   RecordingObserver seen;
   ASSERT_TRUE(h.Submit(Keyed(h, "k"), &seen));
   const uint64_t wire = h.Generates(d1)[0].request_id();
@@ -97,7 +97,7 @@ TEST(Repeats, AHolderThatIsLostIsReplacedLikeAnyWorker) {
 TEST(Repeats, AnotherBodyEndsTheRequestWithAConflict) {
   RouterHarness h;
   const LinkId d0 = h.AddDecode("d0");
-  TellKept(h, d0, "k", true);
+  ReportKept(h, d0, "k", true);
   RecordingObserver seen;
   ASSERT_TRUE(h.Submit(Keyed(h, "k"), &seen));
   h.Fail(d0, h.Generates(d0)[0].request_id(), Code::kAlreadyExists, /*retryable=*/false);
@@ -114,10 +114,10 @@ TEST(Repeats, NonsenseFromAWorkerIsNotKept) {
   message.mutable_kept_answers()->add_dropped(std::string(17, 'x'));
   message.mutable_kept_answers()->add_dropped(HashToWire(AnswerDigest("", "never", 0)));
   h.router.OnMessage(d0, message);
-  TellKept(h, d0, "k", true);
-  TellKept(h, d0, "k", true);
-  TellKept(h, d0, "k", false);
-  TellKept(h, d0, "k", false);
+  ReportKept(h, d0, "k", true);
+  ReportKept(h, d0, "k", true);
+  ReportKept(h, d0, "k", false);
+  ReportKept(h, d0, "k", false);
   RecordingObserver seen;
   ASSERT_TRUE(h.Submit(Keyed(h, "k"), &seen));
   EXPECT_NE(seen.routes[0].reason, "repeat");

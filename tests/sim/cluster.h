@@ -117,7 +117,7 @@ class SimCluster {
   SimHttpRequest MakeHttpRequest();
   static void EndFrontends(const std::shared_ptr<RouterProcess>& router);
   // Clients of the process lose their connections; before it ends.
-  void LeaveHttp(const RouterProcess& router, const std::string& why);
+  void DisconnectHttp(const RouterProcess& router, const std::string& why);
   void CheckHttp(bool at_end);
 
   // faults.cc

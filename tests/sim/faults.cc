@@ -197,7 +197,7 @@ void SimCluster::CrashRouter() {
   if (r.router == nullptr) return;
   world_.Trace(r.process->name, "killed");
   coverage_.Count("router killed");
-  LeaveHttp(r, "its router died");
+  DisconnectHttp(r, "its router died");
   r.process->Kill();
   router_net_.OnDeath(r.process.get(), 50);
   for (auto& [client, router] : clients_) {

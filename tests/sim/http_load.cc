@@ -94,7 +94,7 @@ void SimCluster::SubmitHttp(const SimHttpRequest& request, bool must_succeed,
   });
 }
 
-void SimCluster::LeaveHttp(const RouterProcess& router, const std::string& why) {
+void SimCluster::DisconnectHttp(const RouterProcess& router, const std::string& why) {
   for (auto& [client, its] : http_clients_) {
     if (its.get() == &router && client->waiting()) client->Leave(why);
   }

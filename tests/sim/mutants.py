@@ -195,6 +195,12 @@ class Build:
         except OSError as error:
             fail(f"{error}; configure the build first")
         self.commands = {entry["file"]: entry["command"] for entry in entries}
+        # Of a source that is compiled together with others (AISP_UNITY): the file that includes all of them.
+        self.groups = {}
+        for path in self.commands:
+            if os.path.basename(path).startswith("unity_") and os.path.exists(path):
+                with open(path, encoding="utf-8") as f:
+                    self.groups.update((included, path) for included in re.findall(r'#include "([^"]+)"', f.read()))
         with open(os.path.join(self.folder, "CMakeCache.txt"), encoding="utf-8") as f:
             self.root = re.search(r"^CMAKE_HOME_DIRECTORY:INTERNAL=(.*)$", f.read(), re.M).group(1)
         listed = subprocess.run(["ninja", "-C", self.folder, "-t", "commands", "bin/aisp_sim"],
@@ -216,8 +222,14 @@ class Build:
         mutant = os.path.join(scratch, "mutant.cc")
         with open(mutant, "w", encoding="utf-8") as f:
             f.write(original.replace(text, instead))
-        compile_ = shlex.split(self.commands[path])
-        compile_[compile_.index("-c") + 1] = mutant
+        command, compiled = self.commands.get(path), mutant
+        if command is None:
+            # Its whole group again, so that nothing of the library's object is left over.
+            command, compiled = self.commands[self.groups[path]], os.path.join(scratch, "group.cc")
+            with open(self.groups[path], encoding="utf-8") as f, open(compiled, "w", encoding="utf-8") as out:
+                out.write(f.read().replace(f'"{path}"', f'"{mutant}"'))
+        compile_ = shlex.split(command)
+        compile_[compile_.index("-c") + 1] = compiled
         compile_[compile_.index("-o") + 1] = mutant + ".o"
         subprocess.run(compile_ + ["-w"], cwd=self.folder, check=True)
         link = shlex.split(self.link)

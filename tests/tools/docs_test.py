@@ -7,6 +7,7 @@ Usage: docs_test.py          (run by CTest)
 import glob
 import os
 import re
+import subprocess
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -86,6 +87,12 @@ class Docs(unittest.TestCase):
         targets = re.findall(r"^([a-z0-9%-]+):", read("Makefile"), re.M)
         there = lambda path, name: any(re.fullmatch(target.replace("%", "[0-9]+"), name) for target in targets)
         self.assertGreater(self.check(r"`make ([a-z0-9-]+)", there), 10)
+
+    def test_make_help_runs_and_names_targets(self):
+        told = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=False)
+        self.assertEqual(told.returncode, 0, told.stderr)
+        self.documents = {"make help": "\n".join(f"`{line}" for line in told.stdout.splitlines())}
+        self.test_make_targets_are_in_the_makefile()
 
 
 if __name__ == "__main__":

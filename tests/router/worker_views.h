@@ -1,0 +1,48 @@
+// Workers and requests as tests of policies want them: idle, ready, and of known costs only where a
+// test sets some.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "router/policy.h"
+
+namespace aisp {
+
+// A decode worker on the host "host": 16 rows, 1,000 free blocks, 128 KiB of KV per token.
+inline WorkerView Decode(std::string_view id) {
+  WorkerView w;
+  w.worker_id = id;
+  w.host_id = "host";
+  w.available = true;
+  w.max_rows = 16;
+  w.free_blocks = 1000;
+  w.total_blocks = 1000;
+  w.kv_bytes_per_token = 128 * 1024;
+  return w;
+}
+
+inline WorkerView Prefill(std::string_view id) {
+  WorkerView w = Decode(id);
+  w.prefill = true;
+  return w;
+}
+
+// A prompt of so many tokens, for a model of 32 layers.
+inline RequestSummary Request(int32_t tokens) {
+  RequestSummary r;
+  r.tokens = tokens;
+  r.num_layers = 32;
+  return r;
+}
+
+// Where a policy of this name, with the defaults, places the request.
+inline Result<Placement> Pick(std::string_view policy, const RequestSummary& request,
+                              std::span<const WorkerView> workers) {
+  PolicyOptions options;
+  options.name = policy;
+  return (*MakeRoutingPolicy(options))->Pick(request, workers);
+}
+
+}  // namespace aisp
