@@ -97,10 +97,17 @@ Status UcxTransport::Register(const KvRegion& region) {
   region_ = region;
   owner_ = std::make_unique<Owner>(
       worker_.get(), region,
-      Owner::Options{.stall_timeout = options_.stall_timeout, .max_writers = options_.max_writers});
-  writer_ = std::make_unique<Writer>(
-      worker_.get(), region, &completions_,
-      Writer::Options{.stall_timeout = options_.stall_timeout, .checksum = options_.checksum});
+      Owner::Options{.stall_timeout = options_.stall_timeout,
+                     .max_writers = options_.max_writers,
+                     .map_memory = options_.map_memory,
+                     .post = [this](std::function<void()> what) { Post(std::move(what)); }});
+  if (options_.map_memory && region.handle >= 0) {
+    AISP_ASSIGN_OR_RETURN(memory_, MemoryOffer::Open(region, options_.max_writers));
+  }
+  writer_ = std::make_unique<Writer>(worker_.get(), region, &completions_,
+                                     Writer::Options{.stall_timeout = options_.stall_timeout,
+                                                     .checksum = options_.checksum,
+                                                     .memory = memory_.get()});
   SetHandlers();
   thread_ = Thread("kv-ucx", [this] { Run(); });
   return {};
@@ -144,6 +151,25 @@ void UcxTransport::SetHandlers() {
   });
   set(kAck, [](void* self, const void* header, size_t n, void*, size_t, const Param* param) {
     static_cast<UcxTransport*>(self)->writer_->OnAck(kFrom(param), header, n);
+    return UCS_OK;
+  });
+  set(kMemory, [](void* self, const void* header, size_t n, void*, size_t, const Param* param) {
+    static_cast<UcxTransport*>(self)->owner_->OnMemory(kFrom(param), header, n);
+    return UCS_OK;
+  });
+  set(kBatch,
+      [](void* self, const void* header, size_t n, void* data, size_t bytes, const Param* param) {
+        static_cast<UcxTransport*>(self)->owner_->OnBatch(kFrom(param), header, n, data, bytes,
+                                                          kRendezvous(param));
+        return UCS_OK;
+      });
+  set(kMemoryReply,
+      [](void* self, const void* header, size_t n, void*, size_t, const Param* param) {
+        static_cast<UcxTransport*>(self)->writer_->OnMemoryReply(kFrom(param), header, n);
+        return UCS_OK;
+      });
+  set(kLanded, [](void* self, const void* header, size_t n, void*, size_t, const Param* param) {
+    static_cast<UcxTransport*>(self)->writer_->OnLanded(kFrom(param), header, n);
     return UCS_OK;
   });
   set(kProbeReply, [](void* self, const void*, size_t, void*, size_t, const Param* param) {
