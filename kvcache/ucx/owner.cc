@@ -32,7 +32,7 @@ Owner::Owner(Worker* worker, const KvRegion& region, const Options& options)
       region_(region),
       options_(options),
       cookie_(NewCookie()),
-      waste_(kMostProbeBytes) {}
+      waste_(kMostBatchBytes) {}
 
 Owner::~Owner() {
   if (listener_ != nullptr) ucp_listener_destroy(listener_);

@@ -129,8 +129,8 @@ inline constexpr uint64_t kMostProbeBytes = uint64_t{1} << 20;
 inline constexpr uint32_t kPiecesUnderWay = 32;
 inline constexpr uint32_t kMostPiecesUnderWay = 4 * kPiecesUnderWay;
 // Of a batch, so that the owner's thread is soon back; and what a writer has in batches under way.
-inline constexpr uint64_t kMostBatchBytes = uint64_t{1} << 20;
-inline constexpr uint32_t kMostRanges = 32;
+inline constexpr uint64_t kMostBatchBytes = uint64_t{2} << 20;
+inline constexpr uint32_t kMostRanges = 64;
 inline constexpr uint64_t kBatchBytesUnderWay = 8 * kMostBatchBytes;
 
 }  // namespace aisp::ucx
