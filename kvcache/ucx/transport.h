@@ -60,7 +60,10 @@ class UcxTransport final : public KvTransport {
     uint64_t pool_bytes = 0;
   };
   UcxTransport(const UcxOptions& options, std::unique_ptr<Worker> worker, Waker waker);
+  void SetHandler(MessageId id, ucp_am_recv_callback_t handler);
   void SetHandlers();
+  void SetOwnersHandlers();
+  void SetWritersHandlers();
   // A connection that was made and is not wanted.
   void Forget(Writer::PeerPtr peer);
   // Runs `what` on the transport's thread, soon.
