@@ -37,7 +37,7 @@ constexpr Epoch kEpoch{1};
 constexpr Duration kPatience = std::chrono::seconds(10);
 constexpr Duration kPerShape = std::chrono::milliseconds(400);
 constexpr size_t kUnderWay = 8;
-constexpr int kTurns = 5;  // of a lane and a bare socket
+constexpr int kTurns = 5;  // of a lane and what stands beside it
 constexpr const char* kSocket = "socket";
 constexpr const char* kMemcpy = "memcpy";
 
@@ -321,11 +321,16 @@ KvBenchRow Medians(std::vector<KvBenchRow> turns) {
   KvBenchRow row = turns.front();
   for (double KvBenchRow::*figure :
        {&KvBenchRow::write_us, &KvBenchRow::gb_per_s, &KvBenchRow::cpu_us_per_mib,
-        &KvBenchRow::of_socket, &KvBenchRow::cpu_of_socket}) {
+        &KvBenchRow::of_memcpy, &KvBenchRow::of_socket, &KvBenchRow::by_cpu}) {
     std::ranges::sort(turns, {}, figure);
     row.*figure = turns[turns.size() / 2].*figure;
   }
   return row;
+}
+
+void Compare(const KvBenchRow& beside, KvBenchRow* row) {
+  (beside.lane == kSocket ? row->of_socket : row->of_memcpy) = row->gb_per_s / beside.gb_per_s;
+  row->by_cpu = beside.cpu_us_per_mib / row->cpu_us_per_mib;
 }
 
 // One connection without anything of ours.
@@ -373,9 +378,40 @@ class BareSocket {
   uint64_t at_ = 0;
 };
 
-// `beside`: whose rows are measured in turns with the lane's, so that a busy machine hurts both.
+// One thread of this process, between two pools as those of a lane.
+class Memcpy {
+ public:
+  static Result<std::unique_ptr<Memcpy>> Open(const BenchPool& pool) {
+    AISP_ASSIGN_OR_RETURN(SharedPool target, SharedPool::Create(kPoolBytes));
+    std::memset(target.region().base, 1, kPoolBytes);
+    return std::unique_ptr<Memcpy>(new Memcpy(std::move(target), pool.region()));
+  }
+  Result<KvBenchRow> Row(const Shape& shape) const {
+    const Scatter scatter(shape, kPoolBytes);
+    const KvRegion target = target_.region();
+    size_t done = 0;
+    Pump pump;
+    pump.start = [&](size_t round) -> Status {
+      for (const BlockCopy& copy : scatter.Copies(round))
+        std::memcpy(target.base + copy.dst_offset, source_.base + copy.src_offset, copy.bytes);
+      ++done;
+      return {};
+    };
+    pump.ended = [&]() -> Result<size_t> { return std::exchange(done, 0); };
+    return Measure(kMemcpy, shape, pump);
+  }
+
+ private:
+  Memcpy(SharedPool target, const KvRegion& source) : target_(std::move(target)), source_(source) {}
+  const SharedPool target_;
+  const KvRegion source_;
+};
+
+// Measured in turns with a lane, so that a busy machine hurts both; none between GPUs.
+using Beside = std::function<Result<KvBenchRow>(const Shape& shape)>;
+
 Status BenchLane(const KvBenchOptions& options, const std::string& lane, const BenchPool& pool,
-                 BareSocket* beside, std::vector<KvBenchRow>* rows) {
+                 const Beside& beside, std::vector<KvBenchRow>* rows) {
   AISP_ASSIGN_OR_RETURN(const std::unique_ptr<KvTransport> writer,
                         MakeLane(lane, options.library_folders));
   AISP_ASSIGN_OR_RETURN(const auto owner, OwnerProcess::Start(options, lane));
@@ -403,44 +439,19 @@ Status BenchLane(const KvBenchOptions& options, const std::string& lane, const B
     };
     std::vector<KvBenchRow> bare;
     std::vector<KvBenchRow> ours;
-    for (int turn = 0; turn < (beside != nullptr ? kTurns : 1); ++turn) {
-      if (beside != nullptr) {
-        AISP_ASSIGN_OR_RETURN(KvBenchRow row, beside->Row(shape));
+    for (int turn = 0; turn < (beside ? kTurns : 1); ++turn) {
+      if (beside) {
+        AISP_ASSIGN_OR_RETURN(KvBenchRow row, beside(shape));
         bare.push_back(std::move(row));
       }
       AISP_ASSIGN_OR_RETURN(KvBenchRow row, Measure(lane, shape, pump));
-      if (beside != nullptr) {
-        row.of_socket = row.gb_per_s / bare.back().gb_per_s;
-        row.cpu_of_socket = bare.back().cpu_us_per_mib / row.cpu_us_per_mib;
-      }
+      if (beside) Compare(bare.back(), &row);
       ours.push_back(std::move(row));
     }
     if (!bare.empty()) rows->push_back(Medians(std::move(bare)));
     rows->push_back(Medians(std::move(ours)));
   }
   writer->Disconnect(peer);
-  return {};
-}
-
-Status BenchMemcpy(const BenchPool& pool, std::vector<KvBenchRow>* rows) {
-  AISP_ASSIGN_OR_RETURN(const SharedPool target, SharedPool::Create(kPoolBytes));
-  std::memset(target.region().base, 1, kPoolBytes);
-  for (const Shape& shape : kShapes) {
-    const Scatter scatter(shape, kPoolBytes);
-    size_t done = 0;
-    Pump pump;
-    pump.start = [&](size_t round) -> Status {
-      for (const BlockCopy& copy : scatter.Copies(round)) {
-        std::memcpy(target.region().base + copy.dst_offset, pool.region().base + copy.src_offset,
-                    copy.bytes);
-      }
-      ++done;
-      return {};
-    };
-    pump.ended = [&]() -> Result<size_t> { return std::exchange(done, 0); };
-    AISP_ASSIGN_OR_RETURN(KvBenchRow row, Measure(kMemcpy, shape, pump));
-    rows->push_back(std::move(row));
-  }
   return {};
 }
 
@@ -453,23 +464,21 @@ Result<KvBench> BenchKv(const KvBenchOptions& options) {
                                         options.library_folders));
   AISP_RETURN_IF_ERROR(pool.FillRandomly());
   KvBench bench;
-  if (host) AISP_RETURN_IF_ERROR(BenchMemcpy(pool, &bench.rows));
-  const std::vector<KvBenchRow> memcpy_rows = bench.rows;
+  std::unique_ptr<Memcpy> memory;
   std::unique_ptr<BareSocket> bare;
   if (host) {
+    AISP_ASSIGN_OR_RETURN(memory, Memcpy::Open(pool));
     AISP_ASSIGN_OR_RETURN(bare, BareSocket::Open(options, pool));
   }
   for (const std::string& lane : options.lanes) {
-    BareSocket* const beside = lane == "tcp" ? bare.get() : nullptr;
+    Beside beside;
+    if (host && lane == "tcp") {
+      beside = [&bare](const Shape& shape) { return bare->Row(shape); };
+    } else if (host) {
+      beside = [&memory](const Shape& shape) { return memory->Row(shape); };
+    }
     if (const Status done = BenchLane(options, lane, pool, beside, &bench.rows); !done)
       bench.left_out.push_back(lane + ": " + done.error().message);
-  }
-  if (!host) return bench;
-  for (KvBenchRow& row : bench.rows) {
-    const auto same = std::ranges::find_if(memcpy_rows, [&](const KvBenchRow& r) {
-      return r.block_kib == row.block_kib && r.blocks == row.blocks;
-    });
-    row.of_memcpy = row.gb_per_s / same->gb_per_s;
   }
   return bench;
 }

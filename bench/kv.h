@@ -27,12 +27,12 @@ struct KvBenchRow {
   int32_t blocks = 0;         // of one write, scattered over both pools
   double write_us = 0;        // one write alone, from Write to its completion: the median
   double gb_per_s = 0;        // several under way
-  double of_memcpy = 0;       // gb_per_s over memcpy's of the same shape; 0 between GPUs
   double cpu_us_per_mib = 0;  // of both processes, with several under way
-  // Over a bare connection's gb_per_s, and its CPU time over this one's; measured in turns, tcp
-  // alone.
+  // gb_per_s over that of memcpy or of a bare connection, and the CPU time of that over this one's:
+  // of what was measured in turns with it (a bare connection beside tcp, else memcpy). 0: nothing.
+  double of_memcpy = 0;
   double of_socket = 0;
-  double cpu_of_socket = 0;
+  double by_cpu = 0;
 };
 
 struct KvBench {

@@ -14,7 +14,7 @@ std::string ToTable(const KvBench& bench) {
   for (const KvBenchRow& row : bench.rows) {
     out += fmt::format("{:<8}{:>12}{:>8}{:>14.1f}{:>10.2f}{:>12.0f}{:>12}{:>12}{:>12}\n", row.lane,
                        row.block_kib, row.blocks, row.write_us, row.gb_per_s, row.cpu_us_per_mib,
-                       part(row.of_memcpy), part(row.of_socket), part(row.cpu_of_socket));
+                       part(row.of_memcpy), part(row.of_socket), part(row.by_cpu));
   }
   for (const std::string& why : bench.left_out) out += "left out: " + why + "\n";
   return out;
@@ -27,9 +27,9 @@ std::string ToJson(const KvBench& bench) {
     rows.push_back(
         fmt::format("{{\"lane\": \"{}\", \"block_kib\": {}, \"blocks\": {}, \"write_us\": {:.2f}, "
                     "\"gb_per_s\": {:.3f}, \"cpu_us_per_mib\": {:.1f}, \"of_memcpy\": {:.3f}, "
-                    "\"of_socket\": {:.3f}, \"cpu_of_socket\": {:.3f}}}",
+                    "\"of_socket\": {:.3f}, \"by_cpu\": {:.3f}}}",
                     row.lane, row.block_kib, row.blocks, row.write_us, row.gb_per_s,
-                    row.cpu_us_per_mib, row.of_memcpy, row.of_socket, row.cpu_of_socket));
+                    row.cpu_us_per_mib, row.of_memcpy, row.of_socket, row.by_cpu));
   }
   return "[" + Join(rows, ", ") + "]";
 }

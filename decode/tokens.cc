@@ -63,6 +63,10 @@ void DecodeRole::Impl::Collect() {
     forced_proposed.Add(draft.forced);
     forced_accepted.Add(draft.forced_accepted);
   }
+  // Who hears of an answer's end may ask for the next turn at once: routers shall know its blocks
+  // by then. Tokens of answers that go on are not kept waiting.
+  const auto ends = [](const TokenOutput& output) { return output.finish != FinishReason::kNone; };
+  if (std::ranges::any_of(out.tokens, ends)) shell->PublishKvEvents();
   Deliver(out.tokens);
   shell->RecordStep(out.timing);
   shell->PublishKvEvents();

@@ -208,7 +208,22 @@ void PrefixHolder::Begin(Key key) {
   push.push = deps_.pusher->Open(std::move(target));
   by_push_[push.push] = key;
   deps_.pusher->ReadyAllLayers(push.push, push.end_token, push.blocks);
+  // While the lane writes: what is published and pinned does not change.
+  push.checks = ChecksOf(push, reader);
   Settle(key);
+}
+
+std::vector<uint64_t> PrefixHolder::ChecksOf(const Push& push, const Reader& reader) const {
+  if (deps_.host_pool == nullptr || !reader.verify) return {};
+  if (!reader.conversion.whole()) {
+    return reader.conversion.Checks(deps_.host_pool, push.blocks, push.first_token, push.end_token);
+  }
+  std::vector<uint64_t> checks;
+  const auto end = static_cast<size_t>(push.end_token / BlockTokens());
+  for (auto i = static_cast<size_t>(push.first_token / BlockTokens()); i < end; ++i) {
+    checks.push_back(BlockCheck(deps_.engine->blocks().layout(), deps_.host_pool, push.blocks[i]));
+  }
+  return checks;
 }
 
 void PrefixHolder::OnTiers() {
@@ -297,18 +312,7 @@ void PrefixHolder::Finish(Key key) {
   done->set_bytes(totals.bytes);
   done->set_blocks(totals.blocks);
   const Reader& reader = *deps_.readers->Find(push.reader);
-  if (deps_.host_pool != nullptr && reader.verify && !reader.conversion.whole()) {
-    for (const uint64_t check :
-         reader.conversion.Checks(deps_.host_pool, push.blocks, push.first_token, push.end_token))
-      done->add_block_checks(check);
-  } else if (deps_.host_pool != nullptr && reader.verify) {
-    const auto first = static_cast<size_t>(push.first_token / BlockTokens());
-    const auto end = static_cast<size_t>(push.end_token / BlockTokens());
-    for (size_t i = first; i < end; ++i) {
-      done->add_block_checks(
-          BlockCheck(deps_.engine->blocks().layout(), deps_.host_pool, push.blocks[i]));
-    }
-  }
+  done->mutable_block_checks()->Add(push.checks.begin(), push.checks.end());
   deps_.host->SendToReader(push.reader, std::move(message));
   given_.Add();
   tokens_.Add(push.end_token - push.first_token);

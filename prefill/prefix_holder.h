@@ -102,7 +102,8 @@ class PrefixHolder {
     int32_t first_token = 0;
     int32_t end_token = 0;
     Instant granted;
-    PushId push;  // kGranted, kFencing
+    PushId push;                   // kGranted, kFencing
+    std::vector<uint64_t> checks;  // of its blocks, where the reader asks for them
   };
 
   static bool Granted(const Push& push) { return push.epoch != Epoch(); }
@@ -116,6 +117,7 @@ class PrefixHolder {
   // Says what is held, pinned from now on, or that nothing is; and writes where it was granted.
   void Offer(Key key);
   void Begin(Key key);
+  std::vector<uint64_t> ChecksOf(const Push& push, const Reader& reader) const;
   // Tells the reader that it will not have it.
   void Refuse(ReaderId reader, uint64_t transfer_id, const Error& error);
   void Settle(Key key);

@@ -2,9 +2,7 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/un.h>
 
@@ -180,19 +178,6 @@ Status OwnerAlive(int socket) {
   if (poll(&state, 1, 0) > 0)
     return Unavailable("the pool's owner is gone; connect to its successor");
   return {};
-}
-
-Result<std::byte*> MapShared(int fd, size_t bytes) {
-  struct stat file {};
-  if (fstat(fd, &file) != 0) return tl::unexpected(SocketError("fstat of a pool"));
-  if (static_cast<uint64_t>(file.st_size) < bytes) {
-    return Fail(Code::kOutOfRange,
-                fmt::format("a memfd of {} bytes cannot hold a pool of {}", file.st_size, bytes));
-  }
-  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (base == MAP_FAILED)
-    return tl::unexpected(SocketError(fmt::format("mapping {} bytes", bytes)));
-  return static_cast<std::byte*>(base);
 }
 
 }  // namespace aisp

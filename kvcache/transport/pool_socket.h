@@ -76,7 +76,4 @@ Result<GrantedPool> AskForPool(std::string_view lane, std::string_view descripto
 // UNAVAILABLE once the owner is gone. Does not change the socket: any thread.
 Status OwnerAlive(int socket);
 
-// Maps `bytes` of a memfd, shared and writable; OUT_OF_RANGE when the file is smaller.
-Result<std::byte*> MapShared(int fd, size_t bytes);
-
 }  // namespace aisp

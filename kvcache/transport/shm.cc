@@ -19,30 +19,9 @@ namespace {
 constexpr const char* kLane = "shm1";
 constexpr size_t kScratchBytes = 1 << 20;
 
-// A mapping of shared memory, for as long as this lives.
-class Mapping {
- public:
-  static Result<Mapping> Map(int fd, size_t bytes) {
-    AISP_ASSIGN_OR_RETURN(std::byte* const base, MapShared(fd, bytes));
-    return Mapping(base, bytes);
-  }
-  Mapping(Mapping&& other) noexcept
-      : base_(std::exchange(other.base_, nullptr)), bytes_(other.bytes_) {}
-  Mapping& operator=(Mapping&&) = delete;
-  ~Mapping() {
-    if (base_ != nullptr) munmap(base_, bytes_);
-  }
-  std::span<std::byte> bytes() const { return {base_, bytes_}; }
-
- private:
-  Mapping(std::byte* base, size_t bytes) : base_(base), bytes_(bytes) {}
-  std::byte* base_;
-  size_t bytes_;
-};
-
 class ShmPeer final : public MemoryTransport::Peer {
  public:
-  ShmPeer(UniqueFd socket, const Hash128& token, Mapping pool, Mapping scratch)
+  ShmPeer(UniqueFd socket, const Hash128& token, PoolMapping pool, PoolMapping scratch)
       : socket_(std::move(socket)),
         token_(token.ToHex()),
         pool_(std::move(pool)),
@@ -68,24 +47,9 @@ class ShmPeer final : public MemoryTransport::Peer {
  private:
   const UniqueFd socket_;  // closes last: the owner takes that for the end of the mapping
   const std::string token_;
-  const Mapping pool_;
-  const Mapping scratch_;
+  const PoolMapping pool_;
+  const PoolMapping scratch_;
 };
-
-// Everybody who maps a pool holds its descriptors too: nobody may make the files shorter, which
-// would end whoever touches the mapping, or forbid others to map them.
-Status Seal(int fd) {
-  if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
-    return tl::unexpected(SocketError("sealing a memfd"));
-  return {};
-}
-
-Status CheckSealed(const UniqueFd& fd) {
-  const int seals = fcntl(fd.get(), F_GET_SEALS);
-  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
-    return FailedPrecondition("the pool's owner could take the memory away: it is not sealed");
-  return {};
-}
 
 Result<UniqueFd> MakeScratch(const Hash128& cookie) {
   UniqueFd fd(memfd_create("aisp-kv-scratch", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -93,13 +57,14 @@ Result<UniqueFd> MakeScratch(const Hash128& cookie) {
       pwrite(fd.get(), &cookie, sizeof(cookie), 0) != static_cast<ssize_t>(sizeof(cookie))) {
     return tl::unexpected(SocketError("making a scratch memfd"));
   }
-  AISP_RETURN_IF_ERROR(Seal(fd.get()));
+  AISP_RETURN_IF_ERROR(SealPool(fd.get()));
   return fd;
 }
 
 // A private mapping would look like a pool, and never show what writers write.
 Status CheckSharedMapping(const KvRegion& region) {
-  AISP_ASSIGN_OR_RETURN(const Mapping mapped, Mapping::Map(region.handle, region.bytes));
+  AISP_ASSIGN_OR_RETURN(const PoolMapping mapped,
+                        PoolMapping::Map(region.handle, region.bytes, MappingAccess::kReadWrite));
   volatile std::byte& here = *region.base;
   volatile const std::byte& there = mapped.bytes()[0];
   const std::byte before = here;
@@ -164,8 +129,11 @@ Result<std::shared_ptr<MemoryTransport::Peer>> ShmTransport::Open(std::string_vi
   if (!received.pool || !received.scratch) return DataLoss("the pool's owner sent no memory");
   AISP_RETURN_IF_ERROR(CheckSealed(received.pool));
   AISP_RETURN_IF_ERROR(CheckSealed(received.scratch));
-  AISP_ASSIGN_OR_RETURN(Mapping pool, Mapping::Map(received.pool.get(), received.reply.pool_bytes));
-  AISP_ASSIGN_OR_RETURN(Mapping scratch, Mapping::Map(received.scratch.get(), kScratchBytes));
+  AISP_ASSIGN_OR_RETURN(
+      PoolMapping pool,
+      PoolMapping::Map(received.pool.get(), received.reply.pool_bytes, MappingAccess::kReadWrite));
+  AISP_ASSIGN_OR_RETURN(PoolMapping scratch, PoolMapping::Map(received.scratch.get(), kScratchBytes,
+                                                              MappingAccess::kReadWrite));
   if (std::memcmp(scratch.bytes().data(), &granted.cookie, sizeof(granted.cookie)) != 0) {
     return DataLoss("the mapped memory is not the owner's: its cookie differs");
   }
@@ -179,16 +147,10 @@ Result<SharedPool> SharedPool::Create(size_t bytes) {
   if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
     return tl::unexpected(SocketError(fmt::format("making a memfd of {} bytes", bytes)));
   }
-  AISP_RETURN_IF_ERROR(Seal(fd.get()));
-  AISP_ASSIGN_OR_RETURN(std::byte* const base, MapShared(fd.get(), bytes));
-  return SharedPool(std::move(fd), base, bytes);
-}
-
-SharedPool::SharedPool(SharedPool&& other) noexcept
-    : fd_(std::move(other.fd_)), base_(std::exchange(other.base_, nullptr)), bytes_(other.bytes_) {}
-
-SharedPool::~SharedPool() {
-  if (base_ != nullptr) munmap(base_, bytes_);
+  AISP_RETURN_IF_ERROR(SealPool(fd.get()));
+  AISP_ASSIGN_OR_RETURN(PoolMapping mapping,
+                        PoolMapping::Map(fd.get(), bytes, MappingAccess::kReadWrite));
+  return SharedPool(std::move(fd), std::move(mapping));
 }
 
 }  // namespace aisp

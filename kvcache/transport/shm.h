@@ -16,6 +16,7 @@
 
 #include "kvcache/transport/memory_transport.h"
 #include "kvcache/transport/peer_death.h"
+#include "kvcache/transport/pool_memory.h"
 
 namespace aisp {
 
@@ -53,17 +54,12 @@ class ShmTransport final : public MemoryTransport, public WriterWatcher {
 class SharedPool {
  public:
   static Result<SharedPool> Create(size_t bytes);
-  SharedPool(SharedPool&& other) noexcept;
-  SharedPool& operator=(SharedPool&&) = delete;
-  ~SharedPool();
-  KvRegion region() const { return {base_, bytes_, fd_.get()}; }
+  KvRegion region() const { return {mapping_.bytes().data(), mapping_.bytes().size(), fd_.get()}; }
 
  private:
-  SharedPool(UniqueFd fd, std::byte* base, size_t bytes)
-      : fd_(std::move(fd)), base_(base), bytes_(bytes) {}
+  SharedPool(UniqueFd fd, PoolMapping mapping) : fd_(std::move(fd)), mapping_(std::move(mapping)) {}
   UniqueFd fd_;
-  std::byte* base_ = nullptr;
-  size_t bytes_ = 0;
+  PoolMapping mapping_;
 };
 
 }  // namespace aisp

@@ -24,6 +24,9 @@ struct UcxOptions {
   // How long a peer may take and say nothing with a write under way before it counts as gone.
   Duration stall_timeout = std::chrono::seconds(10);
   bool checksum = true;  // XXH3 over every piece, checked by the owner
+  // Between processes of one host the owner copies out of the writer's pool, which it maps; else
+  // UCX carries all bytes.
+  bool map_memory = true;
 };
 
 // Looks for libaisp_ucx.so in `folders`, in order. NOT_FOUND: it is not there, or UCX is not;
@@ -35,7 +38,7 @@ Result<std::unique_ptr<KvTransport>> OpenUcxTransport(const UcxOptions& options,
                                                       std::span<const std::string> folders);
 
 // What libaisp_ucx.so exports. Both sides are of one build: `abi` is compared first.
-inline constexpr int32_t kUcxAbi = 1;
+inline constexpr int32_t kUcxAbi = 2;
 inline constexpr const char* kUcxAbiSymbol = "aisp_ucx_abi";
 inline constexpr const char* kUcxOpenSymbol = "aisp_ucx_open";
 using UcxAbiFn = int32_t (*)();

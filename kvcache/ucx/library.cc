@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <tuple>
 #include <utility>
 
 namespace aisp::ucx {
@@ -54,22 +56,28 @@ void Worker::Close(ucp_ep_h endpoint) {
   if (UCS_PTR_IS_PTR(request)) closing_.push_back(request);
 }
 
-Status SendHeader(ucp_ep_h endpoint, unsigned id, const void* header, size_t bytes) {
-  // UCX may read the header until the send is over.
-  auto* held = new std::array<std::byte, 64>;
+Status SendSmall(ucp_ep_h endpoint, unsigned id, const void* header, size_t bytes,
+                 std::span<const std::byte> payload) {
+  // UCX may read both until the send is over.
+  auto held = std::make_unique<std::vector<std::byte>>(bytes + payload.size());
   std::memcpy(held->data(), header, bytes);
+  std::ranges::copy(payload, held->begin() + static_cast<ptrdiff_t>(bytes));
   ucp_request_param_t param{};
   param.op_attr_mask =
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
   param.flags = kWithReply | UCP_AM_SEND_FLAG_EAGER;
-  param.user_data = held;
+  param.user_data = held.get();
   param.cb.send = [](void* request, ucs_status_t, void* data) {
-    delete static_cast<std::array<std::byte, 64>*>(data);
+    const std::unique_ptr<std::vector<std::byte>> sent(static_cast<std::vector<std::byte>*>(data));
     ucp_request_free(request);
   };
-  ucs_status_ptr_t request = ucp_am_send_nbx(endpoint, id, held->data(), bytes, nullptr, 0, &param);
-  if (UCS_PTR_IS_PTR(request)) return {};
-  delete held;
+  const std::byte* body = payload.empty() ? nullptr : held->data() + bytes;
+  ucs_status_ptr_t request =
+      ucp_am_send_nbx(endpoint, id, held->data(), bytes, body, payload.size(), &param);
+  if (UCS_PTR_IS_PTR(request)) {
+    std::ignore = held.release();  // the callback's
+    return {};
+  }
   if (UCS_PTR_IS_ERR(request)) return tl::unexpected(UcxError("sending", UCS_PTR_STATUS(request)));
   return {};
 }

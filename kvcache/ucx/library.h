@@ -4,9 +4,9 @@
 
 #include <ucp/api/ucp.h>
 
-#include <array>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -50,13 +50,14 @@ class Worker {
 // Where the peer answers to what this message says.
 inline constexpr uint32_t kWithReply = UCP_AM_SEND_FLAG_REPLY;
 
-// Sends `bytes` of header without a payload; they are copied.
-Status SendHeader(ucp_ep_h endpoint, unsigned id, const void* header, size_t bytes);
+// Sends `bytes` of header, and a small payload; both are copied.
+Status SendSmall(ucp_ep_h endpoint, unsigned id, const void* header, size_t bytes,
+                 std::span<const std::byte> payload);
 
 template <typename Message>
 Status Send(ucp_ep_h endpoint, unsigned id, const Message& message) {
   static_assert(std::is_trivially_copyable_v<Message>);
-  return SendHeader(endpoint, id, &message, sizeof(message));
+  return SendSmall(endpoint, id, &message, sizeof(message), {});
 }
 
 // Whether a received header is a Message; copies it out (headers are not aligned).

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <tuple>
 #include <utility>
 
@@ -31,7 +32,7 @@ Owner::Owner(Worker* worker, const KvRegion& region, const Options& options)
       region_(region),
       options_(options),
       cookie_(NewCookie()),
-      waste_(kMostProbeBytes) {}
+      waste_(kMostBatchBytes) {}
 
 Owner::~Owner() {
   if (listener_ != nullptr) ucp_listener_destroy(listener_);
@@ -116,7 +117,8 @@ void Owner::OnHello(ucp_ep_h from, const void* header, size_t bytes) {
   }
   Hello hello;
   const bool ours = Read(header, bytes, &hello) && hello.magic == kMagic;
-  HelloReply reply{.pool_bytes = region_.bytes};
+  HelloReply reply{.features = options_.map_memory ? kTakesMemory : 0U,
+                   .pool_bytes = region_.bytes};
   if (!ours || hello.cookie != cookie_) {
     reply.code = static_cast<uint32_t>(Code::kPermissionDenied);
     reply.pool_bytes = 0;
@@ -253,6 +255,95 @@ void Owner::PieceEnded(Connection& connection, const Piece& piece, Code code) {
   if (!Send(connection.endpoint, kAck, ack)) connection.broken = true;
 }
 
+// ---- Memory of this host ----
+
+void Owner::OnMemory(ucp_ep_h from, const void* header, size_t bytes) {
+  const std::shared_ptr<Connection> connection = Find(from);
+  if (connection == nullptr) return;
+  Memory memory;
+  if (!Read(header, bytes, &memory) || !connection->greeted || connection->asked ||
+      !options_.map_memory) {
+    connection->broken = true;
+    return;
+  }
+  connection->asked = true;
+  if (mapper_ == nullptr) mapper_ = std::make_unique<MemoryMapper>();
+  mapper_->Map(memory, [post = options_.post, connection](MemoryMapper::Mapped mapped) {
+    post([connection, mapped = std::move(mapped)] {
+      if (connection->broken) return;
+      MemoryReply reply;
+      if (mapped) {
+        connection->memory = *mapped;
+      } else {
+        reply.code = static_cast<uint32_t>(mapped.error().code);
+      }
+      if (!Send(connection->endpoint, kMemoryReply, reply)) connection->broken = true;
+    });
+  });
+}
+
+std::vector<Range> Owner::Unpack(const Connection& connection, const Batch& batch, const void* data,
+                                 size_t bytes) {
+  if (connection.memory == nullptr || batch.count == 0 || batch.count > kMostRanges ||
+      bytes != batch.count * sizeof(Range))
+    return {};
+  std::vector<Range> ranges(batch.count);
+  std::memcpy(ranges.data(), data, bytes);
+  const uint64_t pool = connection.memory->bytes().size();
+  uint64_t total = 0;
+  for (const Range& range : ranges) {
+    if (range.bytes == 0 || range.bytes > kMostBatchBytes || range.source > pool ||
+        range.bytes > pool - range.source)
+      return {};
+    total += range.bytes;
+  }
+  if (total > kMostBatchBytes || (batch.probe != 0 && batch.count != 1)) return {};
+  return ranges;
+}
+
+void Owner::OnBatch(ucp_ep_h from, const void* header, size_t header_bytes, const void* data,
+                    size_t bytes, bool rendezvous) {
+  const std::shared_ptr<Connection> connection = Find(from);
+  if (connection == nullptr) return;
+  Batch batch;
+  std::vector<Range> ranges;
+  if (!rendezvous && Read(header, header_bytes, &batch))
+    ranges = Unpack(*connection, batch, data, bytes);
+  if (ranges.empty()) {
+    connection->broken = true;
+    return;
+  }
+  Landed landed{.write = batch.write, .count = batch.count};
+  for (const Range& range : ranges) {
+    const Code code = CopyRange(*connection->memory, range, batch);
+    if (landed.code == 0) landed.code = static_cast<uint32_t>(code);
+  }
+  if (!Send(connection->endpoint, kLanded, landed)) connection->broken = true;
+}
+
+Code Owner::CopyRange(const PoolMapping& from, const Range& range, const Batch& batch) {
+  const std::byte* source = from.bytes().data() + range.source;
+  if (batch.probe != 0) {
+    std::memcpy(waste_.data(), source, range.bytes);
+    return Code::kOk;
+  }
+  const Epoch epoch(batch.epoch);
+  {
+    std::lock_guard lock(mutex_);
+    const Status allowed = gate_.Check(epoch, range.offset, range.bytes);
+    if (!allowed) return allowed.error().code;
+    ++under_way_[epoch];
+  }
+  std::byte* target = region_.base + range.offset;
+  std::memcpy(target, source, range.bytes);
+  const bool good = batch.checksummed == 0 ||
+                    Hash64({reinterpret_cast<const char*>(target), range.bytes}) == range.checksum;
+  std::lock_guard lock(mutex_);
+  const auto it = under_way_.find(epoch);
+  if (--it->second == 0) under_way_.erase(it);
+  return good ? Code::kOk : Code::kDataLoss;
+}
+
 // ---- Epochs ----
 
 void Owner::Allow(Epoch epoch, std::span<const BlockCopy> allowed) {
@@ -287,6 +378,7 @@ Instant Owner::deadline() const {
 }
 
 void Owner::CloseAll() {
+  mapper_.reset();
   if (listener_ != nullptr) ucp_listener_destroy(std::exchange(listener_, nullptr));
   for (const auto& [endpoint, connection] : connections_) connection->broken = true;
   Serve();

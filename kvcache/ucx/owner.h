@@ -6,9 +6,13 @@
 // Revoke says whether they have. Whoever breaks the protocol, has the wrong cookie or lets a fetch
 // stand for `stall_timeout` is disconnected, which ends its fetches.
 //
+// Of a writer of this host whose pool it has mapped it copies instead; those copies have ended when
+// the message has been handled.
+//
 // Allow and Revoke: any thread. All else: the transport's thread.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -19,6 +23,7 @@
 #include "kvcache/transport/epoch_gate.h"
 #include "kvcache/transport/kv_transport.h"
 #include "kvcache/ucx/library.h"
+#include "kvcache/ucx/mapped_memory.h"
 #include "kvcache/ucx/wire.h"
 
 namespace aisp::ucx {
@@ -28,6 +33,9 @@ class Owner {
   struct Options {
     Duration stall_timeout = std::chrono::seconds(10);
     size_t max_writers = 256;
+    bool map_memory = true;  // of writers of this host
+    // Runs it on the transport's thread.
+    std::function<void(std::function<void()>)> post;
   };
   Owner(Worker* worker, const KvRegion& region, const Options& options);
   ~Owner();
@@ -46,6 +54,9 @@ class Owner {
                        size_t bytes, bool rendezvous);
   ucs_status_t OnProbe(ucp_ep_h from, const void* header, size_t header_bytes, void* data,
                        size_t bytes, bool rendezvous);
+  void OnMemory(ucp_ep_h from, const void* header, size_t bytes);
+  void OnBatch(ucp_ep_h from, const void* header, size_t header_bytes, const void* data,
+               size_t bytes, bool rendezvous);
   void OnBroken(ucp_ep_h endpoint);
 
   // Closes what has to be closed. Not from within UCX's callbacks.
@@ -67,7 +78,9 @@ class Owner {
   struct Connection {
     ucp_ep_h endpoint = nullptr;
     bool greeted = false;
-    bool broken = false;  // to be closed, or closed already
+    bool broken = false;                        // to be closed, or closed already
+    bool asked = false;                         // to map its memory
+    std::shared_ptr<const PoolMapping> memory;  // the writer's pool, once it is mapped
     std::unordered_map<uint64_t, OpenWrite> writes;
     uint32_t fetching = 0;
     Instant deadline = kNever;
@@ -86,6 +99,10 @@ class Owner {
   void Ended(std::unique_ptr<Fetch> fetch, ucs_status_t status);
   static Code Verdict(const Fetch& fetch, ucs_status_t status);
   static void PieceEnded(Connection& connection, const Piece& piece, Code code);
+  // The ranges of a batch; empty: it breaks the protocol.
+  static std::vector<Range> Unpack(const Connection& connection, const Batch& batch,
+                                   const void* data, size_t bytes);
+  Code CopyRange(const PoolMapping& from, const Range& range, const Batch& batch);
 
   Worker* const worker_;
   const KvRegion region_;
@@ -98,7 +115,8 @@ class Owner {
   size_t fetching_ = 0;
   std::mutex mutex_;  // of the two below
   EpochGate gate_;
-  std::unordered_map<Epoch, uint32_t> under_way_;  // fetches into the pool
+  std::unordered_map<Epoch, uint32_t> under_way_;  // fetches into the pool, and copies
+  std::unique_ptr<MemoryMapper> mapper_;           // from the first memory on
 };
 
 }  // namespace aisp::ucx

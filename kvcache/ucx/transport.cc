@@ -40,6 +40,14 @@ Result<Endpoint> ParseDescriptor(std::string_view text) {
   return Endpoint{address, cookie};
 }
 
+using Param = ucp_am_recv_param_t;
+
+ucp_ep_h From(const Param* param) {
+  return (param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP) != 0 ? param->reply_ep : nullptr;
+}
+
+bool Rendezvous(const Param* param) { return (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0; }
+
 // Waits for one value from the transport's thread; whoever is late is not waited for.
 template <typename T>
 class Answer {
@@ -97,59 +105,91 @@ Status UcxTransport::Register(const KvRegion& region) {
   region_ = region;
   owner_ = std::make_unique<Owner>(
       worker_.get(), region,
-      Owner::Options{.stall_timeout = options_.stall_timeout, .max_writers = options_.max_writers});
-  writer_ = std::make_unique<Writer>(
-      worker_.get(), region, &completions_,
-      Writer::Options{.stall_timeout = options_.stall_timeout, .checksum = options_.checksum});
+      Owner::Options{.stall_timeout = options_.stall_timeout,
+                     .max_writers = options_.max_writers,
+                     .map_memory = options_.map_memory,
+                     .post = [this](std::function<void()> what) { Post(std::move(what)); }});
+  if (options_.map_memory && region.handle >= 0) {
+    AISP_ASSIGN_OR_RETURN(memory_, MemoryOffer::Open(region, options_.max_writers));
+  }
+  writer_ = std::make_unique<Writer>(worker_.get(), region, &completions_,
+                                     Writer::Options{.stall_timeout = options_.stall_timeout,
+                                                     .checksum = options_.checksum,
+                                                     .memory = memory_.get()});
   SetHandlers();
   thread_ = Thread("kv-ucx", [this] { Run(); });
   return {};
 }
 
+void UcxTransport::SetHandler(MessageId id, ucp_am_recv_callback_t handler) {
+  ucp_am_handler_param_t param{};
+  param.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
+                     UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
+  param.id = id;
+  param.flags = UCP_AM_FLAG_WHOLE_MSG;
+  param.cb = handler;
+  param.arg = this;
+  static_cast<void>(ucp_worker_set_am_recv_handler(worker_->get(), &param));
+}
+
 void UcxTransport::SetHandlers() {
-  const auto set = [this](MessageId id, ucp_am_recv_callback_t handler) {
-    ucp_am_handler_param_t param{};
-    param.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
-                       UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
-    param.id = id;
-    param.flags = UCP_AM_FLAG_WHOLE_MSG;
-    param.cb = handler;
-    param.arg = this;
-    static_cast<void>(ucp_worker_set_am_recv_handler(worker_->get(), &param));
-  };
-  using Param = ucp_am_recv_param_t;
-  static constexpr auto kFrom = [](const Param* param) {
-    return (param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP) != 0 ? param->reply_ep : nullptr;
-  };
-  static constexpr auto kRendezvous = [](const Param* param) {
-    return (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
-  };
-  set(kHello, [](void* self, const void* header, size_t n, void*, size_t, const Param* param) {
-    static_cast<UcxTransport*>(self)->owner_->OnHello(kFrom(param), header, n);
+  SetOwnersHandlers();
+  SetWritersHandlers();
+}
+
+void UcxTransport::SetOwnersHandlers() {
+  SetHandler(kHello,
+             [](void* self, const void* header, size_t n, void*, size_t, const Param* param) {
+               static_cast<UcxTransport*>(self)->owner_->OnHello(From(param), header, n);
+               return UCS_OK;
+             });
+  SetHandler(kPiece, [](void* self, const void* header, size_t n, void* data, size_t bytes,
+                        const Param* param) {
+    return static_cast<UcxTransport*>(self)->owner_->OnPiece(From(param), header, n, data, bytes,
+                                                             Rendezvous(param));
+  });
+  SetHandler(kProbe, [](void* self, const void* header, size_t n, void* data, size_t bytes,
+                        const Param* param) {
+    return static_cast<UcxTransport*>(self)->owner_->OnProbe(From(param), header, n, data, bytes,
+                                                             Rendezvous(param));
+  });
+  SetHandler(kMemory,
+             [](void* self, const void* header, size_t n, void*, size_t, const Param* param) {
+               static_cast<UcxTransport*>(self)->owner_->OnMemory(From(param), header, n);
+               return UCS_OK;
+             });
+  SetHandler(kBatch, [](void* self, const void* header, size_t n, void* data, size_t bytes,
+                        const Param* param) {
+    static_cast<UcxTransport*>(self)->owner_->OnBatch(From(param), header, n, data, bytes,
+                                                      Rendezvous(param));
     return UCS_OK;
   });
-  set(kPiece,
-      [](void* self, const void* header, size_t n, void* data, size_t bytes, const Param* param) {
-        return static_cast<UcxTransport*>(self)->owner_->OnPiece(kFrom(param), header, n, data,
-                                                                 bytes, kRendezvous(param));
-      });
-  set(kProbe,
-      [](void* self, const void* header, size_t n, void* data, size_t bytes, const Param* param) {
-        return static_cast<UcxTransport*>(self)->owner_->OnProbe(kFrom(param), header, n, data,
-                                                                 bytes, kRendezvous(param));
-      });
-  set(kHelloReply, [](void* self, const void* header, size_t n, void*, size_t, const Param* param) {
-    static_cast<UcxTransport*>(self)->writer_->OnHelloReply(kFrom(param), header, n);
+}
+
+void UcxTransport::SetWritersHandlers() {
+  SetHandler(kHelloReply,
+             [](void* self, const void* header, size_t n, void*, size_t, const Param* param) {
+               static_cast<UcxTransport*>(self)->writer_->OnHelloReply(From(param), header, n);
+               return UCS_OK;
+             });
+  SetHandler(kAck, [](void* self, const void* header, size_t n, void*, size_t, const Param* param) {
+    static_cast<UcxTransport*>(self)->writer_->OnAck(From(param), header, n);
     return UCS_OK;
   });
-  set(kAck, [](void* self, const void* header, size_t n, void*, size_t, const Param* param) {
-    static_cast<UcxTransport*>(self)->writer_->OnAck(kFrom(param), header, n);
+  SetHandler(kProbeReply, [](void* self, const void*, size_t, void*, size_t, const Param* param) {
+    static_cast<UcxTransport*>(self)->writer_->OnProbeReply(From(param));
     return UCS_OK;
   });
-  set(kProbeReply, [](void* self, const void*, size_t, void*, size_t, const Param* param) {
-    static_cast<UcxTransport*>(self)->writer_->OnProbeReply(kFrom(param));
-    return UCS_OK;
-  });
+  SetHandler(kMemoryReply,
+             [](void* self, const void* header, size_t n, void*, size_t, const Param* param) {
+               static_cast<UcxTransport*>(self)->writer_->OnMemoryReply(From(param), header, n);
+               return UCS_OK;
+             });
+  SetHandler(kLanded,
+             [](void* self, const void* header, size_t n, void*, size_t, const Param* param) {
+               static_cast<UcxTransport*>(self)->writer_->OnLanded(From(param), header, n);
+               return UCS_OK;
+             });
 }
 
 Result<std::string> UcxTransport::Descriptor() {

@@ -6,6 +6,9 @@
 // piece from the writer's memory (owner_copies), so no proof of a writer's death is needed; but a
 // fetch under way cannot be stopped, so RevokeEpoch may be false for a moment (kv_transport.h).
 //
+// Where both processes are on one host and the writer's pool is a memfd, the owner maps that pool
+// and copies out of it (mapped_memory.h); UCX then carries messages alone.
+//
 // Threads: as KvTransport says. Owner and Writer, and all of UCX, belong to the thread kv-ucx; the
 // others post to it, but for epochs, which have a lock of their own (owner.h).
 //
@@ -25,6 +28,7 @@
 #include "kvcache/transport/kv_transport.h"
 #include "kvcache/transport/ucx_open.h"
 #include "kvcache/ucx/library.h"
+#include "kvcache/ucx/mapped_memory.h"
 #include "kvcache/ucx/owner.h"
 #include "kvcache/ucx/writer.h"
 
@@ -56,7 +60,10 @@ class UcxTransport final : public KvTransport {
     uint64_t pool_bytes = 0;
   };
   UcxTransport(const UcxOptions& options, std::unique_ptr<Worker> worker, Waker waker);
+  void SetHandler(MessageId id, ucp_am_recv_callback_t handler);
   void SetHandlers();
+  void SetOwnersHandlers();
+  void SetWritersHandlers();
   // A connection that was made and is not wanted.
   void Forget(Writer::PeerPtr peer);
   // Runs `what` on the transport's thread, soon.
@@ -75,7 +82,8 @@ class UcxTransport final : public KvTransport {
   const SteadyClock clock_;
   CompletionQueue completions_;
   KvRegion region_;
-  std::unique_ptr<Owner> owner_;  // from Register on, as the next; used by the thread
+  std::unique_ptr<MemoryOffer> memory_;  // null: nobody maps this pool
+  std::unique_ptr<Owner> owner_;         // from Register on, as the next; used by the thread
   std::unique_ptr<Writer> writer_;
   std::string descriptor_;
   std::unordered_map<KvPeerId, Connected> peers_;

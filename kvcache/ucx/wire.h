@@ -4,9 +4,15 @@
 //   writer: Hello, then for each write its Pieces, in any order
 //   owner:  HelloReply, then for each write one Ack, once all its pieces have landed or were
 //   refused
+//
+// Between processes of one host the writer may say after HelloReply where its pool can be mapped
+// (Memory). Once the owner has it (MemoryReply), writes go as Batches of ranges without a payload:
+// the owner copies them out of that mapping, and answers each in its turn (Landed).
 #pragma once
 
+#include <array>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 
 #include "common/hash.h"
@@ -19,7 +25,21 @@ static_assert(std::endian::native == std::endian::little,
 inline constexpr uint64_t kMagic = 0x3130505843554b41;  // "AKUCXP01"
 
 // The ids of active messages.
-enum MessageId : unsigned { kHello = 1, kHelloReply, kPiece, kAck, kProbe, kProbeReply };
+enum MessageId : unsigned {
+  kHello = 1,
+  kHelloReply,
+  kPiece,
+  kAck,
+  kProbe,
+  kProbeReply,
+  kMemory,
+  kMemoryReply,
+  kBatch,
+  kLanded
+};
+
+// The longest header, and the longest payload that is sent along with one.
+inline constexpr size_t kMostHeaderBytes = 128;
 
 struct Hello {
   uint64_t magic = kMagic;
@@ -30,10 +50,12 @@ static_assert(sizeof(Hello) == 24);
 struct HelloReply {
   uint64_t magic = kMagic;
   uint32_t code = 0;  // Code
-  uint32_t reserved = 0;
+  uint32_t features = 0;
   uint64_t pool_bytes = 0;
 };
 static_assert(sizeof(HelloReply) == 24);
+// HelloReply.features: the owner takes Memory. Owners of before say 0.
+inline constexpr uint32_t kTakesMemory = 1;
 
 // One contiguous range of a write; its payload is as long as `bytes`.
 struct Piece {
@@ -63,6 +85,42 @@ struct ProbeReply {
   uint64_t bytes = 0;
 };
 
+// Where the writer's pool can be had: a descriptor as AskForPool takes it, ended by a zero byte.
+struct Memory {
+  std::array<char, 112> descriptor{};
+};
+static_assert(sizeof(Memory) <= kMostHeaderBytes);
+
+struct MemoryReply {
+  uint32_t code = 0;  // Code; 0: the owner has mapped it
+  uint32_t reserved = 0;
+};
+
+// Ranges of one write; `count` of Range are its payload.
+struct Batch {
+  uint64_t write = 0;
+  uint64_t epoch = 0;
+  uint32_t count = 0;
+  uint16_t checksummed = 0;
+  uint16_t probe = 0;  // goes nowhere, as Probe does
+};
+static_assert(sizeof(Batch) == 24);
+
+struct Range {
+  uint64_t source = 0;  // in the writer's pool
+  uint64_t offset = 0;  // in the owner's pool
+  uint64_t bytes = 0;
+  uint64_t checksum = 0;  // as Piece's
+};
+static_assert(sizeof(Range) == 32);
+
+struct Landed {
+  uint64_t write = 0;
+  uint32_t count = 0;
+  uint32_t code = 0;  // Code: of the first range that did not land
+};
+static_assert(sizeof(Landed) == 16);
+
 // A header that claims more is garbage; the writer makes none.
 inline constexpr uint64_t kMostPieceBytes = uint64_t{16} << 20;
 inline constexpr uint32_t kMostPieces = 65536;
@@ -70,5 +128,9 @@ inline constexpr uint64_t kMostProbeBytes = uint64_t{1} << 20;
 // Of one connection: what the writer keeps under way, and more than it ever does.
 inline constexpr uint32_t kPiecesUnderWay = 32;
 inline constexpr uint32_t kMostPiecesUnderWay = 4 * kPiecesUnderWay;
+// Of a batch, so that the owner's thread is soon back; and what a writer has in batches under way.
+inline constexpr uint64_t kMostBatchBytes = uint64_t{2} << 20;
+inline constexpr uint32_t kMostRanges = 64;
+inline constexpr uint64_t kBatchBytesUnderWay = 8 * kMostBatchBytes;
 
 }  // namespace aisp::ucx

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <span>
 #include <tuple>
 #include <utility>
 
@@ -13,13 +15,16 @@ Error Broken(const std::string& what) {
   return {Code::kUnavailable, "the connection to the pool's owner broke: " + what};
 }
 
+// The owner maps within half of it, or not at all; who connects waits for longer.
+constexpr Duration kMapPatience = std::chrono::milliseconds(200);
+
 // In pieces that one message may carry; empty copies need none.
-std::vector<BlockCopy> Split(const std::vector<BlockCopy>& copies) {
+std::vector<BlockCopy> Split(const std::vector<BlockCopy>& copies, uint64_t most_bytes) {
   std::vector<BlockCopy> pieces;
   pieces.reserve(copies.size());
   for (BlockCopy rest : copies) {
     while (rest.bytes > 0) {
-      const uint64_t bytes = std::min(rest.bytes, kMostPieceBytes);
+      const uint64_t bytes = std::min(rest.bytes, most_bytes);
       pieces.push_back({rest.src_offset, rest.dst_offset, bytes});
       rest = {rest.src_offset + bytes, rest.dst_offset + bytes, rest.bytes - bytes};
     }
@@ -91,9 +96,25 @@ void Writer::OnHelloReply(ucp_ep_h from, const void* header, size_t bytes) {
   } else if (reply.code != 0) {
     greeted(Fail(Code::kPermissionDenied,
                  "the pool's owner refused the descriptor's cookie: it is another incarnation's"));
+  } else if (options_.memory != nullptr && (reply.features & kTakesMemory) != 0) {
+    peer->greeted = greeted;
+    peer->pool_bytes = reply.pool_bytes;
+    peer->map_by = clock_.Now() + kMapPatience;
+    if (const Status sent = Send(from, kMemory, options_.memory->message()); !sent)
+      peer->Break(sent.error());
   } else {
     greeted(reply.pool_bytes);
   }
+}
+
+void Writer::OnMemoryReply(ucp_ep_h from, const void* header, size_t bytes) {
+  const PeerPtr peer = Find(from);
+  // Too late: writes may be under way by now that go the other way.
+  if (peer == nullptr || peer->map_by == kNever) return;
+  MemoryReply reply;
+  peer->mapped = Read(header, bytes, &reply) && reply.code == 0;
+  peer->map_by = kNever;
+  if (peer->greeted != nullptr) std::exchange(peer->greeted, nullptr)(peer->pool_bytes);
 }
 
 void Writer::OnBroken(ucp_ep_h endpoint, ucs_status_t status) {
@@ -119,6 +140,17 @@ void Writer::RemoveAll(const Error& why) {
 void Writer::Measure(const PeerPtr& peer, uint64_t bytes, std::function<void(Status)> done) {
   peer->measured = std::move(done);
   if (!peer->Alive()) return;  // Serve says so
+  if (peer->mapped) {
+    const Range range{.bytes = std::min({bytes, kMostBatchBytes, uint64_t{source_.bytes}})};
+    peer->batches.push_back({WriteId(0), 1, range.bytes});
+    peer->batched_bytes += range.bytes;
+    const Batch batch{.count = 1, .probe = 1};
+    const Status sent = SendSmall(peer->endpoint, kBatch, &batch, sizeof(batch),
+                                  std::as_bytes(std::span(&range, 1)));
+    if (!sent) peer->Break(sent.error());
+    Moved(*peer);
+    return;
+  }
   peer->probe.assign(bytes, std::byte{0x5a});
   auto sending = std::make_unique<Sending>();
   sending->peer = peer;
@@ -141,7 +173,7 @@ void Writer::Enqueue(const PeerPtr& peer, const WriteJob& job) {
   Entry entry;
   entry.id = job.id;
   entry.epoch = job.epoch;
-  entry.pieces = Split(job.copies);
+  entry.pieces = Split(job.copies, peer->mapped ? kMostBatchBytes : kMostPieceBytes);
   entry.over = entry.pieces.empty();
   const bool idle = peer->entries.empty();
   peer->entries.push_back(std::move(entry));
@@ -159,8 +191,11 @@ void Writer::Cancel(const PeerPtr& peer, Epoch epoch) {
 void Writer::Offer(const PeerPtr& peer) {
   for (Entry& entry : peer->entries) {
     while (!entry.over && entry.offered < entry.pieces.size()) {
-      if (peer->under_way >= kPiecesUnderWay) return;
-      if (const Status sent = OfferPiece(peer, entry); !sent) {
+      const bool full = peer->mapped ? peer->batched_bytes >= kBatchBytesUnderWay
+                                     : peer->under_way >= kPiecesUnderWay;
+      if (full) return;
+      const Status sent = peer->mapped ? OfferBatch(*peer, entry) : OfferPiece(peer, entry);
+      if (!sent) {
         peer->Break(sent.error());
         return;
       }
@@ -180,13 +215,38 @@ Status Writer::OfferPiece(const PeerPtr& peer, Entry& entry) {
                     .bytes = copy.bytes,
                     .pieces = static_cast<uint32_t>(entry.pieces.size()),
                     .checksummed = options_.checksum ? 1U : 0U};
-  if (options_.checksum) {
-    sending->piece.checksum =
-        Hash64(std::string_view(reinterpret_cast<const char*>(payload), copy.bytes));
-  }
+  if (options_.checksum) sending->piece.checksum = Checksum(copy);
   ++entry.under_way;
   const Piece* header = &sending->piece;
   return SendPayload(std::move(sending), kPiece, header, sizeof(Piece), payload, copy.bytes);
+}
+
+uint64_t Writer::Checksum(const BlockCopy& copy) const {
+  const std::byte* payload = source_.base + copy.src_offset;
+  return Hash64(std::string_view(reinterpret_cast<const char*>(payload), copy.bytes));
+}
+
+Status Writer::OfferBatch(Peer& peer, Entry& entry) {
+  std::array<Range, kMostRanges> ranges;
+  Batched batched{.write = entry.id};
+  while (batched.count < kMostRanges && entry.offered < entry.pieces.size()) {
+    const BlockCopy& copy = entry.pieces[entry.offered];
+    if (batched.bytes + copy.bytes > kMostBatchBytes) break;
+    ranges[batched.count++] = {.source = copy.src_offset,
+                               .offset = copy.dst_offset,
+                               .bytes = copy.bytes,
+                               .checksum = options_.checksum ? Checksum(copy) : 0};
+    batched.bytes += copy.bytes;
+    ++entry.offered;
+  }
+  peer.batches.push_back(batched);
+  peer.batched_bytes += batched.bytes;
+  const Batch batch{.write = entry.id.value,
+                    .epoch = entry.epoch.value,
+                    .count = batched.count,
+                    .checksummed = static_cast<uint16_t>(options_.checksum ? 1 : 0)};
+  return SendSmall(peer.endpoint, kBatch, &batch, sizeof(batch),
+                   std::as_bytes(std::span(ranges).first(batched.count)));
 }
 
 Status Writer::SendPayload(std::unique_ptr<Sending> sending, unsigned id, const void* header,
@@ -241,6 +301,32 @@ void Writer::OnAck(ucp_ep_h from, const void* header, size_t bytes) {
   Moved(*peer);
 }
 
+void Writer::OnLanded(ucp_ep_h from, const void* header, size_t bytes) {
+  const PeerPtr peer = Find(from);
+  if (peer == nullptr) return;
+  Landed landed;
+  if (!Read(header, bytes, &landed) || peer->batches.empty() ||
+      peer->batches.front().write != WriteId(landed.write) ||
+      peer->batches.front().count != landed.count) {
+    peer->Break(Broken("it says that ranges have landed which were not sent"));
+    return;
+  }
+  const Batched batched = peer->batches.front();
+  peer->batches.pop_front();
+  peer->batched_bytes -= batched.bytes;
+  if (landed.write == 0) {
+    OnProbeReply(from);
+    return;
+  }
+  const auto entry = std::ranges::find(peer->entries, batched.write, &Entry::id);
+  if (entry == peer->entries.end()) return;  // it broke
+  entry->landed += batched.count;
+  if (landed.code != 0 && entry->verdict)
+    entry->verdict = OwnersVerdict(static_cast<Code>(landed.code), entry->epoch);
+  entry->over = entry->landed == entry->pieces.size();
+  Moved(*peer);
+}
+
 // ---- Progress ----
 
 void Writer::CompleteFinished(Peer& peer) {
@@ -277,6 +363,10 @@ void Writer::Serve() {
                    fmt::format("the pool's owner took and acknowledged nothing for {:.1f} s",
                                ToSeconds(options_.stall_timeout))});
     }
+    if (now >= peer->map_by) {
+      peer->map_by = kNever;
+      if (peer->greeted != nullptr) std::exchange(peer->greeted, nullptr)(peer->pool_bytes);
+    }
     if (peer->Alive()) Offer(peer);
     CompleteFinished(*peer);
   }
@@ -285,7 +375,7 @@ void Writer::Serve() {
 
 Instant Writer::deadline() const {
   Instant first = kNever;
-  for (const PeerPtr& peer : peers_) first = std::min(first, peer->deadline);
+  for (const PeerPtr& peer : peers_) first = std::min({first, peer->deadline, peer->map_by});
   return first;
 }
 

@@ -19,6 +19,7 @@
 #include "kvcache/transport/kv_transport.h"
 #include "kvcache/ucx/address.h"
 #include "kvcache/ucx/library.h"
+#include "kvcache/ucx/mapped_memory.h"
 #include "kvcache/ucx/wire.h"
 
 namespace aisp::ucx {
@@ -34,6 +35,7 @@ class Writer {
   struct Options {
     Duration stall_timeout = std::chrono::seconds(10);
     bool checksum = true;
+    const MemoryOffer* memory = nullptr;  // for owners of this host; may be null
   };
   class Peer;
   using PeerPtr = std::shared_ptr<Peer>;
@@ -56,6 +58,8 @@ class Writer {
   void OnHelloReply(ucp_ep_h from, const void* header, size_t bytes);
   void OnAck(ucp_ep_h from, const void* header, size_t bytes);
   void OnProbeReply(ucp_ep_h from);
+  void OnMemoryReply(ucp_ep_h from, const void* header, size_t bytes);
+  void OnLanded(ucp_ep_h from, const void* header, size_t bytes);
   void OnBroken(ucp_ep_h endpoint, ucs_status_t status);
 
   // Offers, completes and closes what it can. Not from within UCX's callbacks.
@@ -70,16 +74,24 @@ class Writer {
     Epoch epoch;
     std::vector<BlockCopy> pieces;
     size_t offered = 0;
+    size_t landed = 0;  // of batches
     uint32_t under_way = 0;
     bool over = false;  // acknowledged, cancelled, or nothing to write
     Status verdict;
   };
   struct Sending;
+  struct Batched {
+    WriteId write;  // value 0: a measurement
+    uint32_t count = 0;
+    uint64_t bytes = 0;
+  };
 
   PeerPtr Find(ucp_ep_h endpoint) const;
   void Moved(Peer& peer) const;
   void Offer(const PeerPtr& peer);
   Status OfferPiece(const PeerPtr& peer, Entry& entry);
+  Status OfferBatch(Peer& peer, Entry& entry);
+  uint64_t Checksum(const BlockCopy& copy) const;
   Status SendPayload(std::unique_ptr<Sending> sending, unsigned id, const void* header,
                      size_t header_bytes, const std::byte* payload, uint64_t bytes);
   void Sent(Sending& sending, ucs_status_t status);
@@ -117,6 +129,11 @@ class Writer::Peer {
   std::deque<Entry> entries;  // in order of Write
   uint32_t under_way = 0;     // sends that UCX has not ended
   std::vector<std::byte> probe;
+  uint64_t pool_bytes = 0;      // the owner's
+  Instant map_by = kNever;      // until when its answer to Memory counts
+  bool mapped = false;          // the owner has our pool as memory: writes go in batches
+  std::deque<Batched> batches;  // that have not landed, in order
+  uint64_t batched_bytes = 0;
   Instant deadline = kNever;
   bool removed = false;
   std::function<void()> done;

@@ -75,6 +75,29 @@ TEST(Lifecycle, ADeadlineAtAnyMomentBringsExactlyOneFinish) {
   }
 }
 
+// The next turn of a conversation may be asked for as soon as the end of this one is heard.
+TEST(Lifecycle, RoutersKnowAnAnswersBlocksWhenItEnds) {
+  for (const uint32_t tokens : {1u, 30u}) {
+    RigOptions options;
+    options.prefill_workers = 0;
+    RoleRig rig(options);
+    rig.Attach();
+    bool ended = false;
+    int stored_before = 0, stored_after = 0;
+    rig.router_links.on_up = [&](v1::WorkerMessage& message) {
+      for (const v1::TokenEvent& event : message.tokens().events())
+        ended = ended || event.finish() != v1::FINISH_NONE;
+      if (message.has_kv_events()) ++(ended ? stored_after : stored_before);
+      return true;
+    };
+    rig.router->Generate("d", rig.MakeRequest(1, MakePrompt(120, 1), tokens));
+    ASSERT_TRUE(rig.RunUntil([&] { return rig.Finished(1); }));
+    rig.RunFor(std::chrono::milliseconds(2));
+    EXPECT_GT(stored_before, 0);
+    EXPECT_EQ(stored_after, 0);
+  }
+}
+
 TEST(Lifecycle, ALostRouterEndsItsRequestsEverywhere) {
   RoleRig rig({});
   rig.Attach();

@@ -247,7 +247,7 @@ TEST_P(TransportContract, UseBeforeRegisterIsAnError) {
     bare = std::make_unique<CudaIpcTransport>(CudaIpcTransport::Options());
   if (GetParam() == Lane::kTcp || GetParam() == Lane::kTcpDevice)
     bare = std::make_unique<TcpTransport>(TcpTransport::Options());
-  if (GetParam() == Lane::kUcx) {
+  if (GetParam() == Lane::kUcx || GetParam() == Lane::kUcxWire) {
     const std::string folders[] = {std::string(AISP_BINARY_DIR) + "/lib"};
     bare = std::move(*OpenUcxTransport(UcxOptions(), folders));
   }
@@ -335,6 +335,24 @@ TEST(UcxLane, IsAmongTheLanes) {
   EXPECT_EQ((*opened)->capabilities().name, "ucx");
 }
 
+// As where one of the two is of an older version.
+TEST(UcxLane, OneSideThatMapsNothingIsNoHindrance) {
+  if (const std::string why = WhyNot(Lane::kUcx); !why.empty()) GTEST_SKIP() << why;
+  for (const auto& [owners, writers] :
+       {std::pair(Lane::kUcx, Lane::kUcxWire), std::pair(Lane::kUcxWire, Lane::kUcx)}) {
+    Side owner(owners, nullptr);
+    Side writer(writers, nullptr);
+    writer.Fill(3);
+    const BlockCopy all{0, 0, owner.pool().size()};
+    owner.transport().AllowEpoch(Epoch(1), {&all, 1});
+    const auto peer = writer.transport().Connect(*owner.transport().Descriptor(), kPatience);
+    ASSERT_TRUE(peer.has_value()) << peer.error().message;
+    ASSERT_TRUE(writer.transport().Write(*peer, {&all, 1}, Epoch(1)).has_value());
+    EXPECT_TRUE(writer.Await(1).at(0).status.has_value());
+    EXPECT_EQ(std::memcmp(owner.pool().data(), writer.pool().data(), owner.pool().size()), 0);
+  }
+}
+
 TEST(UcxLane, AMissingLibraryIsAnErrorThatSaysWhatToDo) {
   const std::string folders[] = {"/nowhere"};
   const auto opened = OpenUcxTransport(UcxOptions(), folders);
@@ -345,7 +363,8 @@ TEST(UcxLane, AMissingLibraryIsAnErrorThatSaysWhatToDo) {
 
 INSTANTIATE_TEST_SUITE_P(Lanes, TransportContract,
                          testing::ValuesIn(Built({Lane::kInproc, Lane::kShm, Lane::kCudaIpc,
-                                                  Lane::kTcp, Lane::kTcpDevice, Lane::kUcx})),
+                                                  Lane::kTcp, Lane::kTcpDevice, Lane::kUcx,
+                                                  Lane::kUcxWire})),
                          [](const auto& lane) { return LaneName(lane.param); });
 
 }  // namespace

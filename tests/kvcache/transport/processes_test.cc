@@ -149,8 +149,8 @@ TEST_P(Processes, StoppedWriterGoesOnWhereItWas) {
 TEST(UcxProcesses, AStoppedWritersEpochIsFencedWhenItsTimeIsOver) {
   if (const std::string why = WhyNot(Lane::kUcx); !why.empty()) GTEST_SKIP() << why;
   for (int round = 0; round < 5; ++round) {
-    Child child([](Child::Pipe& pipe) { return WriterMain(Lane::kUcx, pipe); });
-    Side owner(Lane::kUcx, nullptr, {.stall_timeout = std::chrono::milliseconds(300)});
+    Child child([](Child::Pipe& pipe) { return WriterMain(Lane::kUcxWire, pipe); });
+    Side owner(Lane::kUcxWire, nullptr, {.stall_timeout = std::chrono::milliseconds(300)});
     const BlockCopy all{0, 0, owner.pool().size()};
     owner.transport().AllowEpoch(kEpoch, {&all, 1});
     child.pipe().Send(*owner.transport().Descriptor());
@@ -183,7 +183,7 @@ TEST(UcxProcesses, AStoppedWritersEpochIsFencedWhenItsTimeIsOver) {
 
 INSTANTIATE_TEST_SUITE_P(Lanes, Processes,
                          testing::ValuesIn(Built({Lane::kShm, Lane::kCudaIpc, Lane::kTcp,
-                                                  Lane::kTcpDevice, Lane::kUcx})),
+                                                  Lane::kTcpDevice, Lane::kUcx, Lane::kUcxWire})),
                          [](const auto& lane) { return LaneName(lane.param); });
 
 bool AwaitDeath(const PeerWatch& watch) {

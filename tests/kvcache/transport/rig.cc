@@ -30,12 +30,14 @@ std::string LaneName(Lane lane) {
       return "TcpDevice";
     case Lane::kUcx:
       return "Ucx";
+    case Lane::kUcxWire:
+      return "UcxWire";
   }
   return "";
 }
 
 std::string WhyNot(Lane lane) {
-  if (lane != Lane::kUcx) return {};
+  if (lane != Lane::kUcx && lane != Lane::kUcxWire) return {};
   const std::string folder = std::string(AISP_BINARY_DIR) + "/lib";
   const bool built = std::filesystem::exists(folder + "/libaisp_ucx.so");
   return built ? "" : "libaisp_ucx.so was not built: UCX's headers are not there";
@@ -69,12 +71,14 @@ std::unique_ptr<KvTransport> MakeTransport(Lane lane, InprocHub* hub,
       tcp.checksum = options.checksum;
       return std::make_unique<TcpTransport>(tcp);
     }
-    case Lane::kUcx: {
+    case Lane::kUcx:
+    case Lane::kUcxWire: {
       UcxOptions ucx;
       ucx.max_writes = options.max_writes;
       ucx.max_writers = 8;
       ucx.stall_timeout = options.stall_timeout;
       ucx.checksum = options.checksum;
+      ucx.map_memory = lane == Lane::kUcx;
       const std::string folders[] = {std::string(AISP_BINARY_DIR) + "/lib"};
       auto transport = OpenUcxTransport(ucx, folders);
       AISP_CHECK(transport.has_value());

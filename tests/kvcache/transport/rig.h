@@ -21,8 +21,8 @@
 namespace aisp {
 
 // kCudaIpc and kTcpDevice (tcp with a pool in a device's memory) run over the CPU's Device here:
-// their own code is the same, whatever the device.
-enum class Lane { kInproc, kShm, kCudaIpc, kTcp, kTcpDevice, kUcx };
+// their own code is the same, whatever the device. kUcxWire: ucx as between hosts.
+enum class Lane { kInproc, kShm, kCudaIpc, kTcp, kTcpDevice, kUcx, kUcxWire };
 std::string LaneName(Lane lane);
 // Empty, or why this build does not have the lane.
 std::string WhyNot(Lane lane);

@@ -1,14 +1,20 @@
 // What a pool's UCX port makes of strangers, and of writers that break the protocol.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <ucp/api/ucp.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "common/random.h"
 #include "common/strings.h"
 #include "kvcache/transport/cookie.h"
+#include "kvcache/transport/pool_listener.h"
+#include "kvcache/transport/pool_memory.h"
 #include "kvcache/transport/tcp_socket.h"
 #include "kvcache/ucx/address.h"
 #include "kvcache/ucx/library.h"
@@ -54,6 +60,8 @@ class HostileWriter {
       : worker_(std::move(*ucx::Worker::Open())), address_(*ucx::ParseAddress(address, port)) {
     Count(ucx::kHelloReply, &replies_);
     Count(ucx::kAck, &acks_);
+    Count(ucx::kLanded, &landed_);
+    Count(ucx::kMemoryReply, &memory_replies_);
     ucp_ep_params_t params{};
     params.field_mask = UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR |
                         UCP_EP_PARAM_FIELD_ERR_HANDLER | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE;
@@ -112,7 +120,22 @@ class HostileWriter {
   bool AwaitCut() {
     return Await([this] { return cut_; });
   }
+  bool AwaitMemoryReply() {
+    return Await([this] { return memory_replies_ > 0; });
+  }
+  void SayWhereMemoryIs(const std::string& descriptor) {
+    ucx::Memory memory;
+    std::ranges::copy(descriptor, memory.descriptor.begin());
+    EXPECT_TRUE(ucx::Send(endpoint_, ucx::kMemory, memory).has_value());
+  }
+  void SendBatch(const std::vector<ucx::Range>& ranges, uint32_t count) {
+    const ucx::Batch batch{.write = 1, .epoch = 1, .count = count};
+    EXPECT_TRUE(ucx::SendSmall(endpoint_, ucx::kBatch, &batch, sizeof(batch),
+                               std::as_bytes(std::span(ranges)))
+                    .has_value());
+  }
   int acks() const { return acks_; }
+  int landed() const { return landed_; }
 
  private:
   void Count(unsigned id, int* count) {
@@ -135,6 +158,8 @@ class HostileWriter {
   ucp_ep_h endpoint_ = nullptr;
   int replies_ = 0;
   int acks_ = 0;
+  int landed_ = 0;
+  int memory_replies_ = 0;
   int sending_ = 0;
   bool cut_ = false;
 };
@@ -193,6 +218,97 @@ TEST_F(UcxStrangers, AWriterThatGreetsAgainIsCut) {
   writer.Greet(cookie());
   ASSERT_TRUE(writer.AwaitGreeted());
   writer.Greet(Hash128());
+  EXPECT_TRUE(writer.AwaitCut());
+  ExpectWrites();
+}
+
+// ---- A pool that the owner maps ----
+
+// A writer's pool as the owner is told of it.
+class Memfd {
+ public:
+  explicit Memfd(bool sealed) : fd_(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING)) {
+    EXPECT_EQ(ftruncate(fd_.get(), kPayload), 0);
+    if (sealed) {
+      EXPECT_TRUE(SealPool(fd_.get()).has_value());
+    }
+    PoolOffer offer;
+    offer.lane = "ucx-memory1";
+    offer.cookie = NewCookie();
+    offer.reply.pool_bytes = kPayload;
+    offer.pool_fd = offer.scratch_fd = fd_.get();
+    listener_ = std::move(*PoolListener::Start(offer, 8));
+  }
+  const std::string& descriptor() const { return listener_->descriptor(); }
+
+ private:
+  const UniqueFd fd_;
+  std::unique_ptr<PoolListener> listener_;
+};
+
+TEST_F(UcxStrangers, BatchesThatLeaveTheWritersPoolAreCut) {
+  const ucx::Range good{0, 0, 4096, 0};
+  const std::vector<std::vector<ucx::Range>> batches = {
+      {good, {kPayload - 1, 0, 2, 0}},
+      {{kPayload + 1, 0, 1, 0}},
+      {{~uint64_t{0}, 0, 2, 0}},
+      {{0, 0, ~uint64_t{0}, 0}},
+      {{0, 0, 0, 0}},
+      std::vector<ucx::Range>(ucx::kMostRanges + 1, good),
+      {}};
+  for (const std::vector<ucx::Range>& ranges : batches) {
+    const Memfd memory(true);
+    HostileWriter writer(address(), port());
+    writer.Greet(cookie());
+    ASSERT_TRUE(writer.AwaitGreeted());
+    writer.SayWhereMemoryIs(memory.descriptor());
+    ASSERT_TRUE(writer.AwaitMemoryReply());
+    writer.SendBatch({good}, 1);
+    EXPECT_TRUE(writer.Await([&] { return writer.landed() == 1; }));
+    writer.SendBatch(ranges, static_cast<uint32_t>(ranges.size()));
+    EXPECT_TRUE(writer.AwaitCut());
+    EXPECT_EQ(writer.landed(), 1);
+  }
+  ExpectWrites();
+}
+
+TEST_F(UcxStrangers, ABatchOfAnotherLengthThanItsCountIsCut) {
+  const Memfd memory(true);
+  HostileWriter writer(address(), port());
+  writer.Greet(cookie());
+  ASSERT_TRUE(writer.AwaitGreeted());
+  writer.SayWhereMemoryIs(memory.descriptor());
+  ASSERT_TRUE(writer.AwaitMemoryReply());
+  writer.SendBatch({{0, 0, 4096, 0}}, 2);
+  EXPECT_TRUE(writer.AwaitCut());
+  ExpectWrites();
+}
+
+// Its owner could make it shorter under the mapping, which would end this process.
+TEST_F(UcxStrangers, MemoryThatIsNotSealedIsNotMapped) {
+  const Memfd memory(false);
+  HostileWriter writer(address(), port());
+  writer.Greet(cookie());
+  ASSERT_TRUE(writer.AwaitGreeted());
+  writer.SayWhereMemoryIs(memory.descriptor());
+  ASSERT_TRUE(writer.AwaitMemoryReply());
+  writer.SendBatch({{0, 0, 4096, 0}}, 1);
+  EXPECT_TRUE(writer.AwaitCut());
+  EXPECT_EQ(writer.landed(), 0);
+  ExpectWrites();
+}
+
+TEST_F(UcxStrangers, MemoryIsMappedForWhoHasGreetedAndOnce) {
+  const Memfd memory(true);
+  HostileWriter stranger(address(), port());
+  stranger.SayWhereMemoryIs(memory.descriptor());
+  EXPECT_TRUE(stranger.AwaitCut());
+  HostileWriter writer(address(), port());
+  writer.Greet(cookie());
+  ASSERT_TRUE(writer.AwaitGreeted());
+  writer.SayWhereMemoryIs(std::string(112, 'x'));
+  ASSERT_TRUE(writer.AwaitMemoryReply());
+  writer.SayWhereMemoryIs(memory.descriptor());
   EXPECT_TRUE(writer.AwaitCut());
   ExpectWrites();
 }
