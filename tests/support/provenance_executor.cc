@@ -256,7 +256,8 @@ ProvenanceExecutor::ProvenanceExecutor(const ProvenanceOptions& options, std::sp
     : options_(options),
       layout_(LayoutOf(options)),
       pool_(pool),
-      slots_(static_cast<size_t>(options.max_slots)) {
+      slots_(static_cast<size_t>(options.max_slots)),
+      kept_(static_cast<size_t>(options.max_depth)) {
   if (pool_.empty()) {
     own_pool_.resize(layout_.PoolBytes(), std::byte{0xee});
     pool_ = own_pool_;
@@ -339,6 +340,33 @@ void ProvenanceExecutor::CheckInput(const StepInput& input) {
   AISP_CHECK(std::is_sorted(input.hidden_rows.begin(), input.hidden_rows.end()));
   AISP_CHECK(std::is_sorted(input.feature_rows.begin(), input.feature_rows.end()));
   AISP_CHECK(input.feature_rows.empty() || options_.gives_features);
+  AISP_CHECK(std::is_sorted(input.kept_rows.begin(), input.kept_rows.end()));
+  AISP_CHECK(static_cast<int32_t>(input.kept_rows.size()) <= max_kept_features());
+  AISP_CHECK(std::includes(input.feature_rows.begin(), input.feature_rows.end(),
+                           input.kept_rows.begin(), input.kept_rows.end()));
+}
+
+// What the step before the last max_depth left is written over, as on a device.
+void ProvenanceExecutor::ReadFeatures(const StepInput& input, std::span<const uint64_t> states,
+                                      StepResult* result) {
+  const auto of_row = [&](int32_t row) { return FeaturesOf(states[static_cast<size_t>(row)]); };
+  if (features_on_host()) {
+    for (const int32_t row : input.feature_rows) {
+      for (const float f : of_row(row)) result->features.push_back(f);
+    }
+    return;
+  }
+  KeptRows& kept = kept_[executed_++ % kept_.size()];
+  kept = {};
+  for (const int32_t row : input.feature_rows) {
+    for (const float f : of_row(row)) kept.on_device.push_back(static_cast<uint16_t>(f));
+  }
+  for (const int32_t row : input.kept_rows) {
+    for (const float f : of_row(row)) kept.on_host.push_back(f);
+  }
+  features_kept_ += input.kept_rows.size();
+  result->device_features = std::as_bytes(std::span(kept.on_device));
+  result->kept_features = kept.on_host;
 }
 
 void ProvenanceExecutor::ReadRows(const StepInput& input, std::span<const uint64_t> states,
@@ -349,10 +377,7 @@ void ProvenanceExecutor::ReadRows(const StepInput& input, std::span<const uint64
     score.logprob.logprob = ScoreOf(states[static_cast<size_t>(at)], row.token);
     result->scores.push_back(std::move(score));
   }
-  for (const int32_t row : input.feature_rows) {
-    for (const float f : FeaturesOf(states[static_cast<size_t>(row)]))
-      result->features.push_back(f);
-  }
+  ReadFeatures(input, states, result);
   for (const int32_t row : input.hidden_rows) {
     for (int32_t i = 0; i < kHidden; ++i)
       result->hidden.push_back(HiddenElement(states[static_cast<size_t>(row)], i));
