@@ -72,7 +72,11 @@ std::vector<float> ExpectedPromptLogprobs(const ProvenanceOptions& options,
 
 // What a position's features must be: the state above the last layer, in pieces that a float holds.
 constexpr int32_t kProvenanceFeatures = 4;
-std::array<float, kProvenanceFeatures> FeaturesOf(uint64_t state);
+inline std::array<float, kProvenanceFeatures> FeaturesOf(uint64_t state) {
+  std::array<float, kProvenanceFeatures> out{};
+  for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(state >> (16 * i) & 0xffffu);
+  return out;
+}
 uint64_t StateOf(std::span<const float> features);
 // The states behind each of `tokens`.
 std::vector<uint64_t> ExpectedStates(const ProvenanceOptions& options,
