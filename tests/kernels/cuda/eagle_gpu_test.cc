@@ -415,25 +415,29 @@ TEST(GpuEagle, FeaturesComeToTheHostAndBackAsTheyAre) {
   }
 }
 
-// Six beginnings of what the model itself writes: each for one token first, then for sixty.
+// Six beginnings of stories that the model tells: each for one token first, then for more.
 std::vector<SequenceRequest> OwnTextsTwice(Executor& executor) {
   std::vector<SequenceRequest> requests;
-  for (int32_t i = 0; i < 6; ++i) {
+  for (uint64_t seed = 1; seed <= 6; ++seed) {
     SequenceRequest r;
-    r.tokens = {1, static_cast<TokenId>(300 + 7 * i), static_cast<TokenId>(400 + i)};
-    r.prompt_tokens = 3;
-    r.max_new_tokens = 240;
+    // "Tell me a story about a fox and a river.", as the chat template renders it.
+    r.tokens = {1, 3, 58, 415, 383, 265, 1209, 547, 265, 1872, 277, 265, 1164, 20, 5, 4};
+    r.prompt_tokens = static_cast<int32_t>(r.tokens.size());
+    r.max_new_tokens = 160;
+    r.sampling.temperature = 0.8f;
+    r.sampling.seed = seed;
     requests.push_back(std::move(r));
   }
   Counts none;
   const std::vector<Answer> texts = RunAll(executor, requests, nullptr, &none);
   for (size_t i = 0; i < texts.size(); ++i) {
     SequenceRequest& r = requests[i];
-    const size_t length = std::min(texts[i].tokens.size(), 90 + 11 * i);
+    const size_t length = std::min(texts[i].tokens.size(), 60 + 9 * i);
     r.tokens.insert(r.tokens.end(), texts[i].tokens.begin(),
                     texts[i].tokens.begin() + static_cast<ptrdiff_t>(length));
     r.prompt_tokens = static_cast<int32_t>(r.tokens.size());
-    r.max_new_tokens = 60;
+    r.max_new_tokens = 48;
+    r.sampling.temperature = 0;
   }
   std::vector<SequenceRequest> twice;
   for (const SequenceRequest& r : requests) {
@@ -482,8 +486,10 @@ TEST(GpuEagle, BehindACachedPrefixItDraftsAsBehindAComputedOne) {
       return static_cast<double>(c.accepted) /
              static_cast<double>(std::max<uint64_t>(1, c.drafted));
     };
-    EXPECT_GT(counts[kComputed].drafted, 200u);
-    EXPECT_NEAR(rate(kCached), rate(kComputed), 0.03);
+    EXPECT_GT(counts[kComputed].drafted, 100u);
+    EXPECT_GT(rate(kComputed), 0.5);
+    EXPECT_NEAR(rate(kCached), rate(kComputed), 0.01);
+    EXPECT_LT(rate(kForgotten), rate(kCached));
     if (dtype != DType::kF32) continue;
     for (size_t i = 0; i < twice.size(); ++i) {
       EXPECT_EQ(answers[kCached][i].tokens, answers[kComputed][i].tokens) << i;
