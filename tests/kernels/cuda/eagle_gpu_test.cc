@@ -439,11 +439,8 @@ std::vector<SequenceRequest> OwnTextsTwice(Executor& executor) {
     r.max_new_tokens = 48;
     r.sampling.temperature = 0;
   }
-  std::vector<SequenceRequest> twice;
-  for (const SequenceRequest& r : requests) {
-    twice.push_back(r);
-    twice.back().max_new_tokens = 1;
-  }
+  std::vector<SequenceRequest> twice = requests;
+  for (SequenceRequest& r : twice) r.max_new_tokens = 1;
   twice.insert(twice.end(), requests.begin(), requests.end());
   return twice;
 }
