@@ -160,7 +160,7 @@ Status EagleProposer::Computed(std::span<const ComputedRows> rows) {
   std::vector<std::pair<State*, std::span<const TokenId>>> late;
   ++told_;
   Result<std::span<const ComputedRows>> there = Placed(rows);
-  Status taken = there ? Status{} : Status(tl::unexpected(std::move(there).error()));
+  Status taken = there ? Status{} : Status(tl::unexpected(there.error()));
   if (there) {
     for (const ComputedRows& each : *there) {
       State& state = Note(each);
