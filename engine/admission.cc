@@ -130,6 +130,7 @@ Result<SequenceId> Engine::Impl::Add(SequenceRequest request) {
   if (s.state == SequenceState::kGated) s.match_hint = LocalMatch(s.id);
   next_deadline = std::min(next_deadline, s.request.deadline);
   next_aging = std::min(next_aging, s.ages_at());
+  s.window_end = s.size();
   if (GivesFeatures(s))
     s.window_begin = std::max(0, s.size() - options.speculator->feature_window());
   const SequenceId id = s.id;

@@ -73,6 +73,12 @@ Status AsyncDraftHead::Allocate() {
     AISP_ASSIGN_OR_RETURN(flight.mask_staging, on_host(masks));
     AISP_ASSIGN_OR_RETURN(flight.done, device_.CreateEvent());
   }
+  AISP_ASSIGN_OR_RETURN(landing_rows_, on_host(kLandings * kLandingRows * feature_bytes()));
+  auto* landing_rows = static_cast<std::byte*>(landing_rows_.data());
+  for (Landing& landing : landings_) {
+    landing.rows = std::exchange(landing_rows, landing_rows + kLandingRows * feature_bytes());
+    AISP_ASSIGN_OR_RETURN(landing.read, device_.CreateEvent());
+  }
   edits_.emplace(head_->spec().layer.vocabulary);
   return {};
 }
@@ -211,6 +217,41 @@ Status AsyncDraftHead::UploadDraws(std::span<const SampleRow> samples, int32_t r
   }
   if (used == 0) return {};
   return device_.Copy(draw_edits_.data(), edits, used * sizeof(TokenEdit), stream_);
+}
+
+// Null: the device still reads all of them, or has not come to it.
+Result<AsyncDraftHead::Landing*> AsyncDraftHead::FreeLanding() {
+  for (Landing& landing : landings_) {
+    if (landing.given) continue;
+    if (landing.waiting) {
+      AISP_ASSIGN_OR_RETURN(const bool read, device_.Query(*landing.read));
+      if (!read) continue;
+      landing.waiting = false;
+    }
+    landing.given = true;
+    return &landing;
+  }
+  return nullptr;
+}
+
+// Nothing here waits: what finds no place is known to be absent.
+Status AsyncDraftHead::PlaceFeatures(std::span<const std::span<const float>> runs,
+                                     std::vector<std::span<const std::byte>>* placed) {
+  for (Landing& landing : landings_) {
+    if (!std::exchange(landing.given, false)) continue;
+    AISP_RETURN_IF_ERROR(device_.Record(*landing.read, stream_));
+    landing.waiting = true;
+  }
+  placed->clear();
+  const auto size = static_cast<size_t>(feature_size());
+  for (const std::span<const float> run : runs) {
+    AISP_ASSIGN_OR_RETURN(Landing* const landing, FreeLanding());
+    const std::span<const float> last = run.last(std::min(run.size(), kLandingRows * size));
+    if (landing != nullptr) head_->FormatFeatures(last, landing->rows);
+    const size_t bytes = landing != nullptr ? last.size() / size * feature_bytes() : 0;
+    placed->emplace_back(landing != nullptr ? landing->rows : nullptr, bytes);
+  }
+  return {};
 }
 
 Status AsyncDraftHead::KeepFeatures(std::span<const FeatureCopy> rows) {

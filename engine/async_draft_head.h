@@ -42,6 +42,8 @@ class AsyncDraftHead final : public DraftHead {
   size_t feature_bytes() const override { return head_->feature_bytes(); }
   std::byte* feature_places() override { return static_cast<std::byte*>(places_.data()); }
   int32_t num_feature_places() const override { return FeaturePlacesOf(options_); }
+  Status PlaceFeatures(std::span<const std::span<const float>> runs,
+                       std::vector<std::span<const std::byte>>* placed) override;
   Status KeepFeatures(std::span<const FeatureCopy> rows) override;
   int32_t max_context() const override { return options_.head.max_context; }
   int32_t max_rows() const override { return options_.head.max_rows; }
@@ -55,6 +57,17 @@ class AsyncDraftHead final : public DraftHead {
 
  private:
   static constexpr int kDepth = 2;
+  // Runs of features from the host, of so many rows, that may wait for the device to read them.
+  static constexpr size_t kLandings = 32;
+  static constexpr size_t kLandingRows = 64;
+
+  // Page-locked memory for a run of features, from where the device reads them.
+  struct Landing {
+    std::byte* rows = nullptr;
+    std::unique_ptr<Event> read;
+    bool given = false;    // by the last call: all that reads it is enqueued before the next one
+    bool waiting = false;  // for `read`
+  };
 
   // What the host has for a step, until that has been done.
   struct Flight {
@@ -95,6 +108,7 @@ class AsyncDraftHead final : public DraftHead {
            sample;
   }
   SampledToken TokenOf(const Flight& flight, size_t sample) const;
+  Result<Landing*> FreeLanding();
   size_t MaskWords() const;
   size_t MaxEdits() const;
 
@@ -115,6 +129,8 @@ class AsyncDraftHead final : public DraftHead {
   std::vector<int32_t> sizes_;
   std::map<GraphKey, std::unique_ptr<Graph>> graphs_;
   std::vector<CopyRange> ranges_;
+  Buffer landing_rows_;
+  std::array<Landing, kLandings> landings_;
 };
 
 }  // namespace aisp

@@ -88,6 +88,10 @@ Status AsyncExecutor::AllocateFlights() {
     AISP_ASSIGN_OR_RETURN(f.mask_staging, device_.Allocate(masks, MemoryKind::kHost));
     if (feature_size() > 0) {
       AISP_ASSIGN_OR_RETURN(f.features, device(model_->features().bytes()));
+      const TensorView features = model_->features();
+      const size_t kept = static_cast<size_t>(max_kept_features()) *
+                          static_cast<size_t>(features.cols()) * DTypeBytes(features.dtype);
+      AISP_ASSIGN_OR_RETURN(f.kept, device_.Allocate(kept, MemoryKind::kHost));
     }
     AISP_ASSIGN_OR_RETURN(f.fetched, device_.CreateEvent());
     for (int32_t layer = 0; layer < layout_.num_layers; ++layer) {
@@ -323,7 +327,7 @@ Result<Ticket> AsyncExecutor::Launch(const StepInput& input) {
     AISP_RETURN_IF_ERROR(Compute(batch, cut ? Drawing{} : drawing, reports ? &flight : nullptr));
   }
   if (cut) AISP_RETURN_IF_ERROR(DrawAfterCut(flight, batch, drawing));
-  AISP_RETURN_IF_ERROR(KeepFeatures(flight));
+  AISP_RETURN_IF_ERROR(CopyFeatures(input.feature_rows, flight.features));
   AISP_RETURN_IF_ERROR(device_.Record(*clocking.end, *stream_));
   AISP_RETURN_IF_ERROR(FetchResults(flight));
   return Ticket{++launched_};

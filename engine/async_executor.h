@@ -74,6 +74,7 @@ class AsyncExecutor final : public ServingExecutor {
   int32_t max_scored_rows() const override { return options_.base.max_scored_rows; }
   int32_t hidden_size() const override { return model_->spec().hidden; }
   bool features_on_host() const override { return false; }
+  int32_t max_kept_features() const override;
   int32_t feature_size() const override {
     return static_cast<int32_t>(model_->features().shape[1]);
   }
@@ -103,7 +104,9 @@ class AsyncExecutor final : public ServingExecutor {
     Buffer logits;               // page-locked: rows whose logprobs are wanted, then scored ones
     Buffer hidden_rows, hidden;  // page-locked: rows whose hidden states are wanted, and those
     Buffer features;             // rows whose features are wanted
-    bool fetches = false;        // there are rows of logits or hidden states
+    Buffer kept;                 // page-locked: those that come to the host, as the device has them
+    std::vector<float> widened;  // those in f32, where the device has them in less
+    bool fetches = false;        // there are rows of logits, hidden states or features
     std::unique_ptr<Event> fetched;  // then: they are there
     std::vector<std::unique_ptr<Event>> layers;
     // A graph of rows that verify has the logits of all of them: the rows that were asked for, in
@@ -162,7 +165,10 @@ class AsyncExecutor final : public ServingExecutor {
   Status FetchHidden(Flight& flight);
   // Makes page-locked memory of at least so many bytes of `buffer`, whose content may be lost.
   Status Grow(Buffer& buffer, size_t bytes) const;
-  Status KeepFeatures(Flight& flight);
+  Status FetchFeatures(Flight& flight);
+  // Features of rows of this step, one behind the other.
+  Status CopyFeatures(std::span<const int32_t> rows, Buffer& to);
+  std::span<const float> KeptFeatures(Flight& flight) const;
   GraphSize SizeFor(const StepInput& input) const;
   static void WantAllLogits(Flight& flight);
   static int32_t LogitRowOf(const Flight& flight, size_t sample);

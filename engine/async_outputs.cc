@@ -5,6 +5,7 @@
 
 #include "common/check.h"
 #include "engine/async_executor.h"
+#include "model/bf16.h"
 
 namespace aisp {
 
@@ -19,6 +20,7 @@ Status AsyncExecutor::FetchResults(Flight& flight) {
   flight.fetches = false;
   AISP_RETURN_IF_ERROR(FetchLogits(flight));
   AISP_RETURN_IF_ERROR(FetchHidden(flight));
+  AISP_RETURN_IF_ERROR(FetchFeatures(flight));
   return flight.fetches ? device_.Record(*flight.fetched, *stream_) : Status{};
 }
 
@@ -61,14 +63,40 @@ Status AsyncExecutor::FetchHidden(Flight& flight) {
                               {static_cast<float*>(flight.hidden.data()), elements}, *stream_);
 }
 
-// The features that are wanted, one behind the other: the next step leaves its own where they are
-// now.
-Status AsyncExecutor::KeepFeatures(Flight& flight) {
+// Two steps in flight have so much page-locked memory each. A step with more rows of prompts than
+// fit leaves features out: a proposer does without.
+int32_t AsyncExecutor::max_kept_features() const {
+  constexpr size_t kMostBytes = size_t{16} << 20;
   const TensorView features = model_->features();
-  const std::span<const int32_t> rows = flight.input.feature_rows;
+  if (features.cols() == 0) return 0;
+  const size_t row = static_cast<size_t>(features.cols()) * DTypeBytes(features.dtype);
+  return static_cast<int32_t>(
+      std::min(static_cast<size_t>(max_batch_tokens()), std::max<size_t>(1, kMostBytes / row)));
+}
+
+Status AsyncExecutor::FetchFeatures(Flight& flight) {
+  if (flight.input.kept_rows.empty()) return {};
+  flight.fetches = true;
+  return CopyFeatures(flight.input.kept_rows, flight.kept);
+}
+
+std::span<const float> AsyncExecutor::KeptFeatures(Flight& flight) const {
+  const TensorView features = model_->features();
+  const size_t count = flight.input.kept_rows.size() * static_cast<size_t>(features.cols());
+  if (features.dtype == DType::kF32) return {static_cast<const float*>(flight.kept.data()), count};
+  AISP_CHECK(features.dtype == DType::kBF16);
+  if (flight.widened.size() < count) flight.widened.resize(count);
+  WidenBf16({static_cast<const uint16_t*>(flight.kept.data()), count}, flight.widened.data());
+  return std::span<const float>(flight.widened).first(count);
+}
+
+// The next step leaves its own where they are now.
+Status AsyncExecutor::CopyFeatures(std::span<const int32_t> rows, Buffer& to) {
   if (rows.empty()) return {};
+  const TensorView features = model_->features();
   AISP_CHECK(feature_size() > 0);
   const size_t bytes = static_cast<size_t>(features.cols()) * DTypeBytes(features.dtype);
+  AISP_CHECK(rows.size() * bytes <= to.bytes());
   ranges_.clear();
   for (size_t i = 0; i < rows.size(); ++i) {
     if (i > 0 && rows[i] == rows[i - 1] + 1) {
@@ -77,7 +105,7 @@ Status AsyncExecutor::KeepFeatures(Flight& flight) {
       ranges_.push_back({static_cast<size_t>(rows[i]) * bytes, i * bytes, bytes});
     }
   }
-  return device_.CopyRanges(flight.features.data(), features.data, ranges_, *stream_);
+  return device_.CopyRanges(to.data(), features.data, ranges_, *stream_);
 }
 
 std::span<const float> AsyncExecutor::NextLogits(const Flight& flight,
@@ -128,6 +156,7 @@ void AsyncExecutor::ReadOutputs(Flight& flight, StepResult* result) {
     const TensorView features = model_->features();
     const size_t bytes = static_cast<size_t>(features.cols()) * DTypeBytes(features.dtype);
     result->device_features = {static_cast<const std::byte*>(flight.features.data()), rows * bytes};
+    result->kept_features = KeptFeatures(flight);
   }
 }
 

@@ -44,31 +44,7 @@ CollectOutput Engine::Impl::Collect() {
       flight.pop_front();
       step_failures_in_row = 0;
       ++collected;
-      AISP_CHECK(result->tokens.size() == step.samples.size() &&
-                 result->scores.size() == step.scored.size());
-      const auto hidden = static_cast<size_t>(executor->hidden_size());
-      AISP_CHECK(result->hidden.size() == step.hidden_rows.size() * hidden);
-      const std::span<const std::byte> features = result->feature_bytes();
-      const size_t feature_bytes = features.size() / std::max<size_t>(1, step.feature_rows.size());
-      AISP_CHECK(features.size() == step.feature_rows.size() * feature_bytes &&
-                 features.empty() == step.feature_rows.empty());
-      out.tokens.reserve(out.tokens.size() + step.samples.size());
-      Brought brought{result->tokens.data(), result->scores.data(), result->hidden.data(),
-                      features.data()};
-      computed_rows.clear();
-      for (const StepRecord::Entry& entry : step.entries) {
-        const SequenceId id = entry.sequence->id;
-        const size_t own = static_cast<size_t>(entry.features) * feature_bytes;
-        arriving = {id, entry.end - entry.features, {brought.features, own}};
-        Absorb(step, entry, brought, now, &out);
-        arriving = {};
-        if (own > 0) NoteFeatures(id, entry, {brought.features, own});
-        brought.sampled += entry.draws;
-        brought.scores += entry.scored;
-        brought.hidden += static_cast<size_t>(entry.hidden) * hidden;
-        brought.features += own;
-      }
-      if (!computed_rows.empty()) options.speculator->Computed(computed_rows);
+      AbsorbAll(step, *result, now, &out);
       if (!result->captured) ReportCost(step, now);
       if (result->device_time > Duration{}) step.timing.device = result->device_time;
       NotePrefillRate(step.timing);
@@ -85,6 +61,44 @@ CollectOutput Engine::Impl::Collect() {
   pending_tokens.clear();
   std::erase_if(out.prefills_done, [this](SequenceId id) { return table.Find(id) == nullptr; });
   return out;
+}
+
+// Where features are in the host's memory anyway, those that are kept are among them.
+void Engine::Impl::AbsorbAll(const StepRecord& step, StepResult& result, Instant now,
+                             CollectOutput* out) {
+  AISP_CHECK(result.tokens.size() == step.samples.size() &&
+             result.scores.size() == step.scored.size());
+  const auto hidden = static_cast<size_t>(executor->hidden_size());
+  AISP_CHECK(result.hidden.size() == step.hidden_rows.size() * hidden);
+  const std::span<const std::byte> features = result.feature_bytes();
+  const size_t feature_bytes = features.size() / std::max<size_t>(1, step.feature_rows.size());
+  AISP_CHECK(features.size() == step.feature_rows.size() * feature_bytes &&
+             features.empty() == step.feature_rows.empty());
+  const auto size = static_cast<size_t>(executor->feature_size());
+  const bool apart = !executor->features_on_host();
+  AISP_CHECK(!apart || result.kept_features.size() == step.kept_rows.size() * size);
+  out->tokens.reserve(out->tokens.size() + step.samples.size());
+  Brought brought{result.tokens.data(), result.scores.data(), result.hidden.data(), features.data(),
+                  result.kept_features.data()};
+  Deliver();
+  for (const StepRecord::Entry& entry : step.entries) {
+    const SequenceId id = entry.sequence->id;
+    const size_t own = static_cast<size_t>(entry.features) * feature_bytes;
+    const size_t kept_size = static_cast<size_t>(entry.kept) * size;
+    const std::span<const float> kept{
+        apart ? brought.kept : reinterpret_cast<const float*>(brought.features), kept_size};
+    arriving = {id, entry.kept_end - entry.kept, kept};
+    Absorb(step, entry, brought, now, out);
+    arriving = {};
+    if (own > 0) NoteFeatures(id, entry, {brought.features, own}, kept);
+    brought.sampled += entry.draws;
+    brought.scores += entry.scored;
+    brought.hidden += static_cast<size_t>(entry.hidden) * hidden;
+    brought.features += own;
+    brought.kept += kept_size;
+  }
+  if (!computed_rows.empty()) options.speculator->Computed(computed_rows);
+  computed_rows.clear();
 }
 
 void Engine::Impl::ReportCost(const StepRecord& step, Instant now) const {

@@ -42,6 +42,15 @@ class DraftHead {
   // Memory for so many rows of features that wait; the head's user says what lies where.
   virtual std::byte* feature_places() = 0;
   virtual int32_t num_feature_places() const = 0;
+  // Of each run of rows, f32 in the host's memory, as many of the last ones as there is room for,
+  // where steps read them and in their format; `placed` is valid until the next call. Where the
+  // device still reads what was placed before, there may be room for none.
+  virtual Status PlaceFeatures(std::span<const std::span<const float>> runs,
+                               std::vector<std::span<const std::byte>>* placed) {
+    placed->clear();
+    for (const std::span<const float> run : runs) placed->push_back(std::as_bytes(run));
+    return {};
+  }
   // Behind every step before, and in front of the next one.
   virtual Status KeepFeatures(std::span<const FeatureCopy> rows) = 0;
   virtual int32_t max_context() const = 0;

@@ -154,6 +154,7 @@ void Engine::Impl::ProposeAll() {
   if (speculator == nullptr || limits.max_draft_rows == 0 || !flight.empty() || suspects > 0)
     return;
   plain_steps = 0;
+  Deliver();
   const Instant begin = clock->Now();
   VerifyStep shape;
   ListDrafting(&shape);

@@ -133,15 +133,42 @@ EagleProposer::State& EagleProposer::Note(const ComputedRows& rows) {
   return state;
 }
 
+Result<std::span<const ComputedRows>> EagleProposer::Placed(std::span<const ComputedRows> rows) {
+  runs_.clear();
+  for (const ComputedRows& each : rows) {
+    if (!each.on_host) continue;
+    runs_.emplace_back(reinterpret_cast<const float*>(each.features.data()),
+                       each.features.size() / sizeof(float));
+  }
+  if (runs_.empty()) return rows;
+  AISP_RETURN_IF_ERROR(head_->PlaceFeatures(runs_, &placed_));
+  told_rows_.clear();
+  size_t at = 0;
+  for (const ComputedRows& each : rows) {
+    ComputedRows told = each;
+    if (each.on_host) {
+      const size_t came = runs_[at].size() / static_cast<size_t>(feature_size());
+      told.features = placed_[at++];
+      told.begin += static_cast<int32_t>(came - told.features.size() / head_->feature_bytes());
+    }
+    if (!told.features.empty()) told_rows_.push_back(told);
+  }
+  return std::span<const ComputedRows>(told_rows_);
+}
+
 Status EagleProposer::Computed(std::span<const ComputedRows> rows) {
   std::vector<std::pair<State*, std::span<const TokenId>>> late;
   ++told_;
-  for (const ComputedRows& each : rows) {
-    State& state = Note(each);
-    if (Waiting(state) > most_waiting_) late.emplace_back(&state, each.context.tokens);
+  Result<std::span<const ComputedRows>> there = Placed(rows);
+  Status taken = there ? Status{} : Status(tl::unexpected(there.error()));
+  if (there) {
+    for (const ComputedRows& each : *there) {
+      State& state = Note(each);
+      if (Waiting(state) > most_waiting_) late.emplace_back(&state, each.context.tokens);
+    }
+    taken = CatchUp(std::move(late));
+    if (taken) taken = KeepWaiting(*there);
   }
-  Status taken = CatchUp(std::move(late));
-  if (taken) taken = KeepWaiting(rows);
   if (!taken) {
     for (const ComputedRows& each : rows) Forget(each.context.sequence);
   }

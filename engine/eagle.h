@@ -82,6 +82,8 @@ class EagleProposer final : public Proposer {
   static int32_t Waiting(const State& state) { return static_cast<int32_t>(state.waiting.size()); }
   static int32_t End(const State& state) { return state.first + state.computed + Waiting(state); }
   void Forget(SequenceId id);
+  // The same rows where the head reads them; those that found no place are left out.
+  Result<std::span<const ComputedRows>> Placed(std::span<const ComputedRows> rows);
   // The first `count` rows of what waits.
   void DropWaiting(State& state, int32_t count);
   // What waits for this call's sequences alone is brought to places.
@@ -124,6 +126,9 @@ class EagleProposer final : public Proposer {
   std::vector<const std::byte*> features_;
   std::vector<SampleRow> samples_;
   std::vector<FeatureCopy> copies_;
+  std::vector<ComputedRows> told_rows_;  // while it is told of rows that lie in the host's memory
+  std::vector<std::span<const float>> runs_;
+  std::vector<std::span<const std::byte>> placed_;
 };
 
 }  // namespace aisp

@@ -36,6 +36,9 @@ struct StepRecord {
     int32_t scored = 0;    // rows that are scored
     int32_t hidden = 0;    // rows whose hidden states are wanted
     int32_t features = 0;  // of its last rows: those whose features are wanted
+    // Of these, the ones in front of position `kept_end` whose features come to the host.
+    int32_t kept = 0;
+    int32_t kept_end = 0;
   };
   // A draw whose mask depends on the token that the step before still draws: the mask is made
   // between this step's forward pass and its draws.
@@ -62,6 +65,7 @@ struct StepRecord {
   std::vector<ScoredRow> scored;
   std::vector<int32_t> hidden_rows;
   std::vector<int32_t> feature_rows;
+  std::vector<int32_t> kept_rows;
   std::vector<LayerSlice> slices;
   std::vector<LateMask> late_masks;
   std::optional<Result<StepResult>> result;  // there already, for the late masks of the step after
@@ -146,7 +150,10 @@ struct Engine::Impl {
     RowScore* scores;
     const float* hidden;
     const std::byte* features;
+    const float* kept;
   };
+  // Hands it to all of them, and tells the proposer.
+  void AbsorbAll(const StepRecord& step, StepResult& result, Instant now, CollectOutput* out);
   void Absorb(const StepRecord& step, const StepRecord::Entry& entry, const Brought& brought,
               Instant now, CollectOutput* out);
   // outputs.cc. False: it ended.
@@ -235,6 +242,9 @@ struct Engine::Impl {
   // Of the rows of positions [begin, end), how many of the last have their features wanted, by the
   // speculator or by a reader.
   int32_t FeatureRows(const Sequence& s, int32_t begin, int32_t end) const;
+  // Appends the entry's rows of features, the last of its rows end in front of `row_end`.
+  void AppendFeatures(const Sequence& s, int32_t begin, int32_t row_end, StepRecord& step,
+                      StepRecord::Entry* entry) const;
   int32_t FeatureSize() const;
   int32_t FeatureWindow(SequenceId id) const;
   PromptFeatures FeaturesOf(SequenceId id) const;
@@ -248,15 +258,17 @@ struct Engine::Impl {
   // Of the last step of a sequence that ends in it.
   void KeepArriving(Sequence& s);
   void KeepForReader(Sequence& s, int32_t begin, std::span<const float> rows) const;
-  void DeliverFeatures(const Sequence& s, int32_t begin, std::span<const float> rows);
+  void DeliverFeatures(const Sequence& s, FeatureRun run);
+  // Tells the proposer of all deliveries.
+  void Deliver();
   // Of a prefix whose KV was found in the cache.
   void TakeKeptFeatures(Sequence& s);
   // Of a prompt that another worker has computed.
   void TakeFeatures(Sequence& s, const PromptFeatures& features);
-  // Of the rows that an entry had, those that stand; `features`: of all of them. The sequence
-  // may have ended.
+  // Of the rows that an entry had, those that stand; `features`: of all of them, `kept`: those that
+  // came to the host. The sequence may have ended.
   void NoteFeatures(SequenceId id, const StepRecord::Entry& entry,
-                    std::span<const std::byte> features);
+                    std::span<const std::byte> features, std::span<const float> kept);
 
   // --- adapters.cc ---
   Status LoadAdapter(PackedAdapter adapter);
@@ -337,9 +349,15 @@ struct Engine::Impl {
   struct Arriving {
     SequenceId sequence;
     int32_t begin = 0;
-    std::span<const std::byte> features;
+    std::span<const float> features;
   };
   Arriving arriving;
+  // What the proposer is told in front of the next step's, of sequences that computed nothing yet.
+  struct Delivery {
+    SequenceId sequence;
+    FeatureRun run;
+  };
+  std::vector<Delivery> deliveries;
   Duration propose_time{};   // before the next step
   int32_t plain_steps = 0;   // to launch before proposals are made again
   Instant last_collected{};  // when the last step was

@@ -53,6 +53,8 @@ struct StepInput {
   std::span<const ScoredRow> scored;      // at most max_scored_rows
   std::span<const int32_t> hidden_rows;   // of the batch, ascending: whose hidden states are wanted
   std::span<const int32_t> feature_rows;  // of the batch, ascending: whose features are wanted
+  // Of those, ascending, at most max_kept_features: whose features come to the host's memory too.
+  std::span<const int32_t> kept_rows;
   std::span<const SampleRow> samples;
   std::span<const LayerSlice> slices;  // handed to `sink` after each layer; empty: no sink call
   LayerSink* sink = nullptr;
@@ -85,6 +87,9 @@ struct StepResult {
   // its own format, until max_depth() more steps have been launched.
   std::vector<float> features;
   std::span<const std::byte> device_features;
+  // f32 [kept_rows, feature_size] where a device keeps `features` to itself, in the host's memory
+  // for as long; else empty, and they are in `features`.
+  std::span<const float> kept_features;
   std::span<const std::byte> feature_bytes() const {
     return device_features.empty() ? std::as_bytes(std::span(features)) : device_features;
   }
@@ -119,10 +124,12 @@ class Executor {
   virtual int32_t hidden_size() const { return 0; }
   // Elements of a row's features, the residual streams of chosen layers; 0: none are given out.
   virtual int32_t feature_size() const { return 0; }
-  // They come in StepResult::features and are of no device's own: they may go to another process.
+  // They come in StepResult::features and are of no device's own: to keep them costs no transfer.
+  virtual bool features_on_host() const { return feature_size() > 0; }
+  // Rows whose features a step may bring to the host, from where they may go to another process.
+  virtual int32_t max_kept_features() const { return feature_size() > 0 ? max_batch_tokens() : 0; }
   // That steps are padded to, ascending; empty: a row more costs what a row costs.
   virtual std::vector<int32_t> step_sizes() const { return {}; }
-  virtual bool features_on_host() const { return feature_size() > 0; }
   // Places for LoRA adapters (ForwardBatch::adapter_of_row); the place of the one with this digest,
   // -1: it has none such.
   virtual int32_t adapter_slots() const { return 0; }

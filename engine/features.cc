@@ -14,13 +14,28 @@ bool Engine::Impl::GivesFeatures(const Sequence& s) const {
 }
 
 int32_t Engine::Impl::FeatureSize() const {
-  return executor->features_on_host() ? executor->feature_size() : 0;
+  return executor->max_kept_features() > 0 ? executor->feature_size() : 0;
 }
 
 int32_t Engine::Impl::FeatureRows(const Sequence& s, int32_t begin, int32_t end) const {
   if (GivesFeatures(s)) return std::clamp(end - s.window_begin, 0, end - begin);
   if (!s.has_reader() || s.request.feature_window == 0 || FeatureSize() == 0) return 0;
   return std::clamp(end - (s.target() - s.request.feature_window), 0, end - begin);
+}
+
+// Where they have to be fetched from a device, those of drawn tokens stay there: every step of
+// decoding would pay, for the end of a next prompt that seldom reads them.
+void Engine::Impl::AppendFeatures(const Sequence& s, int32_t begin, int32_t row_end,
+                                  StepRecord& step, StepRecord::Entry* entry) const {
+  entry->features = FeatureRows(s, begin, entry->end);
+  for (int32_t i = entry->features; i > 0; --i) step.feature_rows.push_back(row_end - i);
+  if (entry->features == 0 || !(s.has_reader() || KeepsFeatures(s))) return;
+  const bool all = s.has_reader() || executor->features_on_host();
+  entry->kept_end = all ? entry->end : std::min(entry->end, s.window_end);
+  const int32_t drawn = entry->end - entry->kept_end;
+  const int32_t room = executor->max_kept_features() - static_cast<int32_t>(step.kept_rows.size());
+  entry->kept = std::clamp(entry->features - drawn, 0, room);
+  for (int32_t i = entry->kept; i > 0; --i) step.kept_rows.push_back(row_end - drawn - i);
 }
 
 int32_t Engine::Impl::FeatureWindow(SequenceId id) const {
@@ -77,8 +92,7 @@ void Engine::Impl::KeepFeatures(Sequence& s, int32_t begin, std::span<const floa
 
 void Engine::Impl::KeepArriving(Sequence& s) {
   if (!feature_cache || arriving.features.empty() || arriving.sequence != s.id) return;
-  const std::span<const float> rows{reinterpret_cast<const float*>(arriving.features.data()),
-                                    arriving.features.size() / sizeof(float)};
+  const std::span<const float> rows = arriving.features;
   const auto size = static_cast<size_t>(FeatureSize());
   const int32_t stand = s.size() - 1 - arriving.begin;
   if (stand > 0)
@@ -86,18 +100,35 @@ void Engine::Impl::KeepArriving(Sequence& s) {
                  rows.first(std::min(rows.size(), size * static_cast<size_t>(stand))));
 }
 
+// Sequences that start together are told of together: a head on a device waits for its step before
+// the last, so it has one for all of them.
+void Engine::Impl::DeliverFeatures(const Sequence& s, FeatureRun run) {
+  constexpr size_t kMostTogether = 16;
+  if (run.rows.empty()) return;
+  deliveries.push_back({s.id, std::move(run)});
+  if (deliveries.size() >= kMostTogether) Deliver();
+}
+
 // The head takes up what is known; that is a proposer's time, and none of a step's.
-void Engine::Impl::DeliverFeatures(const Sequence& s, int32_t begin, std::span<const float> rows) {
-  if (rows.empty()) return;
+void Engine::Impl::Deliver() {
+  if (deliveries.empty()) return;
   const Instant since = clock->Now();
-  const ComputedRows computed{ContextOf(s), begin, std::as_bytes(rows)};
-  options.speculator->Computed({&computed, 1});
+  computed_rows.clear();
+  for (const Delivery& d : deliveries) {
+    const Sequence* const s = table.Find(d.sequence);
+    if (s == nullptr) continue;
+    computed_rows.push_back(
+        {ContextOf(*s), d.run.begin, std::as_bytes(std::span(d.run.rows)), /*on_host=*/true});
+  }
+  if (!computed_rows.empty()) options.speculator->Computed(computed_rows);
+  deliveries.clear();
+  computed_rows.clear();
   propose_time += clock->Now() - since;
 }
 
 void Engine::Impl::TakeKeptFeatures(Sequence& s) {
   FeatureRun kept = KeptFeatures(s, s.computed);
-  if (!s.has_reader()) return DeliverFeatures(s, kept.begin, kept.rows);
+  if (!s.has_reader()) return DeliverFeatures(s, std::move(kept));
   s.features_from = kept.begin;
   s.features = std::move(kept.rows);
 }
@@ -121,28 +152,30 @@ void Engine::Impl::TakeFeatures(Sequence& s, const PromptFeatures& features) {
     KeepFeatures(s, first, own);
     run.rows.insert(run.rows.end(), own.begin(), own.end());
   }
-  DeliverFeatures(s, run.begin, run.rows);
+  DeliverFeatures(s, std::move(run));
 }
 
 void Engine::Impl::NoteFeatures(SequenceId id, const StepRecord::Entry& entry,
-                                std::span<const std::byte> features) {
+                                std::span<const std::byte> features, std::span<const float> kept) {
   Sequence* const s = table.Find(id);
   if (s == nullptr) return;
-  const int32_t begin = entry.end - entry.features;
-  const std::span<const float> rows{reinterpret_cast<const float*>(features.data()),
-                                    features.size() / sizeof(float)};
+  const int32_t begin = entry.end - entry.features, kept_begin = entry.kept_end - entry.kept;
   if (s->has_reader()) {
-    KeepFeatures(*s, begin, rows);
-    return KeepForReader(*s, begin, rows);
+    if (kept.empty()) return;
+    KeepFeatures(*s, kept_begin, kept);
+    return KeepForReader(*s, kept_begin, kept);
   }
   // Behind the last one a token has to be known: not yet where another step draws it.
-  const int32_t stand = std::min(s->computed, s->size() - 1) - begin;
-  if (stand <= 0) return;
+  const int32_t stand_end = std::min(s->computed, s->size() - 1);
+  if (stand_end <= begin) return;
+  const int32_t kept_stand = std::min(entry.kept, stand_end - kept_begin);
+  if (kept_stand > 0) {
+    const size_t size = kept.size() / static_cast<size_t>(entry.kept);
+    KeepFeatures(*s, kept_begin, kept.first(static_cast<size_t>(kept_stand) * size));
+  }
   const size_t size = features.size() / static_cast<size_t>(entry.features);
-  const auto stood = static_cast<size_t>(stand) * (size / sizeof(float));
-  if (feature_cache) KeepFeatures(*s, begin, rows.first(stood));
   computed_rows.push_back(
-      {ContextOf(*s), begin, features.first(static_cast<size_t>(stand) * size)});
+      {ContextOf(*s), begin, features.first(static_cast<size_t>(stand_end - begin) * size)});
 }
 
 }  // namespace aisp

@@ -38,6 +38,7 @@ void StepRecord::Clear() {
   scored.clear();
   hidden_rows.clear();
   feature_rows.clear();
+  kept_rows.clear();
   slices.clear();
   late_masks.clear();
   result.reset();
@@ -356,9 +357,7 @@ void Engine::Impl::AppendRows(Sequence& s, const PlannedSequence& planned, StepR
   const SequenceRows sequence = AppendTokens(s, begin, end, drafts, step);
   StepRecord::Entry entry{.sequence = &s, .end = end};
   AppendOutputs(s, sequence, step, &entry);
-  entry.features = FeatureRows(s, begin, end);
-  for (int32_t i = rows - entry.features; i < rows; ++i)
-    step.feature_rows.push_back(sequence.row_begin + i);
+  AppendFeatures(s, begin, sequence.row_begin + rows, step, &entry);
   const int32_t draws = samples && s.draws() ? 1 + drafts : 0;
   if (drafts > 0) PrepareDraws(s, drafts);
   for (int32_t i = 0; i < draws; ++i)
@@ -429,6 +428,7 @@ bool Engine::Impl::Execute(StepRecord& step, Instant begin) {
   input.scored = step.scored;
   input.hidden_rows = step.hidden_rows;
   input.feature_rows = step.feature_rows;
+  input.kept_rows = step.kept_rows;
   input.slices = step.slices;
   input.sink = step.slices.empty() ? nullptr : sink;
   input.between_layers = options.between_layers;

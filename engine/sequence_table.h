@@ -81,8 +81,10 @@ struct Sequence {
   std::vector<float> features;
   int32_t features_from = 0;
   FeatureTail feature_tail;  // on its way into the cache of features
-  // Of another one: the first position whose features its proposer has use for.
+  // Of another one: the first position whose features its proposer has use for, and how many tokens
+  // it came with.
   int32_t window_begin = 0;
+  int32_t window_end = 0;
   bool publishes = true;  // its whole blocks, for others to match
   std::optional<Epoch> lease;
   // Names of its whole blocks in the lower tiers, where there are any; and while blocks of it are

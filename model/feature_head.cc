@@ -1,6 +1,7 @@
 #include "model/feature_head.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "common/check.h"
 #include "model/bf16.h"
@@ -34,6 +35,15 @@ Status FeatureHead::Bind(const PagedKvView& kv, int32_t* slot_tokens) {
     AISP_RETURN_IF_ERROR(prepared_[part]->For(smallest));
   }
   return {};
+}
+
+void FeatureHead::FormatFeatures(std::span<const float> rows, std::byte* to) const {
+  if (feature_dtype_ == DType::kF32) {
+    std::memcpy(to, rows.data(), rows.size_bytes());
+  } else {
+    AISP_CHECK(feature_dtype_ == DType::kBF16);
+    RoundToBf16(rows, reinterpret_cast<uint16_t*>(to));
+  }
 }
 
 Status FeatureHead::TakeFeatures(std::span<const std::byte* const> rows, Stream& stream) {

@@ -64,6 +64,9 @@ class FeatureHead {
     return static_cast<size_t>(feature_size()) * DTypeBytes(feature_dtype_);
   }
 
+  // Rows of f32 on the host in the format that TakeFeatures reads.
+  void FormatFeatures(std::span<const float> rows, std::byte* to) const;
+
   // Where its KV lies, and, as of Model, the last token drawn for each slot, if rows may read it.
   // Once, before the first step; errors name what the device has no kernel for.
   Status Bind(const PagedKvView& kv, int32_t* slot_tokens = nullptr);

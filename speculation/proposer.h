@@ -56,6 +56,9 @@ struct ComputedRows {
   // [positions, feature_size], in the memory and the format of the target's device; valid until the
   // call returns, and for whatever the call enqueues behind the target's steps.
   std::span<const std::byte> features;
+  // They are f32 in the host's memory instead, valid during the call: of positions that no step has
+  // computed, but a cache or another worker knew.
+  bool on_host = false;
 };
 
 class Proposer {

@@ -63,37 +63,48 @@ AttentionCall CallOf(const AttentionParams& p, const Call& c) {
   return call;
 }
 
-Status FusedDecode(const Call& c) {
-  RopeAppendParams rope_params = c.Params<RopeAppendParams>();
-  rope_params.batch = c.in.batch;
-  const auto& p = c.Params<AttentionParams>(1);
-  const RopeAppendCall rope = RopeCallOf(rope_params);
-  const AttentionBatch batch = BatchOf(c.in);
-  const Attention& attention = *c.launch.attention->attention;
-  void* const workspace = c.launch.attention->workspace.data();
-  AttentionCall call = CallOf(p, c);
-  if (c.launch.plan.consumes_slots) call.token_slots = c.parts.linear->token_slots();
-  if (c.launch.plan.plans) {
-    AISP_ASSIGN_OR_RETURN(call.after_plan, attention.PlanDecode(batch, rope.positions, rope.rows,
-                                                                workspace, c.stream));
+// What rotation, append and attention in one have of a step.
+struct FusedCall {
+  explicit FusedCall(const Call& c)
+      : rope(RopeOf(c)),
+        batch(BatchOf(c.in)),
+        attention(*c.launch.attention->attention),
+        workspace(c.launch.attention->workspace.data()),
+        attend(CallOf(c.Params<AttentionParams>(1), c)) {}
+
+  static RopeAppendCall RopeOf(const Call& c) {
+    RopeAppendParams params = c.Params<RopeAppendParams>();
+    params.batch = c.in.batch;
+    return RopeCallOf(params);
   }
-  return attention.RunDecode(batch, rope, call, workspace, c.stream);
+
+  const RopeAppendCall rope;
+  const AttentionBatch batch;
+  const Attention& attention;
+  void* const workspace;
+  AttentionCall attend;
+};
+
+Status FusedDecode(const Call& c) {
+  FusedCall f(c);
+  if (c.launch.plan.consumes_slots) f.attend.token_slots = c.parts.linear->token_slots();
+  if (c.launch.plan.plans) {
+    AISP_ASSIGN_OR_RETURN(
+        f.attend.after_plan,
+        f.attention.PlanDecode(f.batch, f.rope.positions, f.rope.rows, f.workspace, c.stream));
+  }
+  return f.attention.RunDecode(f.batch, f.rope, f.attend, f.workspace, c.stream);
 }
 
 Status MixedAttention(const Call& c) {
-  RopeAppendParams rope_params = c.Params<RopeAppendParams>();
-  rope_params.batch = c.in.batch;
-  const auto& p = c.Params<AttentionParams>(1);
-  const RopeAppendCall rope = RopeCallOf(rope_params);
-  const AttentionBatch batch = BatchOf(c.in);
-  const Attention& attention = *c.launch.attention->attention;
-  void* const workspace = c.launch.attention->workspace.data();
-  AttentionCall call = CallOf(p, c);
+  FusedCall f(c);
   if (c.launch.plan.plans) {
-    AISP_ASSIGN_OR_RETURN(call.after_plan, attention.PlanMixed(batch, rope.positions, rope.rows,
-                                                               workspace, c.stream));
+    AISP_ASSIGN_OR_RETURN(
+        f.attend.after_plan,
+        f.attention.PlanMixed(f.batch, f.rope.positions, f.rope.rows, f.workspace, c.stream));
   }
-  return attention.RunMixed(batch, c.in.batch.host_sequences, rope, call, workspace, c.stream);
+  return f.attention.RunMixed(f.batch, c.in.batch.host_sequences, f.rope, f.attend, f.workspace,
+                              c.stream);
 }
 
 Status RopeAppend(const Call& c) {

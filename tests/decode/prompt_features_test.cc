@@ -108,6 +108,25 @@ TEST(PromptFeatures, DraftsAreThoseOfOneProcess) {
   }
 }
 
+// On both sides features stay on a device, and are fetched for the wire alone.
+TEST(PromptFeatures, OverTwoDevicesDraftsAreThoseOfOneProcess) {
+  RigOptions options;
+  options.limits.max_batch_tokens = options.limits.max_prefill_chunk = 32;
+  options.model.most_kept_features = 32;
+  for (const int32_t length : {17, 33, 40, 64, 65, 130}) {
+    SCOPED_TRACE(length);
+    const std::vector<TokenId> prompt = MakePrompt(length, 1);
+    Rig split(options), one(options);
+    split.Answer(1, prompt, 40);
+    one.Answer(1, prompt, 40, /*remote=*/false);
+    EXPECT_EQ(split.sent, 1);
+    EXPECT_EQ(split.rows, static_cast<size_t>(std::min(length, kWindow)));
+    EXPECT_EQ(split.head->draws, one.head->draws);
+    // Behind the prompt's last token nothing was fetched.
+    EXPECT_EQ(split.rig.decode->executor->features_kept(), 0u);
+  }
+}
+
 TEST(PromptFeatures, OfAPromptInChunksOnlyTheWindowIsKept) {
   RigOptions options;
   options.limits.max_batch_tokens = options.limits.max_prefill_chunk = 17;

@@ -10,8 +10,6 @@
 namespace aisp::e2e {
 namespace {
 
-constexpr Duration kTimeout = std::chrono::seconds(60);
-
 Json Body(const Json& messages, int max_tokens, bool stream) {
   Json body = {
       {"messages", messages}, {"temperature", 0}, {"max_tokens", max_tokens}, {"stream", stream}};
@@ -39,12 +37,12 @@ void ReadEvent(const Json& event, Reply* reply) {
 
 }  // namespace
 
-HttpClient Connect(const std::string& address) {
+HttpClient Connect(const std::string& address, Duration timeout) {
   const size_t colon = address.rfind(':');
   auto port = ParseIntInRange(address.substr(colon + 1), 1, 65535);
   AISP_CHECK_MSG(port.has_value(), "no port in '" + address + "'");
   auto client =
-      HttpClient::Connect(address.substr(0, colon), static_cast<uint16_t>(*port), kTimeout);
+      HttpClient::Connect(address.substr(0, colon), static_cast<uint16_t>(*port), timeout);
   AISP_CHECK_MSG(client.has_value(), client ? "" : client.error().message);
   return std::move(*client);
 }

@@ -1,6 +1,7 @@
 // What the end-to-end tests say to a server: requests for stories, and metrics.
 #pragma once
 
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -11,8 +12,9 @@ namespace aisp::e2e {
 
 using Json = nlohmann::json;
 
-// "127.0.0.1:8080" -> a connected client; aborts the test program when nobody listens.
-HttpClient Connect(const std::string& address);
+// "127.0.0.1:8080" -> a connected client, whose waits take no longer than `timeout`; aborts the
+// test program when nobody listens.
+HttpClient Connect(const std::string& address, Duration timeout = std::chrono::seconds(60));
 
 // A recorded story of models/story-7m/expected.json: what the model says at temperature 0.
 struct Recorded {

@@ -68,8 +68,10 @@ struct Said {
   int64_t drafted = 0, accepted = 0;
 };
 
+// A server that gets little of its machine may well take longer than a client usually waits; each
+// request ends at its own timeout.
 Said Ask(const std::string& http, const Json& body, const std::string& route) {
-  HttpClient client = Connect(http);
+  HttpClient client = Connect(http, std::chrono::minutes(10));
   HttpHeaders headers = {{"content-type", "application/json"}};
   if (!route.empty()) headers.emplace_back("x-aisp-prefill", route);
   const auto answer = client.Request("POST", "/v1/completions", body.dump(), headers);

@@ -2,7 +2,10 @@
 // features that are missing, stale or somebody else's.
 #include "engine/eagle.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include <algorithm>
 
 #include "speculation/speculator.h"
 #include "tests/engine/engine_harness.h"
@@ -13,8 +16,10 @@ namespace {
 
 constexpr int32_t kSlots = 4;
 
-ProvenanceOptions Model(int32_t blocks) {
+// `most_kept`: negative where features are in the host's memory (ProvenanceOptions).
+ProvenanceOptions Model(int32_t blocks, int32_t most_kept = -1) {
   ProvenanceOptions model;
+  model.most_kept_features = most_kept;
   model.num_blocks = blocks;
   model.max_slots = kSlots;
   model.max_draws = 40;
@@ -30,16 +35,19 @@ struct RigOptions {
   int32_t max_prefill_chunk = 64;
   int32_t feature_window = Proposer::kWholePrompt;
   size_t feature_cache_bytes = 1 << 20;
+  int32_t most_kept = -1;
+  int32_t landings = 16;
 };
 
 // An engine whose sequences all have their drafts verified whole.
 struct Rig {
   explicit Rig(const RigOptions& o = {}) {
     auto made_head = std::make_unique<ProvenanceHead>(
-        Model(o.target_blocks), ProvenanceHeadOptions{.num_blocks = o.head_blocks,
-                                                      .max_context = o.head_context,
-                                                      .max_rows = 50,
-                                                      .max_sequences = kSlots});
+        Model(o.target_blocks, o.most_kept), ProvenanceHeadOptions{.num_blocks = o.head_blocks,
+                                                                   .max_context = o.head_context,
+                                                                   .max_rows = 50,
+                                                                   .max_sequences = kSlots,
+                                                                   .landings = o.landings});
     head = made_head.get();
     auto made = std::make_unique<EagleProposer>(
         EagleOptions{.min_probability = 0, .feature_window = o.feature_window},
@@ -53,7 +61,7 @@ struct Rig {
     options.limits.max_draft_rows = 32;
     options.speculator = std::make_shared<Speculator>(
         SpeculatorOptions{.num_tokens = o.num_tokens, .adaptive = false}, std::move(made), &clock);
-    harness.emplace(Model(o.target_blocks), options);
+    harness.emplace(Model(o.target_blocks, o.most_kept), options);
   }
 
   ManualClock clock;
@@ -126,6 +134,84 @@ TEST(Eagle, BehindACachedPrefixItDraftsAsBehindAComputedOne) {
       draws.push_back(rig.head->draws);
     }
     EXPECT_EQ(draws[0], draws[1]);
+  }
+}
+
+// Features stay on a device: those of a prompt's window are fetched with the step that computed
+// them, and brought back for the prompt that begins alike.
+TEST(Eagle, OnADeviceItDraftsBehindACachedPrefixAsBehindAComputedOne) {
+  for (const int32_t window : {24, 64}) {
+    for (const int32_t chunk : {64, 23}) {
+      SCOPED_TRACE(fmt::format("window {}, chunks of {}", window, chunk));
+      std::vector<std::vector<std::pair<uint32_t, int32_t>>> draws;
+      for (const bool cached : {false, true}) {
+        Rig rig({.max_prefill_chunk = chunk, .feature_window = window, .most_kept = 64});
+        if (cached) rig.harness->Add(MakeRequest(SomeTokens(150, 4), 4, 1));
+        rig.harness->Run();
+        rig.head->draws.clear();
+        const SequenceId id = rig.harness->Add(MakeRequest(SomeTokens(150, 4), 31, 2));
+        rig.harness->Run();
+        EXPECT_EQ(rig.harness->engine.Times(id).cached_tokens, cached ? 144 : 0);
+        rig.harness->ExpectAllOracle();
+        EXPECT_EQ(rig.harness->accepted, rig.harness->drafted);
+        draws.push_back(rig.head->draws);
+      }
+      EXPECT_EQ(draws[0], draws[1]);
+    }
+  }
+}
+
+TEST(Eagle, OnADeviceStepsOfDecodingFetchNoFeatures) {
+  Rig rig({.feature_window = 24, .most_kept = 64});
+  rig.harness->Add(MakeRequest(SomeTokens(150, 4), 61, 1));
+  rig.harness->Run();
+  rig.harness->ExpectAllOracle();
+  EXPECT_EQ(rig.harness->accepted, rig.harness->drafted);
+  EXPECT_EQ(rig.harness->executor.features_kept(), 24u);
+}
+
+TEST(Eagle, WithoutACacheForThemNoFeaturesAreFetched) {
+  Rig rig({.feature_window = 24, .feature_cache_bytes = 0, .most_kept = 64});
+  rig.harness->Add(MakeRequest(SomeTokens(150, 4), 31, 1));
+  rig.harness->Run();
+  rig.harness->ExpectAllOracle();
+  EXPECT_EQ(rig.harness->executor.features_kept(), 0u);
+}
+
+// A step brings ten rows of features to the host at most: those nearest to the prompt's end.
+TEST(Eagle, WhatAStepCannotFetchIsAbsent) {
+  Rig rig({.feature_window = 64, .most_kept = 10});
+  rig.harness->Add(MakeRequest(SomeTokens(150, 4), 4, 1));
+  rig.harness->Run();
+  rig.head->shortest_context = -1;
+  std::vector<TokenId> longer = SomeTokens(150, 4);
+  for (const TokenId t : SomeTokens(10, 5)) longer.push_back(t);
+  const SequenceId id = rig.harness->Add(MakeRequest(longer, 31, 2));
+  rig.harness->Run();
+  EXPECT_EQ(rig.harness->engine.Times(id).cached_tokens, 144);
+  rig.harness->ExpectAllOracle();
+  EXPECT_EQ(rig.head->shortest_context, 4 + 16);  // 140 to 143 were fetched, the others computed
+  EXPECT_EQ(rig.harness->accepted, rig.harness->drafted);
+}
+
+// There is a place for one of those that start together; the others begin behind what was found.
+TEST(Eagle, WhatFindsNoPlaceOnTheWayToTheDeviceIsAbsent) {
+  for (const int32_t landings : {0, 1, 4}) {
+    SCOPED_TRACE(landings);
+    Rig rig({.target_blocks = 128, .feature_window = 64, .most_kept = 64, .landings = landings});
+    for (uint64_t seed = 1; seed <= 4; ++seed) {
+      rig.harness->Add(MakeRequest(SomeTokens(90, seed), 2, seed));
+      rig.harness->Run();
+    }
+    rig.head->draws.clear();
+    for (uint64_t seed = 1; seed <= 4; ++seed)
+      rig.harness->Add(MakeRequest(SomeTokens(90, seed), 12, seed));
+    rig.harness->Run();
+    rig.harness->ExpectAllOracle();
+    EXPECT_EQ(rig.harness->accepted, rig.harness->drafted);
+    const auto whole = std::count(rig.head->draws.begin(), rig.head->draws.end(),
+                                  std::pair<uint32_t, int32_t>{91, 64});
+    EXPECT_EQ(whole, landings);
   }
 }
 

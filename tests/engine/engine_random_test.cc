@@ -144,6 +144,7 @@ class Chaos : public LayerSink {
     model.num_kv_heads = static_cast<int32_t>(1 + random_.Below(2));
     model.vocabulary = 200;
     model.gives_features = true;
+    if (Chance(2)) model.most_kept_features = static_cast<int32_t>(random_.Below(60));
     return model;
   }
   ProvenanceOptions PrefillModel() {

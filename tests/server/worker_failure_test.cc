@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "net/http_client.h"
+#include "server/forwarding_executor.h"
 #include "server/router_service.h"
 #include "server/worker_service.h"
 
@@ -20,31 +21,20 @@ constexpr const char* kBroken = "CUDA, a step on the GPU: an illegal memory acce
 
 // Computes until its fuse is burnt down; then every call says what a GPU says whose context is
 // broken.
-class FailingExecutor final : public ServingExecutor {
+class FailingExecutor final : public ForwardingExecutor {
  public:
   FailingExecutor(std::unique_ptr<ServingExecutor> real, int good_steps, bool in_collect)
-      : real_(std::move(real)), fuse_(good_steps), in_collect_(in_collect) {}
-  int max_depth() const override { return real_->max_depth(); }
-  const KvLayout& kv_layout() const override { return real_->kv_layout(); }
-  int32_t max_context() const override { return real_->max_context(); }
-  int32_t max_batch_tokens() const override { return real_->max_batch_tokens(); }
-  int32_t max_slots() const override { return real_->max_slots(); }
-  int32_t vocabulary() const override { return real_->vocabulary(); }
-  const Buffer& kv_pool() const override { return real_->kv_pool(); }
-  const Model& model() const override { return real_->model(); }
-  TensorView logits() const override { return real_->logits(); }
-  Stream* stream() const override { return real_->stream(); }
+      : ForwardingExecutor(std::move(real)), fuse_(good_steps), in_collect_(in_collect) {}
   Result<Ticket> Launch(const StepInput& input) override {
     if (!in_collect_ && fuse_-- <= 0) return Unavailable(kBroken);
-    return real_->Launch(input);
+    return ForwardingExecutor::Launch(input);
   }
   Result<StepResult> Collect(Ticket ticket) override {
     if (in_collect_ && fuse_-- <= 0) return Unavailable(kBroken);
-    return real_->Collect(ticket);
+    return ForwardingExecutor::Collect(ticket);
   }
 
  private:
-  const std::unique_ptr<ServingExecutor> real_;
   int fuse_;
   const bool in_collect_;
 };

@@ -34,6 +34,8 @@ class TimedExecutor final : public Executor {
   int32_t max_scored_rows() const override { return executor_->max_scored_rows(); }
   int32_t hidden_size() const override { return executor_->hidden_size(); }
   int32_t feature_size() const override { return executor_->feature_size(); }
+  bool features_on_host() const override { return executor_->features_on_host(); }
+  int32_t max_kept_features() const override { return executor_->max_kept_features(); }
 
   Result<Ticket> Launch(const StepInput& input) override {
     if (HasRunOf(kSimStepPoisonToken, input)) {

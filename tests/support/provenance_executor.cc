@@ -212,12 +212,6 @@ std::vector<float> ExpectedPromptLogprobs(const ProvenanceOptions& options,
   return out;
 }
 
-std::array<float, kProvenanceFeatures> FeaturesOf(uint64_t state) {
-  std::array<float, kProvenanceFeatures> out{};
-  for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(state >> (16 * i) & 0xffffu);
-  return out;
-}
-
 uint64_t StateOf(std::span<const float> features) {
   uint64_t state = 0;
   for (size_t i = 0; i < kProvenanceFeatures; ++i)
@@ -256,7 +250,8 @@ ProvenanceExecutor::ProvenanceExecutor(const ProvenanceOptions& options, std::sp
     : options_(options),
       layout_(LayoutOf(options)),
       pool_(pool),
-      slots_(static_cast<size_t>(options.max_slots)) {
+      slots_(static_cast<size_t>(options.max_slots)),
+      kept_(static_cast<size_t>(options.max_depth)) {
   if (pool_.empty()) {
     own_pool_.resize(layout_.PoolBytes(), std::byte{0xee});
     pool_ = own_pool_;
@@ -339,6 +334,28 @@ void ProvenanceExecutor::CheckInput(const StepInput& input) {
   AISP_CHECK(std::is_sorted(input.hidden_rows.begin(), input.hidden_rows.end()));
   AISP_CHECK(std::is_sorted(input.feature_rows.begin(), input.feature_rows.end()));
   AISP_CHECK(input.feature_rows.empty() || options_.gives_features);
+  AISP_CHECK(static_cast<int32_t>(input.kept_rows.size()) <= max_kept_features());
+  AISP_CHECK(std::includes(input.feature_rows.begin(), input.feature_rows.end(),
+                           input.kept_rows.begin(), input.kept_rows.end()));
+}
+
+// What the step before the last max_depth left is written over, as on a device.
+void ProvenanceExecutor::ReadFeatures(const StepInput& input, std::span<const uint64_t> states,
+                                      StepResult* result) {
+  const auto append = [&](std::span<const int32_t> rows, auto* to) {
+    for (const int32_t row : rows) {
+      const auto features = FeaturesOf(states[static_cast<size_t>(row)]);
+      to->insert(to->end(), features.begin(), features.end());
+    }
+  };
+  if (features_on_host()) return append(input.feature_rows, &result->features);
+  KeptRows& kept = kept_[executed_++ % kept_.size()];
+  kept = {};
+  append(input.feature_rows, &kept.on_device);
+  append(input.kept_rows, &kept.on_host);
+  features_kept_ += input.kept_rows.size();
+  result->device_features = std::as_bytes(std::span(kept.on_device));
+  result->kept_features = kept.on_host;
 }
 
 void ProvenanceExecutor::ReadRows(const StepInput& input, std::span<const uint64_t> states,
@@ -349,10 +366,7 @@ void ProvenanceExecutor::ReadRows(const StepInput& input, std::span<const uint64
     score.logprob.logprob = ScoreOf(states[static_cast<size_t>(at)], row.token);
     result->scores.push_back(std::move(score));
   }
-  for (const int32_t row : input.feature_rows) {
-    for (const float f : FeaturesOf(states[static_cast<size_t>(row)]))
-      result->features.push_back(f);
-  }
+  ReadFeatures(input, states, result);
   for (const int32_t row : input.hidden_rows) {
     for (int32_t i = 0; i < kHidden; ++i)
       result->hidden.push_back(HiddenElement(states[static_cast<size_t>(row)], i));

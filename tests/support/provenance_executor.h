@@ -14,6 +14,7 @@
 // simulation. A masked draw takes the next token that is allowed. One thread.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -42,6 +43,9 @@ struct ProvenanceOptions {
   int32_t vocabulary = 1000;
   uint64_t weights = 1;  // another value is another model
   bool gives_features = false;
+  // Features stay on a device, in its own format; a step brings so many rows of them to the host.
+  // Negative: they are in the host's memory.
+  int32_t most_kept_features = -1;
   // Each word as sixteen numbers of four bits in this format, all of which every format of KV holds
   // exactly: it survives conversions. Nothing: as it is, in the place of two f32.
   std::optional<DType> spelled;
@@ -68,7 +72,11 @@ std::vector<float> ExpectedPromptLogprobs(const ProvenanceOptions& options,
 
 // What a position's features must be: the state above the last layer, in pieces that a float holds.
 constexpr int32_t kProvenanceFeatures = 4;
-std::array<float, kProvenanceFeatures> FeaturesOf(uint64_t state);
+inline std::array<float, kProvenanceFeatures> FeaturesOf(uint64_t state) {
+  std::array<float, kProvenanceFeatures> out{};
+  for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(state >> (16 * i) & 0xffffu);
+  return out;
+}
 uint64_t StateOf(std::span<const float> features);
 // The states behind each of `tokens`.
 std::vector<uint64_t> ExpectedStates(const ProvenanceOptions& options,
@@ -98,6 +106,13 @@ class ProvenanceExecutor final : public Executor {
   int32_t feature_size() const override {
     return options_.gives_features ? kProvenanceFeatures : 0;
   }
+  bool features_on_host() const override {
+    return options_.gives_features && options_.most_kept_features < 0;
+  }
+  int32_t max_kept_features() const override {
+    return features_on_host() ? options_.max_batch_tokens
+                              : std::max(0, options_.most_kept_features);
+  }
   Result<Ticket> Launch(const StepInput& input) override;
   Result<StepResult> Collect(Ticket ticket) override;
 
@@ -125,6 +140,7 @@ class ProvenanceExecutor final : public Executor {
   uint64_t steps() const { return steps_; }
   uint64_t rows_computed() const { return rows_computed_; }
   uint64_t rows_from_device() const { return rows_from_device_; }
+  uint64_t features_kept() const { return features_kept_; }  // rows that came from the device
 
  private:
   struct Pending {
@@ -138,8 +154,8 @@ class ProvenanceExecutor final : public Executor {
   void CheckInput(const StepInput& input);
   StepResult Execute(const Pending& pending);
   // What is wanted of rows beside draws. `states`: [rows], above the last layer.
-  static void ReadRows(const StepInput& input, std::span<const uint64_t> states,
-                       StepResult* result);
+  void ReadRows(const StepInput& input, std::span<const uint64_t> states, StepResult* result);
+  void ReadFeatures(const StepInput& input, std::span<const uint64_t> states, StepResult* result);
   TokenId TokenOfRow(const StepInput& input, int32_t row);
   uint64_t Load(int32_t layer, int32_t block, int32_t head, int32_t part, int32_t slot) const;
   void Store(int32_t layer, int32_t block, int32_t head, int32_t part, int32_t slot, uint64_t word);
@@ -162,6 +178,14 @@ class ProvenanceExecutor final : public Executor {
   uint64_t last_step_ = 0;
   uint64_t rows_computed_ = 0;
   uint64_t rows_from_device_ = 0;
+  uint64_t features_kept_ = 0;
+  // Features of the last max_depth steps.
+  struct KeptRows {
+    std::vector<uint16_t> on_device;
+    std::vector<float> on_host;
+  };
+  std::vector<KeptRows> kept_;
+  size_t executed_ = 0;
 };
 
 }  // namespace aisp

@@ -1,6 +1,7 @@
 #include "tests/support/provenance_head.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
@@ -28,6 +29,33 @@ ProvenanceHead::ProvenanceHead(const ProvenanceOptions& target,
   const int32_t each = std::min(kWaiting, options.max_rows / options.max_sequences);
   places_.assign(static_cast<size_t>(each * options.max_sequences) * feature_bytes(),
                  std::byte{0x55});
+}
+
+// What the call before placed is garbage from now on.
+Status ProvenanceHead::PlaceFeatures(std::span<const std::span<const float>> runs,
+                                     std::vector<std::span<const std::byte>>* placed) {
+  if (!on_device()) return DraftHead::PlaceFeatures(runs, placed);
+  for (std::vector<uint16_t>& rows : landings_) std::fill(rows.begin(), rows.end(), 0x5555);
+  landings_.resize(static_cast<size_t>(options_.landings));
+  placed->clear();
+  for (size_t i = 0; i < runs.size(); ++i) {
+    if (i >= landings_.size()) {
+      placed->emplace_back();
+      continue;
+    }
+    landings_[i].assign(runs[i].begin(), runs[i].end());
+    placed->push_back(std::as_bytes(std::span(landings_[i])));
+  }
+  return {};
+}
+
+uint64_t ProvenanceHead::StateAt(const std::byte* features) const {
+  std::array<float, kProvenanceFeatures> row{};
+  for (size_t i = 0; i < row.size(); ++i) {
+    row[i] = on_device() ? static_cast<float>(reinterpret_cast<const uint16_t*>(features)[i])
+                         : reinterpret_cast<const float*>(features)[i];
+  }
+  return StateOf(row);
 }
 
 Status ProvenanceHead::KeepFeatures(std::span<const FeatureCopy> rows) {
@@ -62,8 +90,7 @@ Status ProvenanceHead::Launch(const HeadStep& step) {
       AISP_CHECK(b.positions[row] == s.context_len - s.num_rows + i);
       const uint64_t state = step.features.empty()
                                  ? outputs_.at(static_cast<size_t>(step.goes_on[row]))
-                                 : StateOf({reinterpret_cast<const float*>(step.features[row]),
-                                            static_cast<size_t>(kProvenanceFeatures)});
+                                 : StateAt(step.features[row]);
       At(step, s, b.positions[row]) = {state, b.tokens[row]};
     }
     if (at == b.logit_rows.size() || b.logit_rows[at] >= s.row_begin + s.num_rows) continue;

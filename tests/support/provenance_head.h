@@ -18,6 +18,8 @@ struct ProvenanceHeadOptions {
   int32_t max_context = 4096;
   int32_t max_rows = 512;
   int32_t max_sequences = 16;
+  // Runs of features that the host has places for, where the target's stay on a device.
+  int32_t landings = 16;
 };
 
 class ProvenanceHead final : public DraftHead {
@@ -26,11 +28,15 @@ class ProvenanceHead final : public DraftHead {
 
   const KvLayout& kv_layout() const override { return layout_; }
   int32_t feature_size() const override { return kProvenanceFeatures; }
-  size_t feature_bytes() const override { return kProvenanceFeatures * sizeof(float); }
+  size_t feature_bytes() const override {
+    return kProvenanceFeatures * (on_device() ? sizeof(uint16_t) : sizeof(float));
+  }
   std::byte* feature_places() override { return places_.data(); }
   int32_t num_feature_places() const override {
     return static_cast<int32_t>(places_.size() / feature_bytes());
   }
+  Status PlaceFeatures(std::span<const std::span<const float>> runs,
+                       std::vector<std::span<const std::byte>>* placed) override;
   Status KeepFeatures(std::span<const FeatureCopy> rows) override;
   int32_t max_context() const override { return options_.max_context; }
   int32_t max_rows() const override { return options_.max_rows; }
@@ -52,6 +58,8 @@ class ProvenanceHead final : public DraftHead {
     uint64_t state = 0;
     TokenId token = 0;
   };
+  bool on_device() const { return target_.most_kept_features >= 0; }
+  uint64_t StateAt(const std::byte* features) const;
   Slot& At(const HeadStep& step, const SequenceRows& rows, int32_t position);
   SampledToken Draw(const HeadStep& step, const SequenceRows& rows, const SampleRow& row);
 
@@ -60,8 +68,9 @@ class ProvenanceHead final : public DraftHead {
   KvLayout layout_;
   std::vector<Slot> pool_;
   std::vector<std::byte> places_;
-  std::vector<SampledToken> tokens_;       // of the step in flight
-  std::vector<uint64_t> outputs_, drawn_;  // of the step before, and of this one
+  std::vector<std::vector<uint16_t>> landings_;  // of the last PlaceFeatures
+  std::vector<SampledToken> tokens_;             // of the step in flight
+  std::vector<uint64_t> outputs_, drawn_;        // of the step before, and of this one
 };
 
 }  // namespace aisp

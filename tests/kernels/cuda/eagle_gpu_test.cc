@@ -1,6 +1,8 @@
 // An EAGLE-3 head on the GPU: its logits are the CPU's, and whoever proposes, the answers are those
 // of a run without.
+#include <algorithm>
 #include <array>
+#include <cstring>
 #include <map>
 #include <optional>
 
@@ -8,6 +10,8 @@
 #include "engine/async_executor.h"
 #include "engine/eagle.h"
 #include "engine/engine.h"
+#include "engine/warm_up.h"
+#include "model/bf16.h"
 #include "speculation/speculator.h"
 #include "tests/kernels/cuda/gpu.h"
 #include "tests/kernels/cuda/run_engine.h"
@@ -230,12 +234,12 @@ struct Counts {
 };
 
 std::vector<Answer> RunAll(Executor& executor, std::vector<SequenceRequest> requests,
-                           std::shared_ptr<Speculator> speculator, Counts* counts) {
-  EngineOptions options;
+                           std::shared_ptr<Speculator> speculator, Counts* counts,
+                           EngineOptions options = {}) {
   options.speculator = std::move(speculator);
   options.limits.max_draft_rows = executor.max_draws() - executor.max_slots();
   options.limits.max_prefill_chunk = 64;
-  options.limits.max_sequences = 6;
+  options.limits.max_sequences = std::min(6, options.limits.max_sequences);
   std::vector<Answer> answers(requests.size());
   const auto on_token = [&](size_t i, TokenOutput& output) {
     if (output.token >= 0) answers[i].tokens.push_back(output.token);
@@ -307,6 +311,187 @@ TEST(GpuEagle, AnswersAreThoseWithoutIt) {
     EXPECT_GT(counts.drafted, 300u);
     // The head knows the target's own texts; prompts of random tokens are none.
     EXPECT_GT(counts.accepted * 6, counts.drafted);
+  }
+}
+
+// A target that gives features and its head, of the built-in models.
+struct Pair {
+  static std::optional<Pair> Create(CudaBackend& gpu, DType dtype) {
+    const std::string target = StoryDirectory("story-7m"),
+                      folder = StoryDirectory("story-7m-eagle3");
+    if (target.empty() || folder.empty()) return std::nullopt;
+    Pair pair;
+    pair.folder = folder;
+    pair.spec = *LoadEagleSpec(folder, *LoadModelSpec(target));
+    ModelExecutorOptions base;
+    base.model.compute_dtype = dtype;
+    base.kv_dtype = dtype;
+    base.model.feature_layers = pair.spec.feature_layers;
+    base.max_slots = 6;
+    base.max_draft_rows = 24;
+    base.num_blocks = 120;
+    auto made = AsyncExecutor::Create(target, {.base = base}, *gpu.device, *gpu.ops);
+    AISP_CHECK_MSG(made.has_value(), made.error().message);
+    pair.executor = std::move(*made);
+    return pair;
+  }
+  std::unique_ptr<AsyncDraftHead> Head(CudaBackend& gpu) const {
+    DraftHeadOptions options;
+    options.head.compute_dtype = executor->model().compute_dtype();
+    options.kv_dtype = options.head.compute_dtype;
+    options.head.max_rows = 64;
+    options.head.max_sequences = 6;
+    options.head.max_context = 1024;
+    options.num_blocks = 120;
+    auto made = AsyncDraftHead::Create(folder, spec, executor->model().embedding(), options,
+                                       *executor->stream(), *gpu.device, *gpu.ops);
+    AISP_CHECK_MSG(made.has_value(), made.error().message);
+    return std::move(*made);
+  }
+
+  std::string folder;
+  EagleSpec spec;
+  std::unique_ptr<AsyncExecutor> executor;
+};
+
+std::vector<float> InF32(std::span<const std::byte> rows, DType dtype) {
+  std::vector<float> out(rows.size() / DTypeBytes(dtype));
+  if (dtype == DType::kF32) {
+    std::memcpy(out.data(), rows.data(), rows.size());
+  } else {
+    WidenBf16({reinterpret_cast<const uint16_t*>(rows.data()), out.size()}, out.data());
+  }
+  return out;
+}
+
+// What a step brings to the host is what it leaves on the device, and what is brought back has the
+// same bits.
+TEST(GpuEagle, FeaturesComeToTheHostAndBackAsTheyAre) {
+  AISP_OPEN_GPU(gpu);
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const std::optional<Pair> pair = Pair::Create(gpu, dtype);
+    if (!pair) GTEST_SKIP() << "the built-in models are not there";
+    AsyncExecutor& executor = *pair->executor;
+    EXPECT_GE(executor.max_kept_features(), 64);
+    const WarmUpStep prompt(80, false, executor.kv_layout().block_tokens);
+    std::vector<int32_t> wanted, kept;
+    for (int32_t row = 3; row < 80; ++row) wanted.push_back(row);
+    for (int32_t row = 16; row < 80; ++row) {
+      if (row != 40) kept.push_back(row);
+    }
+    StepInput input;
+    input.step = 1;
+    input.batch = prompt.batch();
+    input.feature_rows = wanted;
+    input.kept_rows = kept;
+    const auto ticket = executor.Launch(input);
+    ASSERT_TRUE(ticket.has_value()) << ticket.error().message;
+    const auto result = executor.Collect(*ticket);
+    ASSERT_TRUE(result.has_value()) << result.error().message;
+    const Buffer there = *gpu.device->Allocate(result->device_features.size(), MemoryKind::kHost);
+    ASSERT_TRUE(gpu.device->Copy(there.data(), result->device_features.data(), there.bytes(),
+                                 *executor.stream()));
+    ASSERT_TRUE(gpu.device->Synchronize(*executor.stream()));
+    const std::vector<float> all =
+        InF32({static_cast<const std::byte*>(there.data()), there.bytes()}, dtype);
+    const auto size = static_cast<size_t>(executor.feature_size());
+    ASSERT_EQ(all.size(), wanted.size() * size);
+    ASSERT_EQ(result->kept_features.size(), kept.size() * size);
+    for (size_t i = 0; i < kept.size(); ++i) {
+      const auto row = result->kept_features.subspan(i * size, size);
+      const auto at = all.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(kept[i] - 3) * size);
+      ASSERT_TRUE(std::equal(row.begin(), row.end(), at)) << "row " << kept[i];
+      ASSERT_NE(std::count(row.begin(), row.end(), 0.0f), static_cast<ptrdiff_t>(size));
+    }
+    const auto head = pair->Head(gpu);
+    const std::span<const float> run = result->kept_features;
+    std::vector<std::span<const std::byte>> placed;
+    ASSERT_TRUE(head->PlaceFeatures(std::vector<std::span<const float>>(3, run), &placed));
+    ASSERT_EQ(placed.size(), 3u);
+    for (const std::span<const std::byte> rows : placed) {
+      const std::vector<float> back = InF32(rows, dtype);
+      ASSERT_TRUE(std::equal(back.begin(), back.end(), run.begin(), run.end()));
+    }
+  }
+}
+
+// Six beginnings of stories that the model tells: each for one token first, then for more.
+std::vector<SequenceRequest> OwnTextsTwice(Executor& executor) {
+  std::vector<SequenceRequest> requests;
+  for (uint64_t seed = 1; seed <= 6; ++seed) {
+    SequenceRequest r;
+    // "Tell me a story about a fox and a river.", as the chat template renders it.
+    r.tokens = {1, 3, 58, 415, 383, 265, 1209, 547, 265, 1872, 277, 265, 1164, 20, 5, 4};
+    r.prompt_tokens = static_cast<int32_t>(r.tokens.size());
+    r.max_new_tokens = 160;
+    r.sampling.temperature = 0.8f;
+    r.sampling.seed = seed;
+    requests.push_back(std::move(r));
+  }
+  Counts none;
+  const std::vector<Answer> texts = RunAll(executor, requests, nullptr, &none);
+  for (size_t i = 0; i < texts.size(); ++i) {
+    SequenceRequest& r = requests[i];
+    const size_t length = std::min(texts[i].tokens.size(), 60 + 9 * i);
+    r.tokens.insert(r.tokens.end(), texts[i].tokens.begin(),
+                    texts[i].tokens.begin() + static_cast<ptrdiff_t>(length));
+    r.prompt_tokens = static_cast<int32_t>(r.tokens.size());
+    r.max_new_tokens = 48;
+    r.sampling.temperature = 0;
+  }
+  std::vector<SequenceRequest> twice = requests;
+  for (SequenceRequest& r : twice) r.max_new_tokens = 1;
+  twice.insert(twice.end(), requests.begin(), requests.end());
+  return twice;
+}
+
+// A text of the model's own, whose KV is found the second time: the head drafts what it did the
+// first time, and without kept features it stands less often.
+TEST(GpuEagle, BehindACachedPrefixItDraftsAsBehindAComputedOne) {
+  AISP_OPEN_GPU(gpu);
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const std::optional<Pair> pair = Pair::Create(gpu, dtype);
+    if (!pair) GTEST_SKIP() << "the built-in models are not there";
+    AsyncExecutor& executor = *pair->executor;
+    const SteadyClock clock;
+    const std::vector<SequenceRequest> twice = OwnTextsTwice(executor);
+    enum { kComputed, kCached, kForgotten };
+    std::array<Counts, 3> counts;
+    std::array<std::vector<Answer>, 3> answers;
+    for (const int how : {kComputed, kCached, kForgotten}) {
+      EngineOptions options;
+      options.limits.max_sequences = 1;
+      options.enable_prefix_cache = how != kComputed;
+      options.feature_cache_bytes = how == kCached ? size_t{64} << 20 : 0;
+      const auto speculator = std::make_shared<Speculator>(
+          SpeculatorOptions{.num_tokens = 4, .adaptive = false, .slow = std::chrono::seconds(10)},
+          std::make_unique<EagleProposer>(EagleOptions{.min_probability = 0, .feature_window = 64},
+                                          pair->Head(gpu)),
+          &clock);
+      const auto at = static_cast<size_t>(how);
+      answers[at] = RunAll(executor, twice, speculator, &counts[at], options);
+      EXPECT_EQ(speculator->stats().failed, 0u);
+      std::printf("%s, %s: %llu of %llu stood\n", dtype == DType::kF32 ? "f32" : "bf16",
+                  how == kComputed ? "computed"
+                  : how == kCached ? "cached"
+                                   : "cached, without features",
+                  static_cast<unsigned long long>(counts[at].accepted),
+                  static_cast<unsigned long long>(counts[at].drafted));
+    }
+    const auto rate = [&](int how) {
+      const Counts& c = counts[static_cast<size_t>(how)];
+      return static_cast<double>(c.accepted) /
+             static_cast<double>(std::max<uint64_t>(1, c.drafted));
+    };
+    EXPECT_GT(counts[kComputed].drafted, 100u);
+    EXPECT_GT(rate(kComputed), 0.5);
+    EXPECT_NEAR(rate(kCached), rate(kComputed), 0.01);
+    EXPECT_LT(rate(kForgotten), rate(kCached));
+    if (dtype != DType::kF32) continue;
+    for (size_t i = 0; i < twice.size(); ++i) {
+      EXPECT_EQ(answers[kCached][i].tokens, answers[kComputed][i].tokens) << i;
+      EXPECT_EQ(answers[kForgotten][i].tokens, answers[kComputed][i].tokens) << i;
+    }
   }
 }
 

@@ -136,29 +136,21 @@ class Half {
 
   // Every output of a run, element by element, from the input that its step had.
   void Check() {
-    const std::vector<double> o = Product(0, Values(*x_));
-    std::vector<double> h(h0_.begin(), h0_.end());
-    for (size_t i = 0; i < h.size(); ++i) h[i] += o[i];
-    const std::vector<double> gate_up = Normalised(Product(1, Normed(h, 0)), h, 1);
-    std::vector<double> act;
-    const auto half = static_cast<size_t>(shape_.intermediate);
-    for (size_t r = 0; r < static_cast<size_t>(rows_); ++r) {
-      for (size_t i = 0; i < half; ++i) {
-        const double gate = gate_up[2 * r * half + i];
-        act.push_back(gate / (1.0 + std::exp(-gate)) * gate_up[2 * r * half + half + i]);
-      }
-    }
-    const std::vector<double> down = Product(2, Inner(*act_, act, shape_.intermediate, 5e-3));
-    for (size_t i = 0; i < h.size(); ++i) h[i] += down[i];
+    Sums h{{h0_.begin(), h0_.end()}, std::vector<double>(h0_.size())};
+    Accumulate(h, Product(0, Values(*x_)));
+    const Sums gate_up = Normalised(Product(1, Normed(h, 0)), h.value, 1);
+    const Sums down = Product(2, Inner(*act_, Activated(gate_up), shape_.intermediate, 5e-3));
+    Accumulate(h, down);
     const bool kept = KeepsInner();
-    const std::vector<double> y = Normalised(Product(3, Normed(h, 1)), h, 3);
+    Sums y = Normalised(Product(3, Normed(h, 1)), h.value, 3);
     if (kept) {
       // What adapters add has passed through bf16.
       ExpectNear(h_->Get(), h, adapters_.empty() ? 2e-5 : 5e-3, "residual stream");
+      Round(y, false);
       ExpectNear(Values(*y_), y, 5e-3, "qkv");
     } else {
-      ExpectNearAsWhole(h_->Get(), h, 3e-3, "residual stream");
-      ExpectNearAsWhole(Values(*y_), y, 5e-3, "qkv");
+      ExpectNearAsWhole(h_->Get(), h.value, 3e-3, "residual stream");
+      ExpectNearAsWhole(Values(*y_), y.value, 5e-3, "qkv");
     }
   }
 
@@ -181,6 +173,51 @@ class Half {
   uint16_t* y_data() { return y_->get(); }
 
  private:
+  // What should come, and by how much what comes may differ by the roundings on the way.
+  struct Sums {
+    std::vector<double> value, error;
+  };
+  static constexpr double kUnitF32 = 0x1p-23;  // of an addition or a product that may cut off
+  // A norm's factor, and an exponential function as the device approximates it.
+  static constexpr double kFunction = 0x1p-16;
+
+  // The error of a sum of `k` products in any order is at most the unit, times the additions that a
+  // product goes through, times the sum of all magnitudes. A tensor core adds sixteen products at a
+  // time, to a quarter of the unit each; parts of K and what scales them are no more than 64.
+  static double SumError(int64_t k) {
+    return (static_cast<double>((k + 15) / 16) * (1.0 + 16 * 0.25) + 64) * kUnitF32;
+  }
+  void Accumulate(Sums& h, const Sums& add) const {
+    for (size_t i = 0; i < h.value.size(); ++i) {
+      h.error[i] += add.error[i] + kUnitF32 * (std::abs(h.value[i]) + std::abs(add.value[i]));
+      h.value[i] += add.value[i];
+    }
+  }
+  // Kept in bf16, or as steps leave it for each other.
+  static void Round(Sums& sums, bool f16) {
+    for (size_t i = 0; i < sums.value.size(); ++i) {
+      const double size = std::abs(sums.value[i]) + sums.error[i];
+      sums.error[i] += f16 ? size * 0x1p-11 + 0x1p-25 * kF16Divisor : size * 0x1p-8;
+    }
+  }
+  // silu(gate) * up; the slope of silu is at most 1.1.
+  Sums Activated(const Sums& gate_up) const {
+    Sums act;
+    const auto half = static_cast<size_t>(shape_.intermediate);
+    for (size_t r = 0; r < static_cast<size_t>(rows_); ++r) {
+      for (size_t i = 0; i < half; ++i) {
+        const size_t at = 2 * r * half + i;
+        const double gate = gate_up.value[at], up = gate_up.value[at + half];
+        const double silu = gate / (1.0 + std::exp(-gate));
+        const double up_error = gate_up.error[at + half];
+        act.value.push_back(silu * up);
+        act.error.push_back(1.1 * gate_up.error[at] * (std::abs(up) + up_error) +
+                            std::abs(silu) * up_error + kFunction * std::abs(silu * up));
+      }
+    }
+    return act;
+  }
+
   void AddWeight(std::mt19937& random, WeightFormat format, const std::vector<int64_t>& heights,
                  int64_t k, bool gated) {
     matrices_.emplace_back();
@@ -218,17 +255,25 @@ class Half {
   }
 
   // Without bias where a norm is still to be applied.
-  std::vector<double> Product(size_t weight, const std::vector<float>& x) {
+  Sums Product(size_t weight, const std::vector<float>& x) {
     std::vector<float> w;
     for (const Matrix& m : matrices_[weight]) w.insert(w.end(), m.values.begin(), m.values.end());
     const int64_t k = weights_[weight].k;
     const int64_t n = static_cast<int64_t>(w.size()) / k;
-    DeviceVector<float> dw(w);
-    DeviceVector<float> dx(x);
-    DeviceVector<double> dy(static_cast<size_t>(rows_ * n));
-    ReferenceProduct(dx.get(), dw.get(), dy.get(), rows_, n, k, nullptr);
-    std::vector<double> y = dy.Get();
-    if (!adapters_.empty()) AddAdapted(weight, x, y);
+    const auto product = [&](const std::vector<float>& a, const std::vector<float>& b) {
+      DeviceVector<float> dw(b);
+      DeviceVector<float> dx(a);
+      DeviceVector<double> dy(static_cast<size_t>(rows_ * n));
+      ReferenceProduct(dx.get(), dw.get(), dy.get(), rows_, n, k, nullptr);
+      return dy.Get();
+    };
+    const auto magnitudes = [](std::vector<float> v) {
+      for (float& f : v) f = std::abs(f);
+      return v;
+    };
+    Sums y{product(x, w), product(magnitudes(x), magnitudes(w))};
+    for (double& e : y.error) e *= SumError(k);
+    if (!adapters_.empty()) AddAdapted(weight, x, y.value);
     if (weight % 2 == 0) AddBias(weight, y);
     return y;
   }
@@ -253,67 +298,79 @@ class Half {
       }
     }
   }
-  void AddBias(size_t weight, std::vector<double>& y) {
+  void AddBias(size_t weight, Sums& y) {
     std::vector<float> bias;
     for (const Matrix& m : matrices_[weight]) {
       bias.insert(bias.end(), m.bias.begin(), m.bias.end());
     }
     if (bias.empty()) return;
-    for (size_t i = 0; i < y.size(); ++i) y[i] += bias[i % bias.size()];
+    for (size_t i = 0; i < y.value.size(); ++i) {
+      y.value[i] += bias[i % bias.size()];
+      y.error[i] += kUnitF32 * std::abs(y.value[i]);
+    }
   }
 
-  std::vector<double> Normalised(std::vector<double> y, const std::vector<double>& h,
-                                 size_t weight) {
-    const size_t n = y.size() / static_cast<size_t>(rows_);
+  Sums Normalised(Sums y, const std::vector<double>& h, size_t weight) {
+    const size_t n = y.value.size() / static_cast<size_t>(rows_);
     const auto k = static_cast<size_t>(shape_.hidden);
     for (size_t r = 0; r < static_cast<size_t>(rows_); ++r) {
       double squares = 0.0;
       for (size_t i = 0; i < k; ++i) squares += h[r * k + i] * h[r * k + i];
       const double norm = 1.0 / std::sqrt(squares / static_cast<double>(k) + kEpsilon);
-      for (size_t i = 0; i < n; ++i) y[r * n + i] *= norm;
+      for (size_t i = r * n; i < (r + 1) * n; ++i) {
+        y.value[i] *= norm;
+        y.error[i] = norm * y.error[i] + kFunction * std::abs(y.value[i]);
+      }
     }
     AddBias(weight, y);
     return y;
   }
 
   // The input of a layer with a norm in front carries the gain; 1 / rms comes later.
-  std::vector<float> Normed(const std::vector<double>& h, size_t which) const {
-    std::vector<double> expected = h;
-    for (size_t i = 0; i < h.size(); ++i) expected[i] *= gains_[which][i % gains_[which].size()];
-    return Inner(*normed_[which], expected, shape_.hidden, 4e-3);
+  std::vector<float> Normed(const Sums& h, size_t which) const {
+    Sums expected = h;
+    for (size_t i = 0; i < h.value.size(); ++i) {
+      const double gain = gains_[which][i % gains_[which].size()];
+      expected.value[i] *= gain;
+      expected.error[i] = std::abs(gain) * h.error[i] + kUnitF32 * std::abs(expected.value[i]);
+    }
+    return Inner(*normed_[which], std::move(expected), shape_.hidden, 4e-3);
   }
 
   // What the next step reads: as the run left it, if it is near what is expected, or that, rounded.
-  std::vector<float> Inner(const DeviceVector<uint16_t>& left, const std::vector<double>& expected,
-                           int64_t width, double limit) const {
+  std::vector<float> Inner(const DeviceVector<uint16_t>& left, Sums expected, int64_t width,
+                           double limit) const {
     if (KeepsInner()) {
+      Round(expected, f16_);
       std::vector<float> values = InnerValues(left, width);
       ExpectNear(values, expected, limit, "between two steps");
       return values;
     }
     std::vector<float> values;
-    for (const double v : expected) {
+    for (const double v : expected.value) {
       const auto f = static_cast<float>(v);
       values.push_back(f16_ ? FromF16(ToF16(f / kF16Divisor)) * kF16Divisor : FromBf16(ToBf16(f)));
     }
     return values;
   }
 
-  // `limit` is relative to the element, and a tenth of it to the root mean square of all.
-  void ExpectNear(const std::vector<float>& y, const std::vector<double>& expected, double limit,
+  // No element is off by more than the roundings on its way can be, and all of them together by no
+  // more than `limit`, relative to the root of their sum of squares.
+  void ExpectNear(const std::vector<float>& y, const Sums& sums, double limit,
                   const char* what) const {
+    const std::vector<double>& expected = sums.value;
     ASSERT_EQ(y.size(), expected.size()) << what;
     // An adapter's sum that bf16 rounds the other way moves what it adds by 2^-8 of itself, which
     // may be many times what is left near zero.
     if (!adapters_.empty()) return ExpectNearAsWhole(y, expected, 5e-3, what);
-    double squares = 0.0;
-    for (const double v : expected) squares += v * v;
-    const double rms = std::sqrt(squares / static_cast<double>(expected.size()));
-    ASSERT_GT(rms, 0.0) << what;
+    double squares = 0.0, errors = 0.0;
     for (size_t i = 0; i < y.size(); ++i) {
-      ASSERT_NEAR(y[i], expected[i], limit * (std::abs(expected[i]) + 0.1 * rms))
+      squares += expected[i] * expected[i];
+      errors += (y[i] - expected[i]) * (y[i] - expected[i]);
+      ASSERT_NEAR(y[i], expected[i], sums.error[i])
           << what << ", element " << i << " of " << y.size();
     }
+    ASSERT_LT(std::sqrt(errors / squares), limit) << what;  // false for NaN
   }
 
   // Where the reference has rounded what is between the steps itself: one value that goes the other
