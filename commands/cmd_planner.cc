@@ -32,7 +32,7 @@ constexpr Duration kAskLimit = std::chrono::seconds(6);
 // Without an answer of any router for so long the planner is not ready.
 constexpr Duration kBlindLimit = std::chrono::seconds(10);
 
-constexpr std::array<ExtraFlag, 12> kExtras = {{
+constexpr std::array<ExtraFlag, 14> kExtras = {{
     {"--router", "URL,...",
      "Admin ports of all router replicas (default http://127.0.0.1:8082); dns:HOST:PORT: every "
      "address of that name. Roles are changed by way of the first that answers."},
@@ -43,7 +43,13 @@ constexpr std::array<ExtraFlag, 12> kExtras = {{
     {"--min-workers", "N", "Never park below so many (default 1)."},
     {"--no-park", "", "Park no worker that the load does not need."},
     {"--park-after", "SECONDS", "Park one when it was not needed for so long (default 60)."},
-    {"--interval", "MS", "Between two decisions (default 1000)."},
+    {"--enough", "PERCENT",
+     "Keep a split that would serve so much of the load, as 115; default: leave it for any clearly "
+     "better one."},
+    {"--home", "XPYD",
+     "Go back to so many prefill and decode workers, as 1P2D, once nothing was asked for a "
+     "second."},
+    {"--interval", "MS", "Between two decisions (default 250)."},
     {"--dry-run", "", "Change nothing; log every decision with its reason."},
     {"--announce-fd", "N", "Write key=value lines (admin) to this descriptor."},
     {"--lifeline-fd", "N", "Stop when this descriptor closes."},
@@ -96,6 +102,7 @@ WorkerStatus StatusOf(const Json& json) {
   w.state = StateOf(json.value("state", ""));
   w.running = json.value("running", 0u);
   w.waiting = json.value("waiting", 0u);
+  w.queued_prefill_tokens = json.value("queued_prefill_tokens", uint64_t{0});
   w.total_blocks = json.value("total_blocks", 0u);
   w.free_blocks = json.value("free_blocks", 0u);
   w.block_tokens = json.value("block_tokens", 0u);
@@ -133,7 +140,7 @@ struct Settings {
   std::vector<std::string> routers;  // host:port or dns:host:port
   std::string key_file;
   planner::PlannerOptions options;
-  Duration interval = std::chrono::seconds(1);
+  Duration interval = std::chrono::milliseconds(250);
   bool dry_run = false;
 };
 
@@ -290,6 +297,19 @@ class PlannerProcess {
   std::unique_ptr<RouterResolver> resolver_;  // calls back: goes first
 };
 
+// "" is none.
+Result<std::optional<planner::Split>> HomeOf(const std::string& text) {
+  if (text.empty()) return std::optional<planner::Split>();
+  const size_t p = text.find('P');
+  if (p != std::string::npos && text.ends_with('D')) {
+    const auto prefill = ParseIntInRange(text.substr(0, p), 0, 100'000);
+    const auto decode = ParseIntInRange(text.substr(p + 1, text.size() - p - 2), 1, 100'000);
+    if (prefill && decode)
+      return planner::Split{static_cast<int>(*prefill), static_cast<int>(*decode)};
+  }
+  return InvalidArgument(fmt::format("--home: '{}' is not like 1P2D", text));
+}
+
 Result<Settings> SettingsOf(const CommandLine& line) {
   Settings s;
   const std::string urls = line.Extra("router", "http://127.0.0.1:8082");
@@ -312,12 +332,15 @@ Result<Settings> SettingsOf(const CommandLine& line) {
   AISP_ASSIGN_OR_RETURN(const int64_t interval, ms("interval", s.interval));
   AISP_ASSIGN_OR_RETURN(const int64_t most, line.ExtraInt("max-workers", 0, 1, 100'000));
   AISP_ASSIGN_OR_RETURN(const int64_t least, line.ExtraInt("min-workers", 1, 1, 100'000));
+  AISP_ASSIGN_OR_RETURN(const int64_t enough, line.ExtraInt("enough", 0, 100, 10'000));
+  AISP_ASSIGN_OR_RETURN(s.options.home, HomeOf(line.Extra("home")));
   AISP_ASSIGN_OR_RETURN(const int64_t after, line.ExtraInt("park-after", 60, 1, 1 << 20));
   if (most > 0 && least > most)
     return InvalidArgument(fmt::format("--min-workers is {} and --max-workers {}", least, most));
   s.options.limits = {static_cast<double>(ttft), static_cast<double>(tpot)};
   s.options.max_workers = static_cast<int>(most);
   s.options.min_workers = static_cast<int>(least);
+  s.options.enough = static_cast<double>(enough) / 100;
   s.options.park = !line.HasExtra("no-park");
   s.options.shrink_after = std::chrono::seconds(after);
   s.interval = std::chrono::milliseconds(interval);

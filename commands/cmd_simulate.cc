@@ -40,7 +40,7 @@ routing policy serves more of it in time? No server and no GPU is needed.
   --prefill WHERE     auto (default), remote or local: where prompts are computed, for comparisons
   --prefix-pulls WHEN off (default), auto or always: beginnings that another worker has cached are fetched
   --class-share LIST  of the requests whose trace names no class: batch=0.3,best-effort=0.1; the rest is interactive
-  --planner           workers change their roles as `aisp planner` would have them, decided once a second
+  --planner           workers change their roles as `aisp planner` would have them, decided four times a second
   --budget N          with --planner: at most so many workers prefill or decode at a time, the others are parked
   --max-inflight N    requests that the router has at a time; more are refused (default 1000000)
   --learn URL         writes a profile: what the router at this admin URL has learnt of its workers (--key-file FILE

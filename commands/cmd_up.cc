@@ -23,7 +23,10 @@ namespace {
 // Loading a model may take this long before we say that something is wrong.
 constexpr Duration kStartTimeout = std::chrono::minutes(10);
 
-constexpr std::array<ExtraFlag, 1> kExtras = {{
+constexpr std::array<ExtraFlag, 2> kExtras = {{
+    {"--planner", "WHEN",
+     "Move the workers between prefill and decode as the load needs: auto (default), where they "
+     "have more than one GPU of up.devices, on or off."},
     {"--announce-fd", "N", "Write key=value lines (http, router-pid) to this descriptor."},
 }};
 
@@ -37,6 +40,13 @@ std::string Help() {
          HelpForSettings(kPrefixes, kExtras);
 }
 
+Result<PlannerChoice> PlannerChoiceOf(const std::string& when) {
+  if (when == "auto") return PlannerChoice::kAuto;
+  if (when == "on") return PlannerChoice::kOn;
+  if (when == "off") return PlannerChoice::kOff;
+  return InvalidArgument(fmt::format("--planner: '{}' is none of auto, on, off", when));
+}
+
 }  // namespace
 
 int RunUp(const std::vector<std::string>& args) {
@@ -46,6 +56,8 @@ int RunUp(const std::vector<std::string>& args) {
   if (!line->positional.empty()) return ReportUnexpectedArgument("up", line->positional[0]);
   const auto announce_fd = line->ExtraInt("announce-fd", -1, -1, 1 << 20);
   if (!announce_fd) return ReportUsageError("up", announce_fd.error().message);
+  const auto planner = PlannerChoiceOf(line->Extra("planner", "auto"));
+  if (!planner) return ReportUsageError("up", planner.error().message);
   Config config = line->config;
   // A story with log lines in it is no story: with --demo, only what is wrong is logged unless
   // somebody asked for more.
@@ -64,7 +76,7 @@ int RunUp(const std::vector<std::string>& args) {
   if (const auto model = ResolveModelPath(config); !model)
     return ReportFailure(model.error().message);
   Announcer announcer(static_cast<int>(*announce_fd));
-  Supervisor supervisor(config, &announcer);
+  Supervisor supervisor(config, &announcer, *planner);
   if (const Status started = supervisor.Start(&signals, kStartTimeout); !started) {
     supervisor.Stop(&signals);
     return started.error().code == Code::kCancelled ? 0 : ReportFailure(started.error().message);

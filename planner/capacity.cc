@@ -7,12 +7,11 @@
 namespace aisp::planner {
 namespace {
 
-// Limits are kept by nine of ten requests. The 90th percentile of a wait over its mean, and of a
-// stream's time per token over the mean of all for what differs between workers and moments; what
-// prompts come beside a stream is counted apart, in standard deviations.
-constexpr double kSlowWait = 2.3;
+// Limits are kept by nine of ten requests, both together: who misses one need not miss the other.
+constexpr double kMisses = 0.1;
+// A stream's time per token over the mean of all, for what differs between workers and moments;
+// what prompts come beside a stream is counted apart, as a normal deviation.
 constexpr double kSlowStream = 1.05;
-constexpr double kManyPrompts = 1.28;
 // A queue beyond this is taken for endless.
 constexpr double kBusiest = 0.95;
 constexpr double kLeast = 1.0 / 64;
@@ -25,9 +24,9 @@ double QueueMs(double busy, double service) { return service * busy / (2 * (1 - 
 struct Decoding {
   bool ok = false;
   double tpot_ms = 0;
-  double slow_tpot_ms = 0;  // of the slowest tenth of streams, the fastest
-  double busy = 0;          // with prompts
-  double prompt_ms = 0;     // of one beside the streams
+  double spread_ms = 0;  // of it between streams, by the prompts that come beside them
+  double busy = 0;       // with prompts
+  double prompt_ms = 0;  // of one beside the streams
 };
 
 // One decode worker that gets `rate` requests a second and computes the part `local` of their
@@ -62,8 +61,24 @@ Decoding Decode(const Load& load, const Machine& m, double rate, double local) {
   const double each_ms = std::max(0.0, out.prompt_ms - chunks * step) / load.new_tokens;
   out.tpot_ms += out.busy * each_ms;
   const double beside = prompts_per_ms * load.new_tokens * out.tpot_ms + out.busy / (1 - out.busy);
-  out.slow_tpot_ms = kSlowStream * out.tpot_ms + kManyPrompts * std::sqrt(beside) * each_ms;
+  out.spread_ms = std::sqrt(beside) * each_ms;
   return out;
+}
+
+// The part of streams that miss their time per token.
+double LateStreams(const Decoding& d, double limit_ms) {
+  if (limit_ms <= 0) return 0;
+  const double left_ms = limit_ms - kSlowStream * d.tpot_ms;
+  if (d.spread_ms <= 0) return left_ms >= 0 ? 0 : 1;
+  return 0.5 * std::erfc(left_ms / d.spread_ms / std::sqrt(2.0));
+}
+
+// The part of first tokens that are late: waits of `wait_ms` on average have the tail of an
+// exponential distribution; `own_ms` is not waited.
+double LatePrompts(double own_ms, double wait_ms, double limit_ms) {
+  if (limit_ms <= 0) return 0;
+  if (own_ms > limit_ms) return 1;
+  return wait_ms > 0 ? std::exp((own_ms - limit_ms) / wait_ms) : 0;
 }
 
 bool Keeps(const Load& load, const Machine& m, const Split& split, const Objective& limits,
@@ -71,22 +86,25 @@ bool Keeps(const Load& load, const Machine& m, const Split& split, const Objecti
   const double rate = load.requests_per_s;
   const Decoding d = Decode(load, m, rate / split.decode, 1 - remote);
   if (!d.ok) return false;
-  if (limits.tpot_ms > 0 && d.slow_tpot_ms > limits.tpot_ms) return false;
-  const auto in_time = [&](double ms) { return limits.ttft_ms <= 0 || ms <= limits.ttft_ms; };
+  double late = LateStreams(d, limits.tpot_ms);
   // The router sends to whoever is through first: with more that compute prompts a wait is shorter
   // than before one alone. Those that do it beside streams count as much as they get of them.
   const double computing = remote > 0 ? split.prefill / remote : split.decode;
-  const double slow_wait = kSlowWait / std::sqrt(computing);
-  if (remote < 1 && !in_time(d.prompt_ms + slow_wait * QueueMs(d.busy, d.prompt_ms))) return false;
-  if (remote <= 0) return true;
+  const double shorter = 1 / std::sqrt(computing);
+  if (remote < 1) {
+    const double wait_ms = shorter * QueueMs(d.busy, d.prompt_ms);
+    late += (1 - remote) * LatePrompts(d.prompt_ms, wait_ms, limits.ttft_ms);
+  }
+  if (remote <= 0) return late <= kMisses;
   const PromptWork work =
       PromptWork::Of(static_cast<int64_t>(load.prompt_tokens - load.uncached_tokens),
                      static_cast<int64_t>(load.uncached_tokens));
   const double prompt_ms = m.cost.PromptMs(work, m.chunk_tokens, {});
   const double busy = rate * 1e-3 * remote * prompt_ms / split.prefill;
   if (busy >= kBusiest) return false;
-  const double wait = slow_wait * QueueMs(busy, prompt_ms);
-  return in_time(wait + prompt_ms + m.handoff_ms + d.tpot_ms);
+  const double wait_ms = shorter * QueueMs(busy, prompt_ms);
+  late += remote * LatePrompts(prompt_ms + m.handoff_ms + d.tpot_ms, wait_ms, limits.ttft_ms);
+  return late <= kMisses;
 }
 
 bool Serves(const Load& load, const Machine& m, const Split& split, const Objective& limits,

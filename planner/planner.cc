@@ -11,8 +11,8 @@ namespace aisp::planner {
 namespace {
 
 constexpr size_t kMaxSamples = 256;
-// A forecast goes no further than so much above what is.
-constexpr double kMostGrowth = 2;
+// A forecast goes no further than so much above what is: a load that begins is no trend.
+constexpr double kMostGrowth = 1.25;
 // Where the headroom is ample, only a far better split is worth a change.
 constexpr double kAmple = 2;
 constexpr double kFarBetter = 1.25;
@@ -20,6 +20,7 @@ constexpr double kFarBetter = 1.25;
 constexpr double kBetterAtAll = 1.04;
 // Workers that change at a time: one in so many.
 constexpr int kChangeOneIn = 4;
+constexpr uint64_t kKnownSteps = 32;
 constexpr size_t kMaxRefused = 1024;
 
 uint64_t Less(uint64_t now, uint64_t before) { return now > before ? now - before : 0; }
@@ -39,6 +40,9 @@ bool CanTakeAnyRole(const WorkerStatus& worker) {
 struct Planner::Fleet {
   std::vector<const WorkerStatus*> prefill, decode, parked;
   int changing = 0;
+  bool at_work = false;  // something runs or waits
+  // Steps of the workers' were seen: without them any cost is a guess.
+  bool known = false;
   Machine machine;
 
   explicit Fleet(const std::vector<WorkerStatus>& workers) {
@@ -49,6 +53,8 @@ struct Planner::Fleet {
     };
     for (const WorkerStatus& w : workers) {
       using State = WorkerStatus::State;
+      at_work = at_work || w.running + w.waiting > 0 || w.queued_prefill_tokens > 0;
+      known = known || w.fitted_steps >= kKnownSteps;
       if (w.state == State::kParked) {
         parked.push_back(&w);
       } else if (w.state == State::kDraining) {
@@ -171,8 +177,64 @@ int Planner::Working(Instant now, const Fleet& fleet, const Split& wanted) {
   return now - low_since_ >= options_.shrink_after ? now_working - 1 : now_working;
 }
 
+Duration Planner::Agreed(Instant now, const Split& target) {
+  const bool same = target == candidate_ && decided_ != kNever;
+  agreed_ = same ? agreed_ + (now - decided_) : Duration{};
+  candidate_ = target;
+  return agreed_;
+}
+
+// One decision that finds it hardly better does not undo those that found it clearly so.
+void Planner::Disagreed(Instant now) {
+  if (decided_ != kNever) agreed_ = std::max(Duration{}, agreed_ - (now - decided_));
+}
+
+bool Planner::Idle(Instant now, const Fleet& fleet) {
+  const size_t n = samples_.size();
+  const bool asked = n < 2 || samples_[n - 1].totals.requests != samples_[n - 2].totals.requests;
+  if (asked || fleet.at_work) {
+    idle_since_ = kNever;
+    return false;
+  }
+  if (idle_since_ == kNever) idle_since_ = now;
+  return now - idle_since_ >= options_.home_after;
+}
+
 Plan Planner::Decide(Instant now, const Observation& seen) {
   Remember(now, seen.totals);
+  Plan plan = Judge(now, seen);
+  decided_ = now;
+  return plan;
+}
+
+// While a worker changes it serves nobody: a prefill worker for a moment, a decode worker until its
+// streams have ended. What is late then must be won back soon.
+bool Planner::Pays(const Fleet& fleet, const Plan& plan, const Best& best) const {
+  constexpr double kHorizonS = 20, kPrefillChangeS = 0.3, kSurely = 2;
+  Split left = plan.current;
+  double change_s = kPrefillChangeS;
+  if (best.split.decode < left.decode) {
+    --left.decode;
+    change_s = ToSeconds(MoveAfter(plan.load));
+  } else if (best.split.prefill < left.prefill) {
+    --left.prefill;
+  }
+  // A little more than suffices serves a bad moment too.
+  const auto served = [](double headroom) { return std::min(1.25, headroom); };
+  const double meanwhile = Headroom(plan.load, fleet.machine, left, options_.limits);
+  const double lost = std::max(0.0, served(plan.headroom) - served(meanwhile)) * change_s;
+  const double won = (served(best.headroom) - served(plan.headroom)) * kHorizonS;
+  return lost <= 0 || won >= kSurely * lost;
+}
+
+// Who moves has its prompt computed once more: most shall end where they are.
+Duration Planner::MoveAfter(const Load& load) const {
+  constexpr double kMost = 1.5;
+  return std::clamp(FromMs(kMost * load.new_tokens * options_.limits.tpot_ms), options_.move_after,
+                    std::max(options_.move_after, options_.deadline / 3));
+}
+
+Plan Planner::Judge(Instant now, const Observation& seen) {
   Plan plan;
   const Fleet fleet(seen.workers);
   plan.current = fleet.split();
@@ -185,33 +247,41 @@ Plan Planner::Decide(Instant now, const Observation& seen) {
   const bool same_size = working == plan.current.workers();
   // Without a load any split is as good as the one that there is.
   if (same_size && plan.load.requests_per_s <= 0) best = {plan.current, kPlenty};
-  const double needed = plan.headroom >= kAmple ? kFarBetter
-                        : plan.headroom < 1     ? kBetterAtAll
-                                                : options_.gain;
-  const bool better = best.headroom >= plan.headroom * needed;
-  const Split target = same_size && !better ? plan.current : best.split;
+  // What the workers were started for is not left for what is hardly more.
+  const bool at_home = options_.home && *options_.home == plan.current;
+  const double needed = plan.headroom >= kAmple         ? kFarBetter
+                        : plan.headroom < 1 && !at_home ? kBetterAtAll
+                                                        : options_.gain;
+  const bool suffices = options_.enough > 0 && plan.headroom >= options_.enough;
+  const bool better = fleet.known && !suffices && best.headroom >= plan.headroom * needed &&
+                      Pays(fleet, plan, best);
+  const bool idle = Idle(now, fleet);
+  const bool homeward = idle && options_.home && options_.home->workers() == plan.current.workers();
+  Split target = same_size && !better ? plan.current : best.split;
+  if (homeward) target = *options_.home;
   const std::string at = fmt::format(
       "{:.1f} requests/s of {:.0f} ({:.0f} uncached) / {:.0f} tokens; {} has room for {:.2f} of "
       "it, {} for {:.2f}",
       plan.load.requests_per_s, plan.load.prompt_tokens, plan.load.uncached_tokens,
       plan.load.new_tokens, Text(plan.current), plan.headroom, Text(best.split), best.headroom);
   if (target == plan.current) {
-    // One decision that finds it hardly better does not undo those that found it clearly so.
-    agreed_ = std::max(0, agreed_ - 1);
+    Disagreed(now);
     plan.reason = "stays: " + at;
     return plan;
   }
-  agreed_ = target == candidate_ ? agreed_ + 1 : 1;
-  candidate_ = target;
+  const Duration agreed = Agreed(now, target);
   if (fleet.changing > 0 || now < rest_until_) {
     plan.reason = "waits for a change that is under way: " + at;
     return plan;
   }
   // A budget that is exceeded, and a load beyond all that works, wait for nothing.
-  const bool urgent = plan.current.workers() > budget || plan.current.decode == 0;
-  if (agreed_ < options_.decisions && !urgent) {
-    plan.reason =
-        fmt::format("{} of {} decisions for {}: {}", agreed_, options_.decisions, Text(target), at);
+  const bool urgent = plan.current.workers() > budget || plan.current.decode == 0 || homeward;
+  // Where either serves about as much, chance is given time to show itself.
+  const bool needs = plan.headroom < 1 && best.headroom >= plan.headroom * options_.gain;
+  const Duration wanted = needs ? options_.agree_short : options_.agree;
+  if (agreed < wanted && !urgent) {
+    plan.reason = fmt::format("{:.2f} of {:.2f} s for {}: {}", ToSeconds(agreed), ToSeconds(wanted),
+                              Text(target), at);
     return plan;
   }
   plan.reason = fmt::format("goes to {}: {}", Text(target), at);
@@ -224,6 +294,7 @@ void Planner::Changes(Instant now, const Fleet& fleet, const Split& target, Plan
   int more_prefill = target.prefill - static_cast<int>(fleet.prefill.size());
   int more_decode = target.decode - static_cast<int>(fleet.decode.size());
   int left = std::max(1, fleet.total() / kChangeOneIn);
+  const Duration move_after = MoveAfter(plan->load);
   // The last decode worker is asked for nothing: its router would refuse.
   int decode_left = static_cast<int>(fleet.decode.size());
   const auto take = [&](std::vector<const WorkerStatus*> from, v1::Role to, int* missing,
@@ -240,7 +311,7 @@ void Planner::Changes(Instant now, const Fleet& fleet, const Split& target, Plan
       if (worker->role == v1::ROLE_DECODE && decode_left-- <= 1) return;
       Change change;
       change.worker = worker->id;
-      change.wish = {to, worker->role, worker->role_epoch, options_.move_after, options_.deadline};
+      change.wish = {to, worker->role, worker->role_epoch, move_after, options_.deadline};
       change.reason = fmt::format("{} becomes {}", worker->id, RoleName(to));
       plan->changes.push_back(std::move(change));
       --left;
@@ -259,7 +330,7 @@ void Planner::Changes(Instant now, const Fleet& fleet, const Split& target, Plan
     take(fleet.decode, v1::ROLE_PARKED, &to_park, &more_decode);
   }
   if (plan->changes.empty()) return;
-  agreed_ = 0;
+  agreed_ = {};
   rest_until_ = now + options_.rest;
 }
 

@@ -1,13 +1,14 @@
 // Planner: how many workers shall prefill, decode and be parked, from what routers report. A state
-// machine without I/O: Decide is called about once a second with what is known and answers with
+// machine without I/O: Decide is called some times a second with what is known and answers with
 // role changes to ask for; whoever calls asks for them. The same code plans for running workers
 // (`aisp planner`) and for simulated ones (`aisp simulate --planner`).
 //
 // What is wanted is the split whose headroom for the load (planner/capacity.h) is largest. It is
-// left only when another one is clearly better, for some decisions in a row, and never while a
-// change is under way. Fewer workers than there are: the others are parked, late; more: parked
-// ones come back, at once, up to the budget. A change is a compare-and-set at the worker, so that
-// what a second planner has done in the meantime is not undone by a decision made without it.
+// left only when another one is clearly better, for some time (a short one where what there is does
+// not suffice), and never while a change is under way. Fewer workers than there are: the others are
+// parked, late; more: parked ones come back, at once, up to the budget. A change is a
+// compare-and-set at the worker, so that what a second planner has done in the meantime is not
+// undone by a decision made without it.
 //
 // One thread. No clock of its own: `now` is given and never goes back.
 #pragma once
@@ -15,6 +16,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,9 +34,17 @@ struct PlannerOptions {
   // Of the load: seconds that a rate is taken over; a growing one is seen so far ahead.
   Duration window = std::chrono::seconds(8);
   Duration lead = std::chrono::seconds(4);
-  // Another split must be better by so much, for so many decisions.
+  // Another split must be better by so much, for so long; for the short time where the one that
+  // there is does not serve the load.
   double gain = 1.08;
-  int decisions = 3;
+  Duration agree = std::chrono::seconds(2);
+  Duration agree_short = std::chrono::milliseconds(500);
+  // A split with so much headroom is left for none that has more; 0: for any clearly better one.
+  double enough = 0;
+  // What the workers go back to once nothing was asked of them for so long: what they did before a
+  // load that is over is no better than what they were started for.
+  std::optional<Split> home;
+  Duration home_after = std::chrono::seconds(1);
   // Below this headroom more workers are wanted; one is parked where the rest keep the second for
   // so long.
   double grow_below = 1.1;
@@ -42,6 +52,8 @@ struct PlannerOptions {
   Duration shrink_after = std::chrono::seconds(60);
   // No new decision for so long after a change; one that was refused is not asked for again sooner.
   Duration rest = std::chrono::seconds(3);
+  // Running streams of a worker that changes go elsewhere after so long at least, after half as
+  // long again as most of them take at most.
   Duration move_after = std::chrono::seconds(2);
   Duration deadline = std::chrono::seconds(30);
 };
@@ -83,11 +95,20 @@ class Planner {
   };
   struct Fleet;
 
+  Plan Judge(Instant now, const Observation& seen);
   void Remember(Instant now, const RouterTotals& totals);
   // Requests a second and their shape, of the samples from `from` on.
   Load Between(const Sample& from, const Sample& to) const;
   Load Forecast() const;
   Split Wanted(const Load& load, const Machine& machine, int most) const;
+  // For how long the target has been wanted, which is not the split of now.
+  Duration Agreed(Instant now, const Split& target);
+  void Disagreed(Instant now);
+  // Nothing is asked and nothing runs, for long enough.
+  bool Idle(Instant now, const Fleet& fleet);
+  // What is late while workers change is won back by what `best` serves more.
+  bool Pays(const Fleet& fleet, const Plan& plan, const Best& best) const;
+  Duration MoveAfter(const Load& load) const;
   // How many shall work now: the wanted, but for those that may not be parked yet.
   int Working(Instant now, const Fleet& fleet, const Split& wanted);
   void Changes(Instant now, const Fleet& fleet, const Split& target, Plan* plan);
@@ -96,7 +117,9 @@ class Planner {
   std::deque<Sample> samples_;  // over the window
   double new_tokens_ = 64;      // of a request, the last that was known
   Split candidate_;
-  int agreed_ = 0;  // decisions in a row for it
+  Duration agreed_{};  // for which it has been better
+  Instant decided_ = kNever;
+  Instant idle_since_ = kNever;
   Instant rest_until_;
   Instant low_since_ = kNever;
   std::map<std::string, Instant> refused_;  // until when a worker is left alone

@@ -325,6 +325,11 @@ struct Router::Impl {
   // Places the request and tells its worker. UNAVAILABLE when no worker can take it now,
   // RESOURCE_EXHAUSTED when their links are full, OUT_OF_RANGE when it is larger than a link takes.
   Status Place(Request& request);
+  static Error BeyondObjective(const Objective& asked, const Placement& best);
+  // Until what a request asks for is likely to be kept there, a minute at most: what waits before
+  // it is done, and so many rows have ended that steps are short enough for its time for a token.
+  Duration PredictedWait(const Request& request, const Choice& choice) const;
+  double UntilStepsShortenMs(const Request& request, const Choice& choice) const;
   // From a draining worker to another one; false when there is none.
   bool Move(Request& request);
   // Sets all of it but the placement.

@@ -31,25 +31,6 @@ Objective ObjectiveOf(const Objective& asked, const Objective& usual) {
           asked.tpot_ms > 0 ? asked.tpot_ms : usual.tpot_ms};
 }
 
-Error BeyondObjective(const Objective& asked, const Placement& best) {
-  std::vector<std::string> parts;
-  if (asked.ttft_ms > 0)
-    parts.push_back(fmt::format("TTFT {:.0f} ms against {:.0f}", best.ttft_ms, asked.ttft_ms));
-  if (asked.tpot_ms > 0)
-    parts.push_back(fmt::format("TPOT {:.1f} ms against {:.1f}", best.tpot_ms, asked.tpot_ms));
-  return {Code::kResourceExhausted,
-          fmt::format("no worker is predicted to keep what the request asks for: {}; ask for less, "
-                      "retry later or send it as class batch, which waits",
-                      fmt::join(parts, ", "))};
-}
-
-// Until what waits before it is likely to be done.
-Duration PredictedWait(const Objective& asked, const Placement& best) {
-  constexpr Duration kLongest = std::chrono::minutes(1);
-  if (asked.ttft_ms <= 0) return {};
-  return std::clamp(FromMs(best.ttft_ms - asked.ttft_ms), Duration{}, kLongest);
-}
-
 }  // namespace
 
 std::vector<TokenId> Router::Impl::Request::Sequence() const {
@@ -197,7 +178,7 @@ Status Router::Impl::Place(Request& request) {
     if (!choice) return tl::unexpected(sent ? choice.error() : sent.error());
     const Placement& placement = choice->placement;
     if (request.placements == 0 && asked.any() && !placement.keeps_asked) {
-      request.retry_after = PredictedWait(asked, placement);
+      request.retry_after = PredictedWait(request, *choice);
       return tl::unexpected(BeyondObjective(asked, placement));
     }
     if (yields) AISP_RETURN_IF_ERROR(CheckRoom(request, *choice));

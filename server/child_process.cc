@@ -83,13 +83,15 @@ Status ChildProcess::Spawn(int lifeline_fd, const std::string& last_exit, Instan
     return Internal(fmt::format("memfd_create: {}", strerror(errno)));
   }
   // Role and name first: what `ps` shows of a long command line is its beginning.
-  std::vector<std::string> args = {"aisp",
-                                   "serve",
-                                   "--role=" + config_.role,
-                                   "--name=" + name_,
-                                   fmt::format("--config=/dev/fd/{}", kConfigFd),
-                                   fmt::format("--announce-fd={}", kAnnounceFd),
-                                   fmt::format("--lifeline-fd={}", kLifelineFd)};
+  std::vector<std::string> args = {"aisp"};
+  if (command_.empty()) {
+    args.insert(args.end(), {"serve", "--role=" + config_.role, "--name=" + name_});
+  } else {
+    args.insert(args.end(), command_.begin(), command_.end());
+  }
+  args.push_back(fmt::format("--config=/dev/fd/{}", kConfigFd));
+  args.push_back(fmt::format("--announce-fd={}", kAnnounceFd));
+  args.push_back(fmt::format("--lifeline-fd={}", kLifelineFd));
   if (!last_exit.empty()) args.push_back("--last-exit=" + last_exit);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);

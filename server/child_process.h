@@ -18,14 +18,19 @@ namespace aisp {
 
 class ChildProcess {
  public:
-  // `sockets`: flag name ("http-fd") and descriptor, which stays the caller's.
-  ChildProcess(std::string name, Config config, std::vector<std::pair<std::string, int>> sockets)
-      : name_(std::move(name)), config_(std::move(config)), sockets_(std::move(sockets)) {}
+  // `sockets`: flag name ("http-fd") and descriptor, which stays the caller's. `command`: what it
+  // runs instead of `aisp serve`, with its flags.
+  ChildProcess(std::string name, Config config, std::vector<std::pair<std::string, int>> sockets,
+               std::vector<std::string> command = {})
+      : name_(std::move(name)),
+        config_(std::move(config)),
+        sockets_(std::move(sockets)),
+        command_(std::move(command)) {}
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
 
-  // `aisp serve` with the configuration; the child ends when the last writer of `lifeline_fd`'s
+  // With the configuration; the child ends when the last writer of `lifeline_fd`'s
   // pipe does.
   // `last_exit`: how the process that it replaces ended, as --last-exit wants it; "": it replaces
   // none.
@@ -51,6 +56,7 @@ class ChildProcess {
   const std::string name_;
   const Config config_;
   const std::vector<std::pair<std::string, int>> sockets_;
+  const std::vector<std::string> command_;
   pid_t pid_ = -1;
   int pidfd_ = -1;
   int announce_fd_ = -1;

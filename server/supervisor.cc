@@ -10,6 +10,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <set>
 
 #include "common/log.h"
 #include "net/listen_socket.h"
@@ -42,21 +43,27 @@ struct Slot {
   std::string last_exit;  // of a child that ended by itself
 
   bool router() const { return config.role == "router"; }
+  bool planner() const { return config.role == "planner"; }
+  // Ends before the workers do: it would change their roles, or ask them for tokens, while they go.
+  bool ends_first() const { return router() || planner(); }
 };
 
 bool IsReady(const Slot& slot, const ChildProcess& child) {
-  return !child.Said(slot.router() ? "workers" : "ready").empty();
+  const char* const says = slot.router() ? "workers" : slot.planner() ? "admin" : "ready";
+  return !child.Said(says).empty();
 }
 
 }  // namespace
 
 struct Supervisor::Impl {
-  Impl(const Config& c, Announcer* a) : config(c), announcer(a) {}
+  Impl(const Config& c, Announcer* a, PlannerChoice p) : config(c), announcer(a), planner(p) {}
 
   Status OpenSockets();
   Status OpenClientGrpc();
   Status OpenAdmin();
   void AddSlots();
+  bool Plans() const;
+  void AddPlanner();
   std::unique_ptr<ChildProcess> MakeChild(const Slot& slot) const;
   Status SpawnIn(Slot& slot);
   Status Spawn(const Slot& slot, ChildProcess& child);
@@ -74,6 +81,7 @@ struct Supervisor::Impl {
 
   const Config config;
   Announcer* const announcer;
+  const PlannerChoice planner;
   SteadyClock clock;
   std::vector<std::unique_ptr<Slot>> slots;  // the router first
   int lifeline[2] = {-1, -1};
@@ -90,8 +98,8 @@ struct Supervisor::Impl {
   Status fatal;  // a process died too often: every later Tend says so
 };
 
-Supervisor::Supervisor(const Config& config, Announcer* announcer)
-    : impl_(std::make_unique<Impl>(config, announcer)) {}
+Supervisor::Supervisor(const Config& config, Announcer* announcer, PlannerChoice planner)
+    : impl_(std::make_unique<Impl>(config, announcer, planner)) {}
 
 Supervisor::~Supervisor() {
   impl_->slots.clear();
@@ -174,7 +182,43 @@ void Supervisor::Impl::AddSlots() {
   share();
 }
 
+// Workers that share a device compute no more for having other roles.
+bool Supervisor::Impl::Plans() const {
+  const bool roles = config.up.prefill_workers > 0;
+  // Its client speaks plain HTTP.
+  const bool asks = !admin.empty() && !(config.router.admin == "key" && config.http.tls.on());
+  if (!roles || !asks || planner == PlannerChoice::kOff) return false;
+  if (planner == PlannerChoice::kOn) return true;
+  std::set<std::string> cards;
+  for (const auto& slot : slots) {
+    const std::string& device = slot->config.model.device;
+    if (!slot->router() && device.starts_with("cuda")) cards.insert(device);
+  }
+  return cards.size() > 1;
+}
+
+void Supervisor::Impl::AddPlanner() {
+  auto slot = std::make_unique<Slot>();
+  slot->name = "planner";
+  slot->config = config;
+  slot->config.role = "planner";
+  slot->config.worker.admin_port = 0;
+  slots.push_back(std::move(slot));
+}
+
 std::unique_ptr<ChildProcess> Supervisor::Impl::MakeChild(const Slot& slot) const {
+  if (slot.planner()) {
+    std::vector<std::string> command = {
+        "planner", "--router=http://" + admin, "--no-park", "--enough=115",
+        fmt::format("--home={}P{}D", config.up.prefill_workers, config.up.decode_workers)};
+    if (config.router.admin == "key")
+      command.push_back("--key-file=" + config.router.admin_key_file);
+    Config child = slot.config;
+    child.role = Config().role;  // a setting of servers
+    return std::make_unique<ChildProcess>(slot.name, std::move(child),
+                                          std::vector<std::pair<std::string, int>>{},
+                                          std::move(command));
+  }
   // A worker and its successor are registered side by side for a while: each generation has a name
   // of its own.
   const std::string name =
@@ -195,7 +239,7 @@ Status Supervisor::Impl::SpawnIn(Slot& slot) {
 }
 
 Status Supervisor::Impl::Spawn(const Slot& slot, ChildProcess& child) {
-  const std::string last_exit = slot.router() ? "" : slot.last_exit;
+  const std::string last_exit = slot.ends_first() ? "" : slot.last_exit;
   AISP_RETURN_IF_ERROR(child.Spawn(lifeline[0], last_exit, clock.Now()));
   if (slot.router()) announcer->Write("router-pid", std::to_string(child.pid()));
   return {};
@@ -229,6 +273,8 @@ Status Supervisor::Impl::OnDeath(Slot& slot, const std::string& how) {
         fmt::format("{} ended while starting ({}); its message stands above", slot.name, how));
   }
   if (clock.Now() - slot.child->started() > kSettled) slot.quick_deaths = 0;
+  // Without a planner roles stay as they are, which ends nobody.
+  if (slot.planner()) slot.quick_deaths = std::min(slot.quick_deaths, kMaxQuickDeaths - 1);
   if (++slot.quick_deaths > kMaxQuickDeaths) {
     fatal = Unavailable(fmt::format("{} ended {} times within {} s of its start ({})", slot.name,
                                     slot.quick_deaths, ToSeconds(kSettled), how));
@@ -284,7 +330,9 @@ Status Supervisor::Start(StopSignals* signals, Duration timeout) {
   };
   AISP_RETURN_IF_ERROR(impl.Await(signals, deadline, all_ready, "the start"));
   impl.starting = false;
-  return {};
+  if (!impl.Plans()) return {};
+  impl.AddPlanner();
+  return impl.SpawnIn(*impl.slots.back());
 }
 
 Status Supervisor::Impl::Replace(Slot& slot, StopSignals* signals) {
@@ -348,16 +396,16 @@ Result<std::string> Supervisor::Watch(StopSignals* signals) {
 
 void Supervisor::Stop(StopSignals* signals) {
   Impl& impl = *impl_;
-  const auto stop = [&](bool routers, int signal, Duration patience) {
+  const auto stop = [&](bool first, int signal, Duration patience) {
     for (auto& slot : impl.slots) {
-      if (slot->router() != routers || !slot->child) continue;
+      if (slot->ends_first() != first || !slot->child) continue;
       slot->leaving = true;
       slot->restart_at = kNever;
       slot->child->Signal(signal);
     }
     const auto ended = [&] {
-      return std::none_of(impl.slots.begin(), impl.slots.end(), [routers](const auto& slot) {
-        return slot->router() == routers && slot->child && slot->child->running();
+      return std::none_of(impl.slots.begin(), impl.slots.end(), [first](const auto& slot) {
+        return slot->ends_first() == first && slot->child && slot->child->running();
       });
     };
     return impl.Await(signals, impl.clock.Now() + patience, ended, "stopping").has_value();
@@ -369,10 +417,10 @@ void Supervisor::Stop(StopSignals* signals) {
     slot->leaving = true;
     slot->restart_at = kNever;
   }
-  for (const bool routers : {true, false}) {
+  for (const bool first : {true, false}) {
     // A little more than the children's own drain time, after which they end by themselves.
-    if (!stop(routers, SIGTERM, impl.config.drain_timeout + std::chrono::seconds(2)))
-      stop(routers, SIGKILL, std::chrono::seconds(5));
+    if (!stop(first, SIGTERM, impl.config.drain_timeout + std::chrono::seconds(2)))
+      stop(first, SIGKILL, std::chrono::seconds(5));
   }
 }
 

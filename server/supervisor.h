@@ -9,6 +9,7 @@
 // and must run before anything of gRPC is initialised in this process. One thread.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,10 +23,14 @@ namespace aisp {
 class Announcer;
 class StopSignals;
 
+// Whether a planner moves the workers between roles; kAuto: where they have more than one GPU.
+enum class PlannerChoice : uint8_t { kAuto, kOn, kOff };
+
 class Supervisor {
  public:
   // `announcer` hears of "router-pid" whenever a router starts.
-  Supervisor(const Config& config, Announcer* announcer);
+  Supervisor(const Config& config, Announcer* announcer,
+             PlannerChoice planner = PlannerChoice::kAuto);
   ~Supervisor();
 
   // Starts everything and waits until every worker is registered. On an error, or a stop signal,

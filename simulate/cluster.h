@@ -26,7 +26,7 @@ struct ClusterOptions {
   bool objectives = false;
   // Where prompts are computed, for comparisons.
   PrefillPreference prefill = PrefillPreference::kAuto;
-  // Plans once a second, as `aisp planner` does over running workers.
+  // Plans four times a second, as `aisp planner` does over running workers.
   std::optional<planner::PlannerOptions> planner;
   uint64_t seed = 1;
 };
@@ -63,7 +63,7 @@ struct Outcome {
   int64_t preemptions = 0;
   // CPU time that the router needed to take and place each request, sorted.
   std::vector<float> decisions_us;
-  // With a planner: what the workers were, each second.
+  // With a planner: what the workers were at each decision.
   struct Roles {
     double at_s = 0;
     int prefill = 0;

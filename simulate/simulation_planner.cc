@@ -1,4 +1,4 @@
-// What the planner decides each second, as it would over running workers.
+// What the planner decides, as often as it would over running workers.
 #include <chrono>
 
 #include "simulate/simulation.h"
@@ -6,7 +6,7 @@
 namespace aisp::simulate {
 namespace {
 
-constexpr Duration kPlanInterval = std::chrono::seconds(1);
+constexpr Duration kPlanInterval = std::chrono::milliseconds(250);
 
 }  // namespace
 

@@ -306,6 +306,66 @@ TEST(Planner, WhoCannotTakeAnotherRoleIsAskedForNothing) {
   EXPECT_THAT(fleet.last.reason, HasSubstr("3P1D"));
 }
 
+TEST(Planner, NothingIsDecidedBeforeStepsWereSeen) {
+  Fleet fleet(3, 1);
+  for (WorkerStatus& w : fleet.seen.workers) w.fitted_steps = 31;
+  Planner planner(Options());
+  fleet.Run(&planner, LoadOf(kMany, 64, 1024), seconds(30));
+  EXPECT_EQ(fleet.changes, 0);
+  fleet.seen.workers.back().fitted_steps = 32;
+  fleet.Run(&planner, LoadOf(kMany, 64, 1024), seconds(10));
+  EXPECT_GT(fleet.changes, 0);
+}
+
+TEST(Planner, ASplitThatSufficesIsKeptWhereThatIsEnough) {
+  const Load load = LoadOf(12, 64, 1024);
+  Fleet any(3, 1);
+  Planner eager(Options());
+  any.Run(&eager, load, seconds(30));
+  EXPECT_GT(any.changes, 0) << any.last.reason;
+
+  PlannerOptions options = Options();
+  options.enough = 1.15;
+  Fleet kept(3, 1);
+  Planner planner(options);
+  kept.Run(&planner, load, seconds(30));
+  EXPECT_EQ(kept.changes, 0) << kept.last.reason;
+  kept.Run(&planner, LoadOf(kMany, 64, 1024), seconds(30));
+  EXPECT_GT(kept.changes, 0) << kept.last.reason;
+}
+
+TEST(Planner, WorkersGoHomeOnceNothingIsAskedAndNothingRuns) {
+  PlannerOptions options = Options();
+  options.home = Split{1, 1};
+  Fleet fleet(0, 2);
+  Planner planner(options);
+  fleet.seen.workers[0].running = 1;
+  fleet.Run(&planner, {}, seconds(10));
+  EXPECT_EQ(fleet.changes, 0) << "a stream runs";
+  fleet.seen.workers[0].running = 0;
+  fleet.Run(&planner, {}, seconds(10));
+  EXPECT_EQ(fleet.split(), (Split{1, 1})) << fleet.last.reason;
+  EXPECT_EQ(fleet.changes, 1);
+
+  PlannerOptions another = Options();
+  another.home = Split{2, 2};
+  Fleet two(0, 2);
+  Planner other(another);
+  two.Run(&other, {}, seconds(10));
+  EXPECT_EQ(two.changes, 0) << "there are not so many workers";
+}
+
+// A decode worker that changes serves nobody until its streams have ended.
+TEST(Planner, TheOnlyOtherDecodeWorkerIsNotTakenAwayUnderALoadForALittleMore) {
+  const Load load = LoadOf(9, 6000, 128);
+  PlannerOptions options = Options();
+  options.limits = {1500, 12};
+  Fleet fleet(0, 2);
+  Planner planner(options);
+  fleet.Run(&planner, load, seconds(40));
+  EXPECT_EQ(fleet.changes, 0) << fleet.last.reason;
+}
+
 TEST(Planner, NothingIsDecidedWhileAChangeIsUnderWay) {
   Fleet fleet(3, 1);
   fleet.takes = seconds(40);

@@ -110,5 +110,49 @@ TEST(Objective, WhatAWorkerHasComputedSinceItsReportIsNotWaitedForAgain) {
   EXPECT_NEAR(PredictedMs(h), 100, 15);
 }
 
+// Steps of decodes take 10 ms and 1 more for each row.
+v1::Telemetry StepsByRows(RouterHarness& h) {
+  v1::Telemetry t = h.ReadyTelemetry();
+  for (uint32_t i = 0; i < 40; ++i) {
+    v1::StepSample* sample = t.add_steps();
+    sample->set_decode_rows(1 + i % 20);
+    sample->set_duration_ns((10 + 1 + i % 20) * 1'000'000ull);
+  }
+  return t;
+}
+
+TEST(Objective, WhoIsRefusedForStepsThatAreTooLongIsToldWhenEnoughStreamsWillHaveEnded) {
+  RouterHarness h;
+  const LinkId d = h.AddDecode("d");
+  h.Report(d, StepsByRows(h));
+  std::vector<RecordingObserver> observers(8);
+  RouterRequest request = h.Request(16);
+  for (size_t i = 0; i < observers.size(); ++i) {
+    request.max_new_tokens = i < 4 ? 100 : 1000;
+    ASSERT_TRUE(h.Submit(request, &observers[i]));
+  }
+  v1::Telemetry busy = h.ReadyTelemetry();
+  busy.set_running(8);
+  // What the prompts added to steps is over.
+  for (int i = 0; i < 10; ++i) {
+    h.Advance(std::chrono::seconds(1));
+    h.Report(d, busy);
+  }
+  const auto refused_for = [&](double tpot_ms) {
+    RecordingObserver observer;
+    RouterRequest asks = h.Request(16);
+    asks.max_new_tokens = 100;
+    asks.objective.tpot_ms = tpot_ms;
+    EXPECT_FALSE(h.Submit(asks, &observer)) << tpot_ms;
+    return ToMs(h.retry_after);
+  };
+  // A step takes 18 ms, and less once the four short answers are through.
+  EXPECT_NEAR(refused_for(16), 100 * 18, 100);
+  // That needs some of the long ones to end, of which nothing more is known than that the usual
+  // answer has 128 tokens.
+  EXPECT_NEAR(refused_for(12.5), 128 * 18, 130);
+  EXPECT_EQ(refused_for(5), 60'000) << "an idle worker takes longer";
+}
+
 }  // namespace
 }  // namespace aisp

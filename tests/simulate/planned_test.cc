@@ -138,6 +138,37 @@ TEST_F(Planned, ALoadThatOnlyTwoDecodeWorkersServeMakesThePrefillWorkerOne) {
   EXPECT_EQ(RolesAt(outcome, 55).decode, 2) << RolesOf(outcome);
 }
 
+// As `aisp up` has it. What is too much for one decode worker comes and goes.
+TEST_F(Planned, AStepOfTheLoadIsFollowedBeforeStreamsAreLateAndTheWorkersGoHomeOnce) {
+  const Objective limits{300, 12};
+  Traffic traffic;
+  traffic.Add(20, 20, 1024, 256);
+  const double step_s = traffic.end;
+  const size_t before = traffic.items.size();
+  traffic.Add(56, 30, 1024, 256);
+  const size_t after = traffic.items.size();
+  traffic.end += 8;  // nothing is asked
+  traffic.Add(1, 5, 1024, 256);
+  const auto in_time = [&](const Outcome& o) {
+    return std::count_if(o.requests.begin() + static_cast<std::ptrdiff_t>(before),
+                         o.requests.begin() + static_cast<std::ptrdiff_t>(after),
+                         [&](const Served& r) { return r.Within(limits); });
+  };
+  ClusterOptions options = With(1, 1, limits);
+  options.planner->enough = 1.15;
+  options.planner->home = planner::Split{1, 1};
+  const Outcome planned = Play(options, traffic, limits);
+  ClusterOptions aggregated = With(0, 2, limits);
+  aggregated.planner.reset();
+  EXPECT_GE(in_time(planned), 0.99 * in_time(Play(aggregated, traffic, limits)))
+      << RolesOf(planned);
+  EXPECT_EQ(RolesAt(planned, step_s - 1).decode, 1) << RolesOf(planned);
+  EXPECT_EQ(RolesAt(planned, step_s + 5).decode, 2) << RolesOf(planned);
+  EXPECT_EQ(RolesAt(planned, traffic.end - 1).decode, 1) << RolesOf(planned);
+  EXPECT_EQ(planned.role_changes, 2) << RolesOf(planned);
+  for (const Served& r : planned.requests) ASSERT_EQ(r.end, Served::End::kDone);
+}
+
 TEST_F(Planned, TheBudgetHoldsAndWhatIsNotNeededIsParked) {
   Traffic traffic;
   traffic.Add(20, 150, 1024, 64);
