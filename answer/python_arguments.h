@@ -25,6 +25,7 @@ class PythonArguments {
   // The closing parenthesis was read.
   bool done() const { return place_ == Place::kDone; }
   bool in_text() const { return place_ == Place::kText || place_ == Place::kEscape; }
+  bool in_key() const { return place_ == Place::kKey; }
   bool in_escape() const { return place_ == Place::kEscape; }
 
  private:

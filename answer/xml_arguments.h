@@ -34,6 +34,7 @@ class XmlArguments {
   void SayHeld(std::string* json);
   bool done() const { return place_ == Place::kDone; }
 
+  bool in_key() const { return place_ == Place::kKey; }
   bool in_text() const { return place_ == Place::kText; }
   bool in_json_text() const { return place_ == Place::kJson && in_string_; }
   // What was read of the end of a text, and is not said: it may be text as well.

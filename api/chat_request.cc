@@ -64,6 +64,11 @@ Value ReadMessage(Fields* fields, const Value::Map& message, int max_depth) {
   }
   std::string name;
   fields->String("name", kMaxNameBytes, &name);
+  if (fields->Find("function_call") != nullptr) {
+    fields->Refuse("function_call",
+                   "function_call is the form that tool_calls has replaced; send that, and the "
+                   "result with the role \"tool\"");
+  }
   if (const Value::List* calls = fields->List("tool_calls", 1024)) {
     Value::List parsed;
     for (const Value& call : *calls) parsed.push_back(WithParsedArguments(call, max_depth));

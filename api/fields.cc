@@ -1,6 +1,7 @@
 #include "api/fields.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "api/json_value.h"
 #include "common/strings.h"
@@ -70,6 +71,16 @@ void Fields::String(std::string_view name, size_t max_bytes, std::string* out) {
 void Fields::Int(std::string_view name, int64_t min, int64_t max, int64_t* out) {
   const Value* value = Find(name);
   if (value == nullptr) return;
+  // JSON has one kind of number: 4.0 is the integer 4.
+  constexpr double kExact = 9007199254740992;
+  if (value->IsFloat() && std::abs(value->AsFloat()) <= kExact &&
+      std::trunc(value->AsFloat()) == value->AsFloat()) {
+    const auto whole = static_cast<int64_t>(value->AsFloat());
+    if (whole >= min && whole <= max) {
+      *out = whole;
+      return;
+    }
+  }
   if (!value->IsInt() || value->AsInt() < min || value->AsInt() > max) {
     return Wrong(name, *value,
                  "an integer from " + std::to_string(min) + " to " + std::to_string(max));

@@ -19,7 +19,7 @@ bool IsDefault(std::string_view name, const Value& value) {
   if (value.IsMap()) return value.AsMap().size() == 0;
   if (value.IsString()) {
     const std::string& word = value.AsString();
-    if (name == "tool_choice") return word == "auto" || word == "none";
+    if (name == "tool_choice" || name == "function_call") return word == "auto" || word == "none";
     if (name == "service_tier") return word == "auto" || word == "default";
     if (name == "verbosity") return word == "medium";
     return word.empty();
@@ -61,6 +61,21 @@ constexpr std::array kRefused = {
     "kv_transfer_params",
 };
 
+// What to do instead, where leaving the field out is not what its sender wants.
+std::string_view InsteadOf(std::string_view name) {
+  if (name == "functions" || name == "function_call")
+    return "it is the form that tools and tool_choice have replaced; send these";
+  if (name == "store") return "completions are not kept; /v1/responses keeps responses";
+  if (name == "bad_words") return "use logit_bias with the tokens of these words";
+  if (name == "allowed_token_ids") return "use structured_outputs or logit_bias";
+  if (name == "regex") return "use structured_outputs.regex or guided_regex";
+  if (name == "grammar" || name == "ebnf")
+    return "use structured_outputs.grammar or guided_grammar";
+  if (name == "json_schema") return "use response_format or guided_json";
+  if (name == "service_tier") return "use service_class";
+  return "leave it out";
+}
+
 constexpr std::array kRefusedForChats = {
     "suffix",
     "echo",
@@ -83,7 +98,8 @@ void RefuseUnsupported(Fields* fields, Endpoint endpoint) {
   for (const std::string_view name : kRefused) {
     const Value* value = fields->Find(name);
     if (value == nullptr || IsDefault(name, *value)) continue;
-    fields->Refuse(name, std::string(name) + " is not supported by this server; leave it out");
+    fields->Refuse(name, std::string(name) + " is not supported by this server; " +
+                             std::string(InsteadOf(name)));
   }
   if (endpoint == Endpoint::kChat) {
     for (const std::string_view name : kRefusedForChats) {

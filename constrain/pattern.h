@@ -1,8 +1,10 @@
 // Regular expressions as JSON Schema has them (ECMA-262 with the `u` flag, some of Annex B): text
 // in, a language out. A pattern is found anywhere in a text unless it is anchored. Look-ahead,
 // anchors anywhere and word boundaries are exact: they become intersections with what follows.
-// Refused by name: back-references, look-behind, assertions inside a repetition without an end,
-// escapes that mean different things to different engines.
+// Look-behind of one character is exact anywhere, of more behind what begins with the text.
+// Refused by name: back-references, other look-behind, escapes that mean different things to
+// different engines, and inside a repetition without an end assertions that look beyond what a
+// round of it matches.
 #pragma once
 
 #include <string_view>

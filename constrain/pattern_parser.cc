@@ -1,13 +1,12 @@
 #include "constrain/pattern_parser.h"
 
-#include <array>
 #include <optional>
 #include <utility>
 
 #include "common/strings.h"
 #include "constrain/fold_case.h"
 #include "constrain/pattern.h"
-#include "text/unicode.h"
+#include "constrain/unicode_property.h"
 #include "text/utf8.h"
 
 namespace aisp {
@@ -31,60 +30,12 @@ CharSet Spaces() {
 }
 CharSet LineEnds() { return CharSet::Of({{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}}); }
 
-// \p{name}: general categories by short and long name, and the few properties that schemas use.
-std::optional<CharSet> Property(std::string_view name) {
-  static constexpr std::array<std::string_view, 30> kShort = {
-      "Cn", "Cc", "Cf", "Co", "Cs", "Ll", "Lm", "Lo", "Lt", "Lu", "Mc", "Me", "Mn", "Nd", "Nl",
-      "No", "Pc", "Pd", "Pe", "Pf", "Pi", "Po", "Ps", "Sc", "Sk", "Sm", "So", "Zl", "Zp", "Zs"};
-  static constexpr std::array<std::pair<std::string_view, std::string_view>, 16> kLong = {{
-      {"Letter", "L"},
-      {"Mark", "M"},
-      {"Number", "N"},
-      {"Punctuation", "P"},
-      {"Symbol", "S"},
-      {"Separator", "Z"},
-      {"Other", "C"},
-      {"Uppercase_Letter", "Lu"},
-      {"Lowercase_Letter", "Ll"},
-      {"Titlecase_Letter", "Lt"},
-      {"Modifier_Letter", "Lm"},
-      {"Other_Letter", "Lo"},
-      {"Decimal_Number", "Nd"},
-      {"digit", "Nd"},
-      {"punct", "P"},
-      {"Letter_Number", "Nl"},
-  }};
-  for (const std::string_view prefix : {"General_Category=", "gc="}) {
-    if (name.starts_with(prefix)) name.remove_prefix(prefix.size());
-  }
-  if (name == "Any") return CharSet::Any();
-  if (name == "ASCII") return CharSet::Of({{0, 127}});
-  for (const auto& [full, brief] : kLong) {
-    if (name == full) name = brief;
-  }
-  std::array<bool, kShort.size()> wanted = {};
-  bool known = false;
-  for (size_t i = 0; i < kShort.size(); ++i) {
-    wanted[i] = name == kShort[i] || (name.size() == 1 && kShort[i][0] == name[0]);
-    known = known || wanted[i];
-  }
-  if (!known) return std::nullopt;
-  std::vector<CharSet::Range> ranges;
-  for (size_t i = 0; i < kShort.size(); ++i) {
-    if (!wanted[i]) continue;
-    const auto own = RangesOf(static_cast<Category>(i));
-    ranges.insert(ranges.end(), own.begin(), own.end());
-  }
-  return CharSet::Of(std::move(ranges));
-}
-
 class Parser {
  public:
   explicit Parser(std::string_view pattern) : text_(ToUtf32(pattern)) {}
 
   Result<PatternNode> Parse() {
     PatternNode out;
-    AISP_RETURN_IF_ERROR(LeadingFlags());
     AISP_RETURN_IF_ERROR(Choice(&out, 0));
     if (at_ < text_.size()) return Bad("an unmatched ')'");
     return out;
@@ -113,22 +64,11 @@ class Parser {
     return true;
   }
 
-  // `(?i)` at the very beginning is no ECMA-262, but nothing else there either, and usual.
-  Status LeadingFlags() {
-    const size_t end = text_.find(U')');
-    if (!std::u32string_view(text_).starts_with(U"(?") || end == std::u32string::npos ||
-        text_.find_first_not_of(U"ismuxaLU-", 2) != end)
-      return {};
-    at_ = 2;
-    AISP_RETURN_IF_ERROR(Flags());
-    ++at_;
-    return {};
-  }
-
-  // Of a group (ECMA-262 2025, 22.2.1), up to its `:` or end: i and s, or without them.
+  // Of a group (ECMA-262 2025, 22.2.1), up to its `:` or end: i and s, or without them. `(?i)` is
+  // no ECMA-262, but nothing else there either, and engines that read it agree.
   Status Flags() {
     bool on = true;
-    for (; Peek() != U':' && Peek() != U')'; ++at_) {
+    for (; !End() && Peek() != U':' && Peek() != U')'; ++at_) {
       switch (Peek()) {
         case U'-':
           on = false;
@@ -175,6 +115,10 @@ class Parser {
       if (node.kind == PatternNode::Kind::kBegin || node.kind == PatternNode::Kind::kEnd ||
           node.kind == PatternNode::Kind::kBoundary || node.kind == PatternNode::Kind::kRepeat) {
         return Bad("nothing to repeat");
+      }
+      if (node.kind == PatternNode::Kind::kLookAhead) {  // once is as good as often
+        if (min == 0) node = {};
+        continue;
       }
       PatternNode repeat{PatternNode::Kind::kRepeat, false, min, max, {}, {}};
       repeat.children.push_back(std::move(node));
@@ -265,13 +209,15 @@ class Parser {
 
   Status Group(PatternNode* out, int depth) {
     const bool fold = fold_, dot_all = dot_all_;
-    const Status status = GroupBody(out, depth);
+    bool goes_on = false;  // `(?i)`: the flags hold for the rest of the group around it
+    const Status status = GroupBody(out, depth, &goes_on);
+    if (goes_on) return status;
     fold_ = fold;
     dot_all_ = dot_all;
     return status;
   }
 
-  Status GroupBody(PatternNode* out, int depth) {
+  Status GroupBody(PatternNode* out, int depth, bool* goes_on) {
     if (Peek() == U'?') {
       ++at_;
       if (Take(U'=') || Peek() == U'!') {
@@ -280,14 +226,25 @@ class Parser {
         AISP_RETURN_IF_ERROR(Choice(&out->children.emplace_back(), depth + 1));
         return Take(U')') ? Status() : Bad("a group without its end");
       }
-      if (Peek() == U'<' && (Peek(1) == U'=' || Peek(1) == U'!')) return No("look-behind");
+      if (Peek() == U'<' && (Peek(1) == U'=' || Peek(1) == U'!')) {
+        out->kind = PatternNode::Kind::kLookBehind;
+        out->negated = Peek(1) == U'!';
+        at_ += 2;
+        AISP_RETURN_IF_ERROR(Choice(&out->children.emplace_back(), depth + 1));
+        return Take(U')') ? Status() : Bad("a group without its end");
+      }
       if (Take(U'P') && Peek() != U'<') return No("this group");
       if (Take(U'<')) {
         while (!End() && Peek() != U'>') ++at_;
         if (!Take(U'>')) return Bad("a group's name without its end");
       } else if (!Take(U':')) {
         AISP_RETURN_IF_ERROR(Flags());
-        if (!Take(U':')) return No("a group of flags that is not at the beginning");
+        if (Take(U')')) {
+          *out = {};
+          *goes_on = true;
+          return {};
+        }
+        if (!Take(U':')) return Bad("a group of flags without its end");
       }
     }
     AISP_RETURN_IF_ERROR(Choice(out, depth + 1));
@@ -339,7 +296,7 @@ class Parser {
         return {};
       case U'p':
       case U'P':
-        return UnicodeProperty(c == U'P', out);
+        return PropertySet(c == U'P', out);
       default:
         break;
     }
@@ -348,7 +305,7 @@ class Parser {
     return {};
   }
 
-  Status UnicodeProperty(bool negated, CharSet* out) {
+  Status PropertySet(bool negated, CharSet* out) {
     if (!Take(U'{')) return No("\\p without braces");
     if (fold_) return No("\\p under the flag i");
     std::string name;
@@ -357,7 +314,7 @@ class Parser {
       name.push_back(static_cast<char>(text_[at_++]));
     }
     if (!Take(U'}')) return Bad("a property without its end");
-    const auto set = Property(name);
+    const auto set = UnicodeProperty(name);
     if (!set) return No("the property '" + name + "'");
     *out = negated ? set->Complement() : *set;
     return {};
@@ -423,9 +380,11 @@ class Parser {
     }
     AISP_ASSIGN_OR_RETURN(char32_t value, Hex(4));
     if (value >= 0xD800 && value < 0xDC00 && Word(U"\\u")) {
+      const size_t behind = at_ - 2;
       AISP_ASSIGN_OR_RETURN(const char32_t low, Hex(4));
-      if (low < 0xDC00 || low > 0xDFFF) return Bad("a lone surrogate");
-      value = 0x10000 + ((value - 0xD800) << 10) + (low - 0xDC00);
+      const bool pair = low >= 0xDC00 && low <= 0xDFFF;
+      if (!pair) at_ = behind;  // a lone one, which no text has
+      if (pair) value = 0x10000 + ((value - 0xD800) << 10) + (low - 0xDC00);
     }
     return value;
   }
@@ -438,6 +397,9 @@ class Parser {
       return Bad("a lone backslash");
     } else if (Take(U'b')) {
       *single = U'\b';
+    } else if (std::u32string_view(U"dDwWsSpP").find(Peek()) == std::u32string_view::npos) {
+      const char32_t c = text_[at_++];
+      AISP_ASSIGN_OR_RETURN(*single, EscapedCharacter(c));
     } else {
       const bool fold = std::exchange(fold_, false);
       const Status status = EscapedSet(set);

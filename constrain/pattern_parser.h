@@ -11,14 +11,15 @@ namespace aisp {
 
 struct PatternNode {
   enum class Kind : uint8_t {
-    kSet,        // one code point of `set`
-    kSequence,   // children one after another
-    kChoice,     // one of the children
-    kRepeat,     // children[0], min to max times (max -1: without end)
-    kBegin,      // ^
-    kEnd,        // $
-    kBoundary,   // \b, negated: \B
-    kLookAhead,  // children[0] follows, negated: does not
+    kSet,         // one code point of `set`
+    kSequence,    // children one after another
+    kChoice,      // one of the children
+    kRepeat,      // children[0], min to max times (max -1: without end)
+    kBegin,       // ^
+    kEnd,         // $
+    kBoundary,    // \b, negated: \B
+    kLookAhead,   // children[0] follows, negated: does not
+    kLookBehind,  // children[0] has just been read, negated: has not
   };
   Kind kind = Kind::kSequence;
   bool negated = false;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace aisp {
@@ -27,6 +28,15 @@ constexpr std::array<std::string_view, 6> kMapKeywords = {
 constexpr std::array<std::string_view, 5> kListKeywords = {"allOf", "anyOf", "oneOf", "prefixItems",
                                                            "items"};
 
+// Other people's dialects that add annotations alone, and the draft that they are built on: OpenAPI
+// 3.1 and later, Snowplow's self-describing schemas, resource types of CloudFormation.
+constexpr std::array<std::pair<std::string_view, Draft>, 4> kDialectsOfOthers = {{
+    {"spec.openapis.org/oas/3.", Draft::k2020},
+    {"iglucentral.com/schemas/com.snowplowanalytics.self-desc/", Draft::k4},
+    {"cloudformation-resource-schema", Draft::k7},
+    {"cloudformation.us-east-1.amazonaws.com/provider.definition.schema", Draft::k7},
+}};
+
 template <typename Array>
 bool Has(const Array& words, std::string_view word) {
   return std::find(words.begin(), words.end(), word) != words.end();
@@ -37,6 +47,9 @@ Result<Draft> DraftOf(const Json& schema, Draft outer) {
   if (name == nullptr) return outer;
   if (!name->IsString()) return InvalidArgument("$schema at '': not a string");
   const std::string_view uri = name->text;
+  for (const auto& [dialect, draft] : kDialectsOfOthers) {
+    if (uri.find(dialect) != std::string_view::npos) return draft;
+  }
   if (uri.find("json-schema.org") == std::string_view::npos) {
     return Unimplemented("$schema at '': unknown dialect '" + name->text +
                          "'; known are draft 4, 6, 7, 2019-09 and 2020-12 of json-schema.org");
@@ -227,6 +240,7 @@ Status SchemaDocument::Index(const Json& json, const std::string& base, const st
       if (hash != 0) {
         place.base = ResolveUri(base, id->text);
         resources_.try_emplace(place.base, &json);
+        embedded_ = embedded_ || &json != &root_;
       }
       if (hash != std::string::npos && hash + 1 < id->text.size()) {
         anchors_.try_emplace(place.base + id->text.substr(hash), &json);

@@ -41,7 +41,9 @@ class SchemaDocument {
                                             const DynamicScope& scope);
   // False: names mean the same on every way.
   bool ManyDynamicAnchors() const { return many_dynamic_anchors_; }
-  bool HasRecursiveAnchor() const { return recursive_anchor_; }
+  // Whether what $recursiveRef leads to depends on the way to it: not in a document of one
+  // resource.
+  bool HasRecursiveScopes() const { return recursive_anchor_ && embedded_; }
 
  private:
   SchemaDocument() = default;
@@ -57,6 +59,7 @@ class SchemaDocument {
   std::map<std::string, DynamicScope> dynamic_anchors_;  // by resource's URI
   std::map<std::string, int> dynamic_counts_;            // by name
   bool many_dynamic_anchors_ = false, recursive_anchor_ = false;
+  bool embedded_ = false;  // schemas with ids of their own below the root
 };
 
 // RFC 3986, section 5.2, without a fragment's part.

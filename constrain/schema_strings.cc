@@ -4,7 +4,7 @@ namespace aisp {
 namespace {
 
 constexpr int kMaxDepth = 64;
-constexpr int32_t kMaxCounted = 1000;
+constexpr int32_t kMaxCounted = 100'000;
 
 class Strings {
  public:
@@ -52,7 +52,8 @@ class Strings {
         return atom.language;
       case Atom::Kind::kMinLength:
       case Atom::Kind::kMaxLength:
-        if (atom.count > kMaxCounted) return Unimplemented("a length of more than 1000 in a name");
+        if (atom.count > kMaxCounted)
+          return Unimplemented("a length of more than 100000 in a name");
         return atom.kind == Atom::Kind::kMinLength ? l_.Length(atom.count, Languages::kUnbounded)
                                                    : l_.Length(0, atom.count);
       default:

@@ -99,7 +99,7 @@ const SchemaPlace* SchemaTranslator::Target(const SchemaPlace& place, const char
     return nullptr;
   }
   const std::string_view name = keyword;
-  if (name == "$recursiveRef" && document_.HasRecursiveAnchor()) {
+  if (name == "$recursiveRef" && document_.HasRecursiveScopes()) {
     Refuse(place.pointer, keyword, "a dynamic scope cannot be enforced");
     return nullptr;
   }

@@ -20,6 +20,25 @@ bool NeedsEscape(std::string_view piece) {
   });
 }
 
+// Tokens with a byte that no name has, and a trie of those of them that begin with what ends one,
+// behind bytes of a name.
+SpelledTokens::Some Beyond(const TokenTrie& all, bool (*is_name)(std::string_view), char end) {
+  std::vector<std::string> pieces(all.vocabulary());
+  TokenMask mask(all.vocabulary());
+  for (size_t id = 0; id < pieces.size(); ++id) {
+    const std::string& piece = all.piece(static_cast<TokenId>(id));
+    const auto other = std::find_if(piece.begin(), piece.end(), [is_name](const char& c) {
+      return !is_name({&c, 1});
+    });
+    if (other == piece.end()) continue;
+    mask.Set(id);
+    if (*other == end) pieces[id] = piece;
+  }
+  return {std::make_shared<const TokenTrie>(pieces), std::move(mask)};
+}
+
+bool IsPartOfPythonName(std::string_view text) { return IsPythonName("_" + std::string(text)); }
+
 SpelledTokens::Some Those(const TokenTrie& all, bool (*is)(std::string_view)) {
   std::vector<std::string> pieces(all.vocabulary());
   TokenMask mask(all.vocabulary());
@@ -157,6 +176,10 @@ bool SpelledMatcher<PythonArguments>::Step(PythonArguments* spelling, char c, st
 
 template <>
 const SpelledTokens::Some* SpelledMatcher<PythonArguments>::InString(TokenMask* mask) {
+  if (at_.spelling.in_key()) {
+    json_->Mask(mask);
+    return &tokens_->in_python_names;
+  }
   if (!at_.spelling.in_text()) return nullptr;
   json_->Mask(mask);
   if (at_.spelling.in_escape()) ClearAt("/", mask);
@@ -177,9 +200,9 @@ bool SpelledMatcher<XmlArguments>::Step(XmlArguments* spelling, char c, std::str
 
 template <>
 const SpelledTokens::Some* SpelledMatcher<XmlArguments>::InString(TokenMask* mask) {
-  if (at_.spelling.in_json_text()) {
+  if (at_.spelling.in_json_text() || at_.spelling.in_key()) {
     json_->Mask(mask);
-    return &tokens_->in_strings;
+    return at_.spelling.in_key() ? &tokens_->in_tag_names : &tokens_->in_strings;
   }
   if (!at_.spelling.in_text()) return nullptr;
   // What is held back is text for whatever does not go on with the end.
@@ -230,7 +253,9 @@ class SpelledConstraint final : public Constraint {
 SpelledTokens::SpelledTokens(std::shared_ptr<const TokenTrie> trie)
     : all(std::move(trie)),
       in_strings(Those(*all, MeansOther)),
-      in_texts(Those(*all, NeedsEscape)) {}
+      in_texts(Those(*all, NeedsEscape)),
+      in_python_names(Beyond(*all, IsPartOfPythonName, '=')),
+      in_tag_names(Beyond(*all, IsXmlName, '>')) {}
 
 std::shared_ptr<Constraint> SpellArguments(CallFormat::Body body, std::shared_ptr<Constraint> json,
                                            std::shared_ptr<const SpelledTokens> tokens,

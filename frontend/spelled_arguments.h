@@ -24,6 +24,8 @@ struct SpelledTokens {
   std::shared_ptr<const TokenTrie> all;
   Some in_strings;  // tokens that go on behind a quote, or escape a slash
   Some in_texts;    // those that a JSON string would have to escape
+  // In a name: tokens that are more than a part of one. Those that end it are to be looked at.
+  Some in_python_names, in_tag_names;
 };
 
 // `body`: kPythonic or kXml. `json`: a constraint for JSON objects without blanks, whose names are

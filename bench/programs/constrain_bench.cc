@@ -1,7 +1,8 @@
 // aisp_bench_constrain FOLDER TOKENIZER_FOLDER: compile and mask times over a folder of schemas
 // with instances ({schema, tests: [{valid, data}]}), and over grammars beside a text of theirs
 // (NAME.gbnf, NAME.txt), on this thread alone, in its own CPU time: what else runs on the machine
-// does not count.
+// does not count. Instances that are objects are also walked as the arguments of a call in Python
+// and in tags.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 #include "constrain/json_constraint.h"
 #include "constrain/json_masks.h"
 #include "constrain/schema_compiler.h"
+#include "frontend/spelled_arguments.h"
 
 namespace aisp {
 namespace {
@@ -28,11 +30,83 @@ double CpuMicros() {
 
 struct Times {
   std::vector<double> compile_us, mask_us, advance_us, forced_us;
-  int schemas = 0, enforced = 0;
+  std::vector<double> python_us, tags_us;  // masks
+  int schemas = 0, enforced = 0, spelled_to_the_end = 0, spelled = 0;
 };
 
+using Body = CallFormat::Body;
+
+std::string Quoted(const std::string& text) {
+  Json json;
+  json.type = Json::Type::kString;
+  json.text = text;
+  return WriteJson(json);
+}
+
+std::string InPython(const Json& value) {
+  if (value.IsArray() || value.IsObject()) {
+    std::string out;
+    for (const Json& item : value.items) out += (out.empty() ? "" : ", ") + InPython(item);
+    for (const auto& [name, member] : value.members) {
+      out += (out.empty() ? "" : ", ") + Quoted(name) + ": " + InPython(member);
+    }
+    return value.IsArray() ? "[" + out + "]" : "{" + out + "}";
+  }
+  const std::string text = WriteJson(value);
+  return text == "true" ? "True" : text == "false" ? "False" : text == "null" ? "None" : text;
+}
+
+// What follows the name of a called function.
+std::string Spell(Body body, const Json& arguments, const std::vector<std::string>& texts) {
+  std::string out;
+  for (const auto& [name, value] : arguments.members) {
+    const bool text = std::find(texts.begin(), texts.end(), name) != texts.end();
+    if (body == Body::kPythonic) {
+      out += (out.empty() ? "" : ", ") + name + "=" + InPython(value);
+    } else {
+      out += "<parameter=" + name + ">\n" + (text ? value.text : WriteJson(value)) +
+             "\n</parameter>\n";
+    }
+  }
+  return out + (body == Body::kPythonic ? ")" : "</function>");
+}
+
+std::vector<std::string> TextParameters(const Json& schema) {
+  std::vector<std::string> out;
+  const Json* properties = schema.Find("properties");
+  if (properties == nullptr || !properties->IsObject()) return out;
+  for (const auto& [name, property] : properties->members) {
+    const Json* type = property.IsObject() ? property.Find("type") : nullptr;
+    if (type != nullptr && type->IsString() && type->text == "string") out.push_back(name);
+  }
+  return out;
+}
+
+void MeasureSpelled(Body body, const std::shared_ptr<Constraint>& json, const Json& schema,
+                    const Json& tests, const Tokenizer& tokenizer,
+                    const std::shared_ptr<const SpelledTokens>& tokens, Times* times) {
+  const auto texts = TextParameters(schema);
+  const auto constraint = SpellArguments(body, json, tokens, texts);
+  TokenMask mask(tokens->all->vocabulary());
+  for (const Json& test : tests.items) {
+    const Json* data = test.Find("data");
+    if (!data->IsObject()) continue;
+    ++times->spelled;
+    const auto ids = tokenizer.Encode(Spell(body, *data, texts), false, false);
+    const auto matcher = constraint->NewMatcher();
+    for (const TokenId id : *ids) {
+      const double before = CpuMicros();
+      matcher->Mask(&mask);
+      (body == Body::kPythonic ? times->python_us : times->tags_us).push_back(CpuMicros() - before);
+      if (!matcher->Advance(id)) break;
+    }
+    times->spelled_to_the_end += matcher->IsWhole();
+  }
+}
+
 void Measure(const Json& file, const Tokenizer& tokenizer,
-             const std::shared_ptr<const TokenTrie>& trie, Times* times) {
+             const std::shared_ptr<const TokenTrie>& trie,
+             const std::shared_ptr<const SpelledTokens>& tokens, Times* times) {
   const Json *schema = file.Find("schema"), *tests = file.Find("tests");
   if (schema == nullptr || tests == nullptr) return;
   ++times->schemas;
@@ -44,6 +118,11 @@ void Measure(const Json& file, const Tokenizer& tokenizer,
   ++times->enforced;
   const auto constraint =
       MakeJsonConstraint(std::move(compiled->grammar), Whitespace::kFlexible, trie);
+  auto compact = CompileSchema(text, {}, {});
+  const std::shared_ptr<Constraint> spelled =
+      MakeJsonConstraint(std::move(compact->grammar), Whitespace::kCompact, trie);
+  for (const Body body : {Body::kPythonic, Body::kXml})
+    MeasureSpelled(body, spelled, *schema, *tests, tokenizer, tokens, times);
   TokenMask mask(trie->vocabulary());
   for (const Json& test : tests->items) {
     const Json* data = test.Find("data");
@@ -85,11 +164,12 @@ std::string ReadAll(const std::filesystem::path& path) {
 
 void PrintSchemas(const TokenTrie& trie, double trie_us, const Times& times) {
   fmt::print(
-      R"({{"bench":"constrain","vocabulary":{},"schemas":{},"enforced":{},"trie_ms":{:.0f},"compile_us":{},"mask_us":{},"advance_us":{},"forced_us":{}}})"
+      R"({{"bench":"constrain","vocabulary":{},"schemas":{},"enforced":{},"trie_ms":{:.0f},"compile_us":{},"mask_us":{},"advance_us":{},"forced_us":{},"python_mask_us":{},"tags_mask_us":{},"spelled":{},"spelled_to_the_end":{}}})"
       "\n",
       trie.vocabulary(), times.schemas, times.enforced, trie_us / 1e3,
       Percentiles(times.compile_us), Percentiles(times.mask_us), Percentiles(times.advance_us),
-      Percentiles(times.forced_us));
+      Percentiles(times.forced_us), Percentiles(times.python_us), Percentiles(times.tags_us),
+      times.spelled, times.spelled_to_the_end);
 }
 
 // Draws tokens by chance from the masks: states that no sensible text has.
@@ -162,6 +242,7 @@ int Run(const std::string& folder, const std::string& tokenizer_folder) {
   WarmUp(trie);
   const double trie_us = CpuMicros() - start;
   Times times;
+  std::shared_ptr<const SpelledTokens> spelled;
   std::vector<std::filesystem::path> paths;
   for (const auto& entry : std::filesystem::directory_iterator(folder))
     paths.push_back(entry.path());
@@ -169,7 +250,10 @@ int Run(const std::string& folder, const std::string& tokenizer_folder) {
   for (const auto& path : paths) {
     if (path.extension() == ".gbnf" && !MeasureGrammar(path, **tokenizer, trie)) return 1;
     if (path.extension() != ".json") continue;
-    if (const auto file = ParseJson(ReadAll(path)); file) Measure(*file, **tokenizer, trie, &times);
+    if (const auto file = ParseJson(ReadAll(path)); file) {
+      if (spelled == nullptr) spelled = std::make_shared<const SpelledTokens>(trie);
+      Measure(*file, **tokenizer, trie, spelled, &times);
+    }
   }
   if (times.schemas > 0) PrintSchemas(*trie, trie_us, times);
   return 0;

@@ -117,8 +117,8 @@ TEST(Pattern, ClassesCountCodePoints) {
 
 TEST(Pattern, WhatCannotBeEnforcedIsNamed) {
   Languages languages;
-  for (const char* pattern :
-       {"(a)\\1", "(?<=a)b", "(?:(?!x)y)*", "a++", "a(?i)b", "(?m)^a", "(?x)a", "(?i)\\p{L}"}) {
+  for (const char* pattern : {"(a)\\1", "(?<=ab)c", "^(?:ab)+(?:a(?<!ba))", "(?:(?!xy)y)*", "a++",
+                              "(?m)^a", "a(?m)b", "(?x)a", "(?i)\\p{L}"}) {
     const auto language = CompilePattern(pattern, &languages);
     ASSERT_FALSE(language.has_value()) << pattern;
     EXPECT_EQ(language.error().code, Code::kUnimplemented) << pattern;
@@ -281,26 +281,63 @@ TEST(Pattern, GrowthOfAMaskIsBounded) {
   EXPECT_NE(both.Run(text + "ab"), Automaton::kDead);
 }
 
-TEST(Pattern, FlagsOfCaseAndLines) {
-  const auto matches = [](const char* pattern, const std::string& text) {
-    Languages languages;
-    const auto term = CompilePattern(pattern, &languages);
-    EXPECT_TRUE(term) << pattern;
-    return term && Automaton(&languages, *term).Matches(text);
+TEST(Pattern, LookBehindIsExact) {
+  struct Row {
+    const char* pattern;
+    std::vector<const char*> yes, no;
   };
-  EXPECT_TRUE(matches("(?i)^abc$", "aBC"));
-  EXPECT_FALSE(matches("^abc$", "aBC"));
-  EXPECT_TRUE(matches("^(?i:A)b$", "ab"));
-  EXPECT_FALSE(matches("^(?i:A)b$", "aB"));
-  EXPECT_FALSE(matches("(?i)^(?-i:a)$", "A"));
-  EXPECT_FALSE(matches("(?i)^[^a-z]$", "K"));
-  EXPECT_TRUE(matches("(?i)^[À-Þ]$", "é"));
-  EXPECT_TRUE(matches("(?i)^s\\u{3C3}$", "\u017F\u03C2"));  // long s, final sigma
-  EXPECT_FALSE(matches("(?i)^i$", "\u0131"));
-  EXPECT_TRUE(matches("(?s)^a.b$", "a\nb"));
-  EXPECT_FALSE(matches("^a.b$", "a\nb"));
-  EXPECT_TRUE(matches("\\A[a-z]+\\Z", "abc"));
-  EXPECT_FALSE(matches("\\A[a-z]+\\Z", "abc1"));
+  for (const auto& [pattern, yes, no] : std::vector<Row>{
+           {"^[0-9a-z.-]*(?<!\\.)$", {"", "a", ".a", "a.b-"}, {"a.", "."}},
+           {"(?<!\\\\)\\$x", {"$x", "a$x", "\\a$x"}, {"\\$x", "x$"}},
+           {"(?<=[ab]|c)d", {"ad", "xcd"}, {"d", "xd"}},
+           {"\\b(?<!-)foo(?=-)", {"foo-", " foo-"}, {"-foo-", "xfoo-", "foo"}},
+           {"^(?:a|-)*(?<!-)b", {"b", "ab", "-ab"}, {"-b", "a-b"}},
+           {"^[a-z.]+(?<!\\.git)$", {"a.gi", "git", "a.gitx"}, {"a.git", ".git", "a.git.git"}},
+           {"^(?!x)[a-z]*(?<=ab|c)d$", {"abd", "cd", "yabd"}, {"d", "bd", "xcd"}},
+           {"^a+(?<=aa)\\b", {"aa", "aaa-"}, {"a", "aab"}},
+       }) {
+    for (const char* text : yes) EXPECT_TRUE(Finds(pattern, text)) << pattern << " " << text;
+    for (const char* text : no) EXPECT_FALSE(Finds(pattern, text)) << pattern << " " << text;
+  }
+}
+
+TEST(Pattern, AssertionsThatLookNoFurtherThanARoundAreRepeatedWithoutEnd) {
+  const char* label = "^(((?!-)[A-Za-z0-9-]{0,4}[A-Za-z0-9])\\.)+x$";
+  for (const char* text : {"a.x", "a-b.c.x"}) EXPECT_TRUE(Finds(label, text)) << text;
+  for (const char* text : {"-a.x", "a-.x", "a.-b.x"}) EXPECT_FALSE(Finds(label, text)) << text;
+  EXPECT_TRUE(Finds("^((?![:*$])[ -~])+$", "abc"));
+  EXPECT_FALSE(Finds("^((?![:*$])[ -~])+$", "ab:"));
+  EXPECT_TRUE(Finds("^(?:(?!-)[a-z-]{1,5}(?<!-)\\.)*\\bx", "a-b.x"));
+  EXPECT_FALSE(Finds("^(?:(?!-)[a-z-]{1,5}(?<!-)\\.)*\\bx", "a-.x"));
+  // An assertion as often as one likes holds once, or not at all.
+  EXPECT_FALSE(Finds("^(?!a)+[ab]$", "a"));
+  EXPECT_TRUE(Finds("^(?!a)*[ab]$", "a"));
+}
+
+TEST(Pattern, SurrogatesThatStandAloneMatchNothing) {
+  const char* pattern = "^[\\uD800\\uDBFF-\\uDC00\\uDFFFa]+$";
+  EXPECT_TRUE(Finds(pattern, "aa"));
+  for (const char* text : {"-", "\U0001F600"}) EXPECT_FALSE(Finds(pattern, text)) << text;
+}
+
+TEST(Pattern, FlagsOfCaseAndLines) {
+  EXPECT_TRUE(Finds("(?i)^abc$", "aBC"));
+  EXPECT_FALSE(Finds("^abc$", "aBC"));
+  EXPECT_TRUE(Finds("^(?i:A)b$", "ab"));
+  EXPECT_FALSE(Finds("^(?i:A)b$", "aB"));
+  EXPECT_FALSE(Finds("(?i)^(?-i:a)$", "A"));
+  EXPECT_FALSE(Finds("(?i)^[^a-z]$", "K"));
+  EXPECT_TRUE(Finds("(?i)^[À-Þ]$", "é"));
+  EXPECT_TRUE(Finds("(?i)^s\\u{3C3}$", "\u017F\u03C2"));  // long s, final sigma
+  EXPECT_FALSE(Finds("(?i)^i$", "\u0131"));
+  EXPECT_TRUE(Finds("(?s)^a.b$", "a\nb"));
+  EXPECT_TRUE(Finds("^(?s)a.b$", "a\nb"));
+  EXPECT_FALSE(Finds("^(?!(?i)(stop|help)$)[ \\S]+$", "Stop"));
+  EXPECT_TRUE(Finds("^(?:x(?i)a|b)c$", "Bc"));  // to the end of the group around it
+  EXPECT_FALSE(Finds("^(?:x(?i)a|b)c$", "bC"));
+  EXPECT_FALSE(Finds("^a.b$", "a\nb"));
+  EXPECT_TRUE(Finds("\\A[a-z]+\\Z", "abc"));
+  EXPECT_FALSE(Finds("\\A[a-z]+\\Z", "abc1"));
 }
 
 }  // namespace

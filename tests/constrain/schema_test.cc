@@ -310,6 +310,38 @@ TEST(JsonSchema, AGapHasRoomForOneEmptyLineAndIndentation) {
   EXPECT_FALSE(Allows(R"({"type":"array"})", "[\n" + std::string(129, ' ') + "1]"));
 }
 
+TEST(JsonSchema, DialectsThatAddAnnotationsAreReadAsTheirDraft) {
+  // Draft 4 tells 1.0 from a whole number.
+  const auto allows = [](const std::string& dialect) {
+    return Allows(R"({"$schema":")" + dialect + R"(","type":"integer"})", "1.0");
+  };
+  EXPECT_TRUE(allows("https://spec.openapis.org/oas/3.1/dialect/base"));
+  EXPECT_FALSE(allows(
+      "http://iglucentral.com/schemas/com.snowplowanalytics.self-desc/schema/jsonschema/1-0-0#"));
+  EXPECT_THAT(RefusalsOf(R"({"$schema":"http://example.com/mine"})"),
+              testing::ElementsAre(testing::HasSubstr("unknown dialect")));
+}
+
+TEST(JsonSchema, RecursiveReferencesInOneResourceLeadToItsRoot) {
+  const char* tree = R"({"$schema":"https://json-schema.org/draft/2019-09/schema",
+    "$id":"http://here.test/tree","$recursiveAnchor":true,"type":"object",
+    "properties":{"c":{"$recursiveRef":"#"}},"additionalProperties":false})";
+  EXPECT_TRUE(Allows(tree, R"({"c":{"c":{}}})"));
+  EXPECT_FALSE(Allows(tree, R"({"c":{"d":{}}})"));
+  EXPECT_THAT(RefusalsOf(R"({"$schema":"https://json-schema.org/draft/2019-09/schema",
+    "$recursiveAnchor":true,"properties":{"a":{"$id":"http://here.test/inner",
+    "properties":{"c":{"$recursiveRef":"#"}}}}})"),
+              testing::ElementsAre(testing::HasSubstr("$recursiveRef")));
+}
+
+TEST(JsonSchema, NamesHaveBoundsOfAnyLength) {
+  const char* schema =
+      R"({"propertyNames":{"maxLength":5000,"minLength":1,"pattern":"^[a-z]+$"},"type":"object"})";
+  EXPECT_TRUE(Allows(schema, R"({")" + std::string(5000, 'a') + R"(":1})"));
+  EXPECT_FALSE(Allows(schema, R"({")" + std::string(5001, 'a') + R"(":1})"));
+  EXPECT_FALSE(Allows(schema, R"({"":1})"));
+}
+
 TEST(Schema, ExponentsHaveAnEnd) {
   for (const char* schema : {R"({"type":"number"})", R"({"type":"number","minimum":-1e300})"}) {
     const auto c = Compile(schema);
