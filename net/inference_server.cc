@@ -290,6 +290,10 @@ class ClientService final : public grpc::Service {
         if (const auto alive = weak.lock()) alive->Lose(why);
       });
     });
+    if (tenant) {
+      reactor->OnCameToSomething(
+          [vain = vain_, address, name = handle->info().peer] { vain->GiveBack(address, name); });
+    }
     if (Error refused = live_->Admit(reactor, /*bounded=*/true, options_.max_calls);
         refused.code != Code::kOk) {
       handle->Finish(refused, {{"retry-after-ms", std::to_string(kRetryAfterMs)}});
@@ -308,10 +312,7 @@ class ClientService final : public grpc::Service {
     } else {
       bytes_->OnReading(peer);
       reactor->Read(party, std::move(give),
-                    [bytes = bytes_, vain = vain_, peer, address](bool whole) {
-                      bytes->OnRead(peer, whole);
-                      if (whole) vain->GiveBack(address);
-                    });
+                    [bytes = bytes_, peer](bool whole) { bytes->OnRead(peer, whole); });
     }
     return reactor.get();
   }
