@@ -25,7 +25,8 @@ constexpr int kConnectTimeoutMs = 5000;
 
 // Of who reaches a server of links without being let in. A link is one stream on a connection of
 // its own; whoever has none for so long is no peer.
-constexpr GrpcAcceptor::Limits kConnections{.connections = 4096, .per_address = 1024};
+constexpr GrpcAcceptor::Limits kConnections{
+    .connections = 4096, .per_address = 1024, .receive_buffer = 0};
 constexpr int kHandshakeTimeoutMs = 10'000;
 constexpr int kIdleMs = 30'000;
 constexpr int kMaxStreamsPerConnection = 16;
