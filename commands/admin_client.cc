@@ -4,10 +4,38 @@
 
 #include <ctime>
 #include <fstream>
+#include <vector>
 
 #include "common/strings.h"
 
 namespace aisp {
+
+namespace {
+
+// Names and reasons go to terminals, which obey control characters (C0, DEL, and C1 in UTF-8).
+void CleanText(std::string* text) {
+  for (size_t i = 0; i < text->size(); ++i) {
+    const auto c = static_cast<unsigned char>((*text)[i]);
+    const bool c1 = c == 0xC2 && i + 1 < text->size() &&
+                    (static_cast<unsigned char>((*text)[i + 1]) & 0xE0) == 0x80;
+    if (c1) text->erase(i + 1, 1);
+    if (c < 0x20 || c == 0x7F || c1) (*text)[i] = '?';
+  }
+}
+
+// Without recursion: who answers says how deep it is.
+void CleanTexts(nlohmann::json* root) {
+  std::vector<nlohmann::json*> left{root};
+  while (!left.empty()) {
+    nlohmann::json* const value = left.back();
+    left.pop_back();
+    if (value->is_string()) CleanText(value->get_ptr<std::string*>());
+    if (!value->is_structured()) continue;
+    for (nlohmann::json& item : *value) left.push_back(&item);
+  }
+}
+
+}  // namespace
 
 Result<AdminClient> AdminClient::Create(std::string_view url, const std::string& key_file) {
   AdminClient client;
@@ -56,8 +84,11 @@ Result<AdminClient::Answer> AdminClient::Ask(std::string_view method, const std:
     return Fail(Code::kUnavailable,
                 fmt::format("{} answers {} without JSON; is it a router of aisp?", address(),
                             answer.status));
-  if (out.body.contains("error") && out.body["error"].is_object())
-    out.message = out.body["error"].value("message", "");
+  CleanTexts(&out.body);
+  const auto error = out.body.find("error");
+  if (error == out.body.end() || !error->is_object()) return out;
+  const auto message = error->find("message");
+  if (message != error->end() && message->is_string()) out.message = message->get<std::string>();
   return out;
 }
 

@@ -146,6 +146,14 @@ Status Generate(const CommandLine& line, const std::function<bool()>& stop) {
   return {};
 }
 
+// What can be told without the model.
+Status CheckFlags(const CommandLine& line) {
+  AISP_RETURN_IF_ERROR(line.ExtraNumber("temperature", 0, 0, 2));
+  AISP_RETURN_IF_ERROR(line.ExtraInt("seed", 0, INT64_MIN, INT64_MAX));
+  AISP_RETURN_IF_ERROR(line.ExtraInt("max-tokens", 1, 1, INT32_MAX));
+  return {};
+}
+
 }  // namespace
 
 int RunGenerate(const std::vector<std::string>& args) {
@@ -155,6 +163,9 @@ int RunGenerate(const std::vector<std::string>& args) {
   if (line->positional.size() != 1) {
     return ReportUsageError(
         "generate", "wants one prompt, in quotes, as in `aisp generate \"Once upon a time\"`");
+  }
+  if (const Status fits = CheckFlags(*line); !fits) {
+    return ReportUsageError("generate", fits.error().message);
   }
   LogSession log({.level = LogLevel::kWarning});
   StopSignals signals(-1);

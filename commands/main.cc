@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -58,7 +59,13 @@ constexpr Command kCommands[] = {
 
 int Run(const Command& command, const std::vector<std::string>& args) {
   if (command.reads_signals) aisp::BlockSignals();
-  return command.run(args);
+  try {
+    return command.run(args);
+  } catch (const nlohmann::json::exception& e) {
+    // The only exceptions here: a field that is missing in what another process answered.
+    return aisp::ReportFailure(
+        std::string("the answer is otherwise than this version understands: ") + e.what());
+  }
 }
 
 std::string Names() {

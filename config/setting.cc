@@ -67,6 +67,13 @@ std::string ShowNumber(const Setting& s, int64_t value) {
   return s.unit == Setting::Unit::kBytes ? ShowBytes(value) : std::to_string(value);
 }
 
+// "cuda:N" stands for a number of up to four digits behind the colon.
+bool IsChoice(std::string_view choice, std::string_view value) {
+  if (!choice.ends_with(":N")) return value == choice;
+  const std::string_view before = choice.substr(0, choice.size() - 1);
+  return value.starts_with(before) && ParseIntInRange(value.substr(before.size()), 0, 9999);
+}
+
 // Writes one kind of field. The overloads are the kinds; SetFromText picks one.
 struct Setter {
   const Setting& s;
@@ -78,9 +85,8 @@ struct Setter {
     return InvalidArgument(fmt::format("{}: {} wants {}{}", origin, s.Name(), wanted, got));
   }
   Status CheckChoice(std::string_view value) const {
-    const bool known = s.choices.empty() ||
-                       std::find(s.choices.begin(), s.choices.end(), value) != s.choices.end();
-    if (known) return {};
+    const auto is = [value](std::string_view choice) { return IsChoice(choice, value); };
+    if (s.choices.empty() || std::any_of(s.choices.begin(), s.choices.end(), is)) return {};
     return Setter{s, value, origin}.Wrong(fmt::format("one of {}", fmt::join(s.choices, ", ")));
   }
   Status CheckRange(int64_t value) const {

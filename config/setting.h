@@ -38,7 +38,8 @@ struct Setting {
   // Least and greatest value, both allowed.
   Setting& Range(int64_t least, int64_t most);
   Setting& Range(Duration least, Duration most);
-  // The only values that are allowed, as they are written; of a list: of each of its items.
+  // The only values that are allowed, as they are written, N behind a colon for any number; of a
+  // list: of each of its items.
   Setting& OneOf(std::vector<std::string_view> values);
   // The number is a size: written 1048576, 64KiB or 1.5GiB.
   Setting& Bytes();

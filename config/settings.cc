@@ -19,7 +19,8 @@ void BindUp(Config::Up& u, SettingTable& t) {
   t.Add("devices", &u.devices,
         "Devices of the workers in turn, prefill workers first, as cuda:0,cuda:1; empty: all on "
         "model.device.")
-      .Flag("--devices");
+      .Flag("--devices")
+      .OneOf({"auto", "cpu", "cuda", "cuda:N"});
   t.Add("demo", &u.demo, "Stream one story when everything is ready.").Flag("--demo");
 }
 

@@ -48,8 +48,9 @@ void BindModelSettings(Config::Model& m, SettingTable& t) {
       .Flag("--threads")
       .Range(1, 1024);
   t.Add("device", &m.device,
-        "What a worker computes on: cpu, cuda, cuda:N, or auto: a GPU if there is one.")
-      .Flag("--device");
+        "What a worker computes on; cuda: the first GPU; auto: a GPU if there is one.")
+      .Flag("--device")
+      .OneOf({"auto", "cpu", "cuda", "cuda:N"});
   t.Add("weights", &m.weights,
         "random:SEED makes weights up, for measuring; the model's folder then needs only a "
         "config.json. Empty: the checkpoint's.")

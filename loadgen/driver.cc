@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/check.h"
+#include "common/strings.h"
 #include "loadgen/chunk_reader.h"
 
 namespace aisp::loadgen {
@@ -19,6 +20,12 @@ constexpr Duration kMaxBackoff = std::chrono::seconds(30);
 // The start of the run plus this is the time of arrival 0: setting up is not part of anybody's
 // latency.
 constexpr Duration kLeadTime = std::chrono::milliseconds(1);
+
+// Of one answer, whatever the server sends; a choice is a number below the last.
+constexpr int64_t kMostChunks = 1 << 20;
+constexpr size_t kMostTextBytes = 64 << 20;
+constexpr size_t kMostChoices = 1024;
+constexpr size_t kMostFinishReasonBytes = 64;
 
 Instant At(Instant start, double seconds) {
   return start + Duration(static_cast<int64_t>(seconds * 1e9));
@@ -79,6 +86,8 @@ class Driver::Request final : public BackendListener {
   void OnEnd(const Ending& ending) override;
 
  private:
+  // Why an answer is more than anybody asked for; empty: it is not.
+  std::string Excess(const Delta& delta);
   void Retry(const Ending& ending);
   void KeepText(const Delta& delta);
   void End(RequestStatus status, const std::string& reason);
@@ -91,12 +100,30 @@ class Driver::Request final : public BackendListener {
   std::unique_ptr<BackendCall> call_;
   std::shared_ptr<IoLoop::Timer> timeout_, cancel_timer_, retry_timer_;
   int64_t attempts_ = 0;
+  size_t text_bytes_ = 0;
   int64_t cancel_at_chunk_ = -1;
   std::optional<double> cancel_after_s_;
 };
 
+std::string Driver::Request::Excess(const Delta& delta) {
+  text_bytes_ += delta.raw_text.size() + delta.token_ids.size_bytes();
+  if (record_.chunks >= kMostChunks) {
+    return fmt::format("the answer has more than {} chunks", kMostChunks);
+  }
+  if (text_bytes_ > kMostTextBytes) {
+    return fmt::format("the answer has more than {} bytes of text", kMostTextBytes);
+  }
+  if (delta.choice >= kMostChoices) {
+    return fmt::format("the server answers for choice {}, which nobody asked for", delta.choice);
+  }
+  return "";
+}
+
 void Driver::Request::OnDelta(const Delta& delta) {
   if (record_.status != RequestStatus::kPending) return;
+  if (const std::string excess = Excess(delta); !excess.empty()) {
+    return End(RequestStatus::kFailed, excess);
+  }
   if (delta.has_output || delta.finished) {
     const double now = driver_->Now();
     if (record_.first_s < 0) {
@@ -106,7 +133,7 @@ void Driver::Request::OnDelta(const Delta& delta) {
     }
     if (delta.has_output || record_.last_s < 0) record_.last_s = now;
   }
-  if (delta.finished) record_.finish_reason = delta.finish_reason;
+  if (delta.finished) record_.finish_reason = Excerpt(delta.finish_reason, kMostFinishReasonBytes);
   if (driver_->options_.keep_texts) KeepText(delta);
   if (item_.conversation >= 0 && delta.choice == 0) {
     answer_.answer += delta.escaped ? UnescapeJson(delta.raw_text) : std::string(delta.raw_text);

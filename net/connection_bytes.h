@@ -43,6 +43,9 @@ class ConnectionBytes {
 
   // A head is complete.
   void OnHead(const std::string& key);
+  // A head or a message is, for those to whom these come in thousands: costs no call of the system,
+  // and what came until the next look is forgiven.
+  void OnProgress(const std::string& key);
   // A message is awaited, of a call whose head was; then it is here, or is awaited no more.
   void OnReading(const std::string& key);
   void OnRead(const std::string& key, bool whole);
@@ -66,6 +69,7 @@ class ConnectionBytes {
     std::vector<Socket> sockets;
     uint64_t reading = 0;
     bool open = false;  // stays without a socket
+    bool progressed = false;
   };
   static void End(Socket* socket);
   // False where the kernel does not count.

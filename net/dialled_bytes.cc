@@ -93,7 +93,7 @@ class DialledBytes::Sockets {
 
   void Look() {
     if (const size_t ended = bytes_->Enforce(); ended > 0) {
-      LogWarning("links were closed: the other side sends a head that does not end",
+      LogWarning("connections were closed: the other side sends a head that does not end",
                  {{"connections", ended}, {"bytes", ConnectionBytes::kSlack}});
     }
     std::erase_if(sockets_, [this](Socket& socket) {
@@ -165,6 +165,14 @@ DialledBytes::~DialledBytes() { sockets_->Stop(); }
 
 std::function<void(std::function<void()>)> DialledBytes::Soon() const {
   return [sockets = sockets_](std::function<void()> fn) { sockets->Soon(std::move(fn)); };
+}
+
+void DialledBytes::Bound(size_t max_message_bytes, grpc::ChannelArguments* arguments) {
+  arguments->SetMaxReceiveMessageSize(static_cast<int>(max_message_bytes));
+  arguments->SetInt(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE);
+  arguments->SetInt(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+  arguments->SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  arguments->SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 1 << 20);
 }
 
 void DialledBytes::Watch(const std::string& key, grpc::ChannelArguments* arguments) {

@@ -27,6 +27,9 @@ class DialledBytes {
 
   // What a channel with `arguments` connects to counts as `key`'s, which ends with the channel.
   void Watch(const std::string& key, grpc::ChannelArguments* arguments);
+  // Of a channel that anybody may answer: messages are bounded by `max_message_bytes`, none is
+  // unpacked (its size is looked at afterwards), and no window grows beyond a mebibyte.
+  static void Bound(size_t max_message_bytes, grpc::ChannelArguments* arguments);
   // What runs a function on a thread of its own after a tenth of a second or two; not if this ends
   // before.
   std::function<void(std::function<void()>)> Soon() const;

@@ -32,7 +32,6 @@ constexpr uint64_t kListener = 1;
 // How often the bytes of connections are looked at.
 constexpr int kBytesMs = 100;
 constexpr Duration kWarnInterval = std::chrono::seconds(10);
-
 std::string PartyOf(const sockaddr_storage& peer) {
   unsigned char v6[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF};
   if (peer.ss_family == AF_INET6) {
@@ -198,6 +197,9 @@ bool GrpcAcceptor::AcceptOne() {
   if (!Admit(fd, peer)) return true;
   const int yes = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
+  if (limits_.receive_buffer > 0) {
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &limits_.receive_buffer, sizeof(limits_.receive_buffer));
+  }
   grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
   connection.listener_fd = listen_fd_;
   connection.fd = fd;

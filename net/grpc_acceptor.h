@@ -31,6 +31,9 @@ class GrpcAcceptor {
   struct Limits {
     size_t connections = 4096;
     size_t per_address = 4096;  // of IPv6: per /64
+    // What the kernel keeps of a connection until gRPC reads it, which it does in one go: as many
+    // calls as fit are made before one is counted. 0: as much as the kernel likes.
+    int receive_buffer = 0;
   };
   // Before BuildAndStart. Takes `listen_fd`, which AdoptListenSocket or ListenOn gave. `bytes`,
   // where there is one, learns of each connection and ends those that have sent too much.

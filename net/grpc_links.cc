@@ -25,7 +25,8 @@ constexpr int kConnectTimeoutMs = 5000;
 
 // Of who reaches a server of links without being let in. A link is one stream on a connection of
 // its own; whoever has none for so long is no peer.
-constexpr GrpcAcceptor::Limits kConnections{.connections = 4096, .per_address = 1024};
+constexpr GrpcAcceptor::Limits kConnections{
+    .connections = 4096, .per_address = 1024, .receive_buffer = 0};
 constexpr int kHandshakeTimeoutMs = 10'000;
 constexpr int kIdleMs = 30'000;
 constexpr int kMaxStreamsPerConnection = 16;
@@ -215,17 +216,12 @@ class GrpcDialer final : public LinkDialer<Out> {
 
   grpc::ChannelArguments Arguments() const {
     grpc::ChannelArguments args;
-    args.SetMaxReceiveMessageSize(static_cast<int>(options_.max_message_bytes));
+    // As on the answering side: what a paused stream may send.
+    DialledBytes::Bound(options_.max_message_bytes, &args);
     args.SetMaxSendMessageSize(static_cast<int>(options_.max_message_bytes));
     args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, Ms(options_.keepalive_interval));
     args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Ms(options_.keepalive_timeout));
     args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-    // As on the answering side: what a paused stream may send.
-    args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-    args.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 1 << 20);
-    // Nobody packs messages; their size is looked at when they are unpacked.
-    args.SetInt(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE);
-    args.SetInt(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
     // A redial must try at once, not wait for the back-off that an earlier link to the same address
     // left behind.
     args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);

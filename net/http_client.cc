@@ -320,6 +320,10 @@ Result<std::string> HttpClient::ReadRest() {
   for (;;) {
     AISP_ASSIGN_OR_RETURN(const auto piece, ReadSome());
     if (!piece) return all;
+    if (piece->size() > kMaxBody - all.size()) {
+      return ResourceExhausted(impl_->authority + " answers with more than " +
+                               std::to_string(kMaxBody) + " bytes");
+    }
     all += *piece;
   }
 }

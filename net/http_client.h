@@ -47,7 +47,9 @@ class HttpClient {
                           std::string_view body = {}, const HttpHeaders& headers = {});
   // The next piece of the body, never empty; nullopt at its end.
   Result<std::optional<std::string>> ReadSome();
+  // RESOURCE_EXHAUSTED: it is longer than kMaxBody; whoever answers is not trusted with our memory.
   Result<std::string> ReadRest();
+  static constexpr size_t kMaxBody = 256u << 20;
   // The next event of an SSE body; comments are skipped. nullopt at the end of the body.
   Result<std::optional<SseEvent>> NextEvent();
 

@@ -4,10 +4,14 @@
 #include <grpcpp/support/client_callback.h>
 
 #include <condition_variable>
+#include <functional>
 #include <mutex>
+#include <utility>
 
 #include "common/strings.h"
 #include "inference.grpc.pb.h"
+#include "net/connection_bytes.h"
+#include "net/dialled_bytes.h"
 
 namespace aisp {
 namespace {
@@ -28,13 +32,31 @@ std::chrono::system_clock::time_point DeadlineIn(Duration timeout) {
          std::chrono::duration_cast<std::chrono::system_clock::duration>(timeout);
 }
 
-std::shared_ptr<grpc::Channel> Connect(const std::string& address, int number) {
-  grpc::ChannelArguments arguments;
-  // Channels with equal arguments share their connections.
-  arguments.SetInt("aisp.connection", number);
-  arguments.SetMaxReceiveMessageSize(64 << 20);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
-}
+// What servers may send, who are not trusted with this process's memory: a message, and events that
+// the loop has not taken yet, of one stream.
+constexpr size_t kMaxMessageBytes = 16 << 20;
+constexpr size_t kMaxUnheardBytes = 1 << 20;
+// Messages that may come on one connection before one of them is whole.
+constexpr int kMessagesAtOnce = 4;
+
+// The connections to one server.
+class Connections {
+ public:
+  std::shared_ptr<grpc::Channel> Connect(const std::string& address, const std::string& key) {
+    grpc::ChannelArguments arguments;
+    DialledBytes::Bound(kMaxMessageBytes, &arguments);
+    // Each watches sockets of its own, so channels share no connections.
+    dialled_.Watch(key, &arguments);
+    for (int i = 0; i < kMessagesAtOnce; ++i) bytes_->OnReading(key);
+    return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  }
+  const std::shared_ptr<ConnectionBytes>& bytes() const { return bytes_; }
+
+ private:
+  const std::shared_ptr<ConnectionBytes> bytes_ =
+      std::make_shared<ConnectionBytes>(kMaxMessageBytes);
+  DialledBytes dialled_{bytes_};
+};
 
 // How many reactors gRPC still knows.
 class Live {
@@ -63,16 +85,37 @@ class Live {
 struct Shared {
   IoLoop* loop = nullptr;
   std::shared_ptr<Live> live;
+  std::shared_ptr<ConnectionBytes> bytes;
+  std::string connection;
   grpc::ClientContext context;
   v1::InferenceRequest request;
   InferenceListener* listener = nullptr;  // loop thread only; null: abandoned
+
+  std::mutex mutex;
+  size_t unheard_bytes = 0;       // of events that are posted
+  bool abandoned = false;         // reading waits for nobody
+  std::function<void()> read_on;  // set while reading waits for the loop
 };
+
+// Reads on where that waited for the loop. Of an abandoned call whatever is left is taken.
+void Heard(Shared* shared, size_t bytes) {
+  std::function<void()> read_on;
+  {
+    const std::lock_guard lock(shared->mutex);
+    shared->unheard_bytes -= bytes;
+    if (!shared->abandoned && shared->unheard_bytes > kMaxUnheardBytes / 2) return;
+    read_on = std::exchange(shared->read_on, nullptr);
+  }
+  if (read_on) read_on();
+}
 
 class Reactor final : public grpc::ClientReadReactor<v1::InferenceEvent> {
  public:
   Reactor(v1::Inference::Stub* stub, std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {
     shared_->live->Add();
     stub->async()->Generate(&shared_->context, &shared_->request, this);
+    // Until a read has failed: the loop may start one.
+    AddHold();
     StartRead(&event_);
     StartCall();
   }
@@ -89,11 +132,23 @@ class Reactor final : public grpc::ClientReadReactor<v1::InferenceEvent> {
     });
   }
   void OnReadDone(bool ok) override {
-    if (!ok) return;
-    ToListener(
-        [event = std::move(event_)](InferenceListener* listener) { listener->OnEvent(event); });
+    if (!ok) return RemoveHold();
+    shared_->bytes->OnProgress(shared_->connection);
+    const size_t bytes = event_.ByteSizeLong();
+    bool wait = false;
+    v1::InferenceEvent event = std::move(event_);
     event_ = {};
-    StartRead(&event_);
+    {
+      const std::lock_guard lock(shared_->mutex);
+      shared_->unheard_bytes += bytes;
+      wait = !shared_->abandoned && shared_->unheard_bytes > kMaxUnheardBytes;
+      if (wait) shared_->read_on = [this] { StartRead(&event_); };
+    }
+    shared_->loop->Post([shared = shared_, event = std::move(event), bytes] {
+      if (shared->listener != nullptr) shared->listener->OnEvent(event);
+      Heard(shared.get(), bytes);
+    });
+    if (!wait) StartRead(&event_);
   }
   void OnDone(const grpc::Status& status) override {
     std::optional<Duration> retry_after;
@@ -112,6 +167,8 @@ class Reactor final : public grpc::ClientReadReactor<v1::InferenceEvent> {
   }
 
  private:
+  // gRPC's own answer aborts the process where a connection ends inside a head.
+  bool InternalTrailersOnly(const grpc_call*) const override { return false; }
   template <typename Fn>
   void ToListener(Fn fn) {
     shared_->loop->Post([shared = shared_, fn = std::move(fn)] {
@@ -129,6 +186,12 @@ class Call final : public InferenceCall {
   ~Call() override {
     shared_->listener = nullptr;
     shared_->context.TryCancel();
+    {
+      const std::lock_guard lock(shared_->mutex);
+      shared_->abandoned = true;
+    }
+    // The client may wait for the reactor on this thread, where nothing posted runs meanwhile.
+    Heard(shared_.get(), 0);
   }
 
  private:
@@ -139,6 +202,7 @@ class Call final : public InferenceCall {
 
 struct InferenceClient::Impl {
   IoLoop* loop = nullptr;
+  Connections connections;
   std::vector<std::unique_ptr<v1::Inference::Stub>> stubs;
   std::shared_ptr<Live> live = std::make_shared<Live>();
   size_t next = 0;
@@ -148,7 +212,8 @@ InferenceClient::InferenceClient(IoLoop* loop, const std::string& address)
     : impl_(std::make_shared<Impl>()) {
   impl_->loop = loop;
   for (int i = 0; i < kConnections; ++i) {
-    impl_->stubs.push_back(v1::Inference::NewStub(Connect(address, i)));
+    impl_->stubs.push_back(
+        v1::Inference::NewStub(impl_->connections.Connect(address, std::to_string(i))));
   }
 }
 
@@ -163,7 +228,10 @@ std::unique_ptr<InferenceCall> InferenceClient::Generate(v1::InferenceRequest re
   shared->request = std::move(request);
   shared->listener = listener;
   AddMetadata(metadata, &shared->context);
-  new Reactor(impl_->stubs[impl_->next++ % impl_->stubs.size()].get(), shared);  // deletes itself
+  const size_t number = impl_->next++ % impl_->stubs.size();
+  shared->bytes = impl_->connections.bytes();
+  shared->connection = std::to_string(number);
+  new Reactor(impl_->stubs[number].get(), shared);  // deletes itself
   return std::make_unique<Call>(std::move(shared));
 }
 
@@ -174,7 +242,8 @@ Result<v1::ListModelsResponse> InferenceClient::ListModels(const std::string& ad
   context.set_deadline(DeadlineIn(timeout));
   AddMetadata(metadata, &context);
   v1::ListModelsResponse out;
-  const auto status = v1::Inference::NewStub(Connect(address, 0))
+  Connections connections;
+  const auto status = v1::Inference::NewStub(connections.Connect(address, "0"))
                           ->ListModels(&context, v1::ListModelsRequest(), &out);
   if (!status.ok()) return tl::unexpected(FromGrpc(status));
   return out;
@@ -188,8 +257,9 @@ Result<v1::TokenizeResponse> InferenceClient::Tokenize(const std::string& addres
   context.set_deadline(DeadlineIn(timeout));
   AddMetadata(metadata, &context);
   v1::TokenizeResponse out;
+  Connections connections;
   const auto status =
-      v1::Inference::NewStub(Connect(address, 0))->Tokenize(&context, request, &out);
+      v1::Inference::NewStub(connections.Connect(address, "0"))->Tokenize(&context, request, &out);
   if (!status.ok()) return tl::unexpected(FromGrpc(status));
   return out;
 }

@@ -85,6 +85,8 @@ constexpr int kMaxStreamsPerConnection = 1024;
 // Of a tenant or an address, in a burst and in a second.
 constexpr VainCalls::Limits kVainCalls{.at_once = 1000, .per_second = 500};
 constexpr size_t kMaxWatchers = 256;
+// The kernel takes twice as much. Some 300 heads of calls.
+constexpr int kReceiveBuffer = 24 << 10;
 constexpr int kMaxMetadataBytes = 64 << 10;
 constexpr int kLookAheadBytes = 64 << 10;
 // Beside messages: what connections and calls themselves take.
@@ -290,6 +292,10 @@ class ClientService final : public grpc::Service {
         if (const auto alive = weak.lock()) alive->Lose(why);
       });
     });
+    if (tenant) {
+      reactor->OnCameToSomething(
+          [vain = vain_, address, name = handle->info().peer] { vain->GiveBack(address, name); });
+    }
     if (Error refused = live_->Admit(reactor, /*bounded=*/true, options_.max_calls);
         refused.code != Code::kOk) {
       handle->Finish(refused, {{"retry-after-ms", std::to_string(kRetryAfterMs)}});
@@ -308,10 +314,7 @@ class ClientService final : public grpc::Service {
     } else {
       bytes_->OnReading(peer);
       reactor->Read(party, std::move(give),
-                    [bytes = bytes_, vain = vain_, peer, address](bool whole) {
-                      bytes->OnRead(peer, whole);
-                      if (whole) vain->GiveBack(address);
-                    });
+                    [bytes = bytes_, peer](bool whole) { bytes->OnRead(peer, whole); });
     }
     return reactor.get();
   }
@@ -413,7 +416,8 @@ Status InferenceServer::Start() {
   impl_->port = PortOf(listen_fd);
   impl_->acceptor = std::make_unique<GrpcAcceptor>(
       &builder, listen_fd, std::move(credentials),
-      GrpcAcceptor::Limits{options.max_connections, options.max_connections_per_address},
+      GrpcAcceptor::Limits{options.max_connections, options.max_connections_per_address,
+                           kReceiveBuffer},
       impl_->bytes);
   builder.RegisterService(&impl_->clients);
   builder.RegisterService(&impl_->health);

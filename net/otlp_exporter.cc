@@ -12,6 +12,8 @@
 #include "common/log.h"
 #include "common/strings.h"
 #include "common/threads.h"
+#include "net/connection_bytes.h"
+#include "net/dialled_bytes.h"
 #include "otlp.grpc.pb.h"
 
 namespace aisp {
@@ -58,14 +60,25 @@ Result<Target> ParseEndpoint(std::string_view endpoint) {
   return out;
 }
 
+// A collector is told what happens here, and not trusted with this process's memory.
+constexpr size_t kMaxAnswerBytes = 64 << 10;
+constexpr const char* kConnection = "collector";
+
+std::shared_ptr<grpc::Channel> Connect(const Target& target, DialledBytes* dialled) {
+  grpc::ChannelArguments arguments;
+  DialledBytes::Bound(kMaxAnswerBytes, &arguments);
+  dialled->Watch(kConnection, &arguments);
+  return grpc::CreateCustomChannel(
+      target.address, target.tls ? grpc::SslCredentials({}) : grpc::InsecureChannelCredentials(),
+      arguments);
+}
+
 class OtlpExporterImpl final : public OtlpExporter {
  public:
   OtlpExporterImpl(const OtlpOptions& options, const Target& target, Metrics* metrics)
       : options_(options),
         address_(target.address),
-        stub_(otlp::TraceService::NewStub(
-            grpc::CreateChannel(target.address, target.tls ? grpc::SslCredentials({})
-                                                           : grpc::InsecureChannelCredentials()))),
+        stub_(otlp::TraceService::NewStub(Connect(target, &dialled_))),
         complaints_(std::chrono::seconds(30)) {
     sent_ = metrics->AddCounter("aisp_trace_spans_exported_total",
                                 "Spans that the OTLP collector has taken");
@@ -138,10 +151,10 @@ class OtlpExporterImpl final : public OtlpExporter {
     const otlp::ExportTraceServiceRequest request = MakeRequest(std::move(spans));
     Duration pause = options_.retry_min;
     for (int attempt = 1;; ++attempt, pause *= 2) {
-      const grpc::Status status = Call(request);
+      const grpc::Status status = Call(request, static_cast<int64_t>(count));
       if (status.ok()) return sent_.Add(count);
       complaints_.Log(clock_.Now(), LogLevel::kWarning, "the OTLP collector took no spans",
-                      {{"endpoint", address_}, {"error", status.error_message()}});
+                      {{"endpoint", address_}, {"error", Excerpt(status.error_message(), 300)}});
       if (!WorthRetrying(status.error_code())) return dropped_refused_.Add(count);
       if (attempt >= options_.max_attempts || !Pause(pause)) return dropped_failed_.Add(count);
     }
@@ -154,7 +167,7 @@ class OtlpExporterImpl final : public OtlpExporter {
     return !stopping_ || clock_.Now() + pause < give_up_;
   }
 
-  grpc::Status Call(const otlp::ExportTraceServiceRequest& request) {
+  grpc::Status Call(const otlp::ExportTraceServiceRequest& request, int64_t sent) {
     grpc::ClientContext context;
     {
       const std::lock_guard lock(mutex_);
@@ -166,14 +179,16 @@ class OtlpExporterImpl final : public OtlpExporter {
       call_ = &context;
     }
     otlp::ExportTraceServiceResponse response;
+    bytes_->OnReading(kConnection);
     const grpc::Status status = stub_->Export(&context, request, &response);
+    bytes_->OnRead(kConnection, status.ok());
     {
       const std::lock_guard lock(mutex_);
       call_ = nullptr;
     }
     // It took some and says of how many it did not.
-    const auto rejected = static_cast<double>(response.partial_success().rejected_spans());
-    if (status.ok() && rejected > 0) dropped_refused_.Add(rejected);
+    const auto rejected = std::clamp<int64_t>(response.partial_success().rejected_spans(), 0, sent);
+    if (status.ok() && rejected > 0) dropped_refused_.Add(static_cast<double>(rejected));
     return status;
   }
 
@@ -195,6 +210,9 @@ class OtlpExporterImpl final : public OtlpExporter {
   const OtlpOptions options_;
   const std::string address_;
   const SteadyClock clock_;
+  const std::shared_ptr<ConnectionBytes> bytes_ =
+      std::make_shared<ConnectionBytes>(kMaxAnswerBytes);
+  DialledBytes dialled_{bytes_};
   const std::unique_ptr<otlp::TraceService::Stub> stub_;
   Counter sent_;
   Counter dropped_queue_;

@@ -87,7 +87,13 @@ class RpcReactor : public Base,
   }
   void CheckProgress(Instant) override {}
 
-  void OnCancel() override { Lose(RpcCall::Gone::kClosed); }
+  void OnCancel() override {
+    {
+      const std::lock_guard lock(mutex_);
+      cancelled_ = true;
+    }
+    Lose(RpcCall::Gone::kClosed);
+  }
   void OnDone() override { live_->Remove(this->shared_from_this()); }
 
  protected:
@@ -113,6 +119,7 @@ class RpcReactor : public Base,
   std::mutex mutex_;
   grpc::CallbackServerContext* const context_;
   bool finished_ = false;
+  bool cancelled_ = false;  // before its end was written; after that a reset reaches nobody
 
  private:
   const std::shared_ptr<LiveRpcs> live_;
@@ -140,6 +147,10 @@ class CallReactor : public RpcReactor<grpc::ServerBidiReactor<Request, Event>> {
         times_(times),
         intake_(std::move(intake)) {}
 
+  // Before the reactor is given to gRPC. `came` is called from any thread, at most once: when the
+  // message is whole, or when the call has ended with an answer and not with its client's reset.
+  void OnCameToSomething(std::function<void()> came) { came_ = std::move(came); }
+
   // Once: `take` is called from a thread of gRPC when the message is whole. When it cannot be read
   // the call ends by itself. `over` hears before whether it is whole, or that nothing of it is
   // awaited any more.
@@ -164,6 +175,7 @@ class CallReactor : public RpcReactor<grpc::ServerBidiReactor<Request, Event>> {
 
   void OnReadDone(bool ok) override {
     ReadOver(ok);
+    if (ok) CameToSomething();
     Taker take;
     std::unique_ptr<Request> message;
     {
@@ -192,6 +204,8 @@ class CallReactor : public RpcReactor<grpc::ServerBidiReactor<Request, Event>> {
   void OnDone() override {
     ReadOver(/*whole=*/false);
     intake_->End(number());
+    // The last word of gRPC: whether it was cancelled is known.
+    if (!this->cancelled_) CameToSomething();
     RpcReactor<grpc::ServerBidiReactor<Request, Event>>::OnDone();
   }
 
@@ -214,6 +228,14 @@ class CallReactor : public RpcReactor<grpc::ServerBidiReactor<Request, Event>> {
     }
     if (over) over(whole);
   }
+  void CameToSomething() {
+    std::function<void()> came;
+    {
+      const std::lock_guard lock(this->mutex_);
+      came = std::exchange(came_, nullptr);
+    }
+    if (came) came();
+  }
   RpcIntake::Call number() const { return reinterpret_cast<RpcIntake::Call>(this); }
 
   const std::shared_ptr<RpcIntake> intake_;
@@ -221,6 +243,7 @@ class CallReactor : public RpcReactor<grpc::ServerBidiReactor<Request, Event>> {
   std::unique_ptr<Request> message_;  // gRPC's while reading_since_ is set
   Taker take_;
   std::function<void(bool)> over_;  // until the message is whole or given up
+  std::function<void()> came_;
 };
 
 template <typename Request, typename Response>

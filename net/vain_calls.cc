@@ -31,29 +31,42 @@ std::string AddressOfPeer(const std::string& grpc_peer) {
 VainCalls::VainCalls(std::shared_ptr<ConnectionBytes> bytes, const Limits& limits)
     : bytes_(std::move(bytes)), limits_(limits) {}
 
-void VainCalls::Refill(Bucket* bucket, Instant now) const {
+void VainCalls::Refill(Bucket* bucket, const Limits& limits, Instant now) {
   bucket->left =
-      std::min(limits_.at_once, bucket->left + ToMs(now - bucket->at) / 1000 * limits_.per_second);
+      std::min(limits.at_once, bucket->left + ToMs(now - bucket->at) / 1000 * limits.per_second);
   bucket->at = now;
+}
+
+bool VainCalls::Take(Buckets* buckets, const Limits& limits, const std::string& name, Instant now) {
+  if (buckets->size() >= kMost && !buckets->contains(name)) {
+    std::erase_if(*buckets, [&](const auto& entry) {
+      Bucket bucket = entry.second;
+      Refill(&bucket, limits, now);
+      return bucket.left >= limits.at_once;
+    });
+  }
+  // Beyond the bound strangers share one count.
+  const bool room = buckets->size() < kMost || buckets->contains(name);
+  Bucket& bucket =
+      buckets->try_emplace(room ? name : "", Bucket{limits.at_once, now}).first->second;
+  Refill(&bucket, limits, now);
+  bucket.left -= 1;
+  if (bucket.left >= 0) return true;
+  bucket.left = 0;
+  return false;
+}
+
+void VainCalls::Return(Buckets* buckets, const Limits& limits, const std::string& name) {
+  const auto it = buckets->find(name);
+  if (it != buckets->end()) it->second.left = std::min(limits.at_once, it->second.left + 1);
 }
 
 void VainCalls::Count(const std::string& party, const std::string& grpc_peer, Instant now) {
   {
     const std::lock_guard lock(mutex_);
-    if (parties_.size() >= kMostParties && !parties_.contains(party)) {
-      std::erase_if(parties_, [&](const auto& entry) {
-        Bucket bucket = entry.second;
-        Refill(&bucket, now);
-        return bucket.left >= limits_.at_once;
-      });
-    }
-    // Beyond the bound strangers share one count.
-    const std::string& name = parties_.size() < kMostParties ? party : "";
-    Bucket& bucket = parties_.try_emplace(name, Bucket{limits_.at_once, now}).first->second;
-    Refill(&bucket, now);
-    bucket.left -= 1;
-    if (bucket.left >= 0) return;
-    bucket.left = 0;
+    const bool party_left = Take(&parties_, limits_, party, now);
+    const bool own_left = Take(&connections_, kOwn, grpc_peer, now);
+    if (party_left || own_left) return;
     if (now >= next_warning_) {
       next_warning_ = now + kWarnInterval;
       LogWarning("gRPC connections are closed: calls that come to nothing",
@@ -63,10 +76,10 @@ void VainCalls::Count(const std::string& party, const std::string& grpc_peer, In
   bytes_->Cut(PeerKey(grpc_peer));
 }
 
-void VainCalls::GiveBack(const std::string& party) {
+void VainCalls::GiveBack(const std::string& party, const std::string& grpc_peer) {
   const std::lock_guard lock(mutex_);
-  const auto it = parties_.find(party);
-  if (it != parties_.end()) it->second.left = std::min(limits_.at_once, it->second.left + 1);
+  Return(&parties_, limits_, party);
+  Return(&connections_, kOwn, grpc_peer);
 }
 
 // gRPC asks it for an interceptor when the head of a call is there, before the message; it has

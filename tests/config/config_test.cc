@@ -75,6 +75,39 @@ TEST(Config, AnUnknownTransportIsRefusedByName) {
   EXPECT_THAT(Parse({"--transports", "shm,tcpp"}).error().message, HasSubstr("got 'tcpp'"));
 }
 
+TEST(Config, ADeviceIsOneOfThoseThatThereAre) {
+  for (const char* good : {"auto", "cpu", "cuda", "cuda:0", "cuda:15"}) {
+    EXPECT_TRUE(Parse({"--device", good})) << good;
+  }
+  for (const char* bad : {"foo", "cuda:", "cuda:x", "cuda:-1", "cuda:99999", "gpu:0", "cpu:1"}) {
+    const auto parsed = Parse({"--device", bad});
+    ASSERT_FALSE(parsed) << bad;
+    EXPECT_THAT(parsed.error().message, HasSubstr("wants one of auto, cpu, cuda, cuda:N, got '"));
+  }
+  EXPECT_FALSE(Parse({"--devices", "cuda:0,foo"}));
+}
+
+// Each is refused by name, with what it got and what is allowed; none overflows or is taken.
+TEST(Config, AbsurdValuesAreRefused) {
+  const auto refused = [](const std::string& yaml, const std::string& name) {
+    const std::string error = LoadError(yaml);
+    EXPECT_THAT(error, HasSubstr(name)) << yaml;
+    EXPECT_LT(error.size(), 600u) << yaml;
+  };
+  for (const char* time : {"-1s", "nan s", "nans", "infs", "1e300s", "9223372036854775807s",
+                           "99999999999h", "1e400ms", "0x10s", "-0.0000001s"}) {
+    refused(std::string("drain_timeout: ") + time + "\n", "drain_timeout");
+  }
+  for (const char* number : {"-1", "nan", "inf", "1e3", "99999999999999999999", "0x10", "1.5"}) {
+    refused(std::string("http:\n  max_connections: ") + number + "\n", "http.max_connections");
+  }
+  for (const char* size : {"-1", "nanGiB", "1e300GiB", "16777217TiB", "99999999999999999999"}) {
+    refused(std::string("http:\n  max_body: ") + size + "\n", "http.max_body");
+  }
+  refused("drain_timeout: " + std::string(1 << 20, '9') + "s\n", "drain_timeout");
+  refused("role: " + std::string(1 << 20, 'x') + "\n", "role");
+}
+
 TEST(Config, ARepeatedKeyIsRefused) {
   EXPECT_THAT(LoadError("http:\n  port: 1\n  port: 2\n"),
               HasSubstr("test.yaml:3: key 'http.port' stands here twice"));

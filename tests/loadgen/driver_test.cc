@@ -100,6 +100,35 @@ class DriverTest : public ::testing::Test {
   std::unique_ptr<ScriptedBackend> backend_;
 };
 
+// A server that says what nobody asked for, for ever, fills no memory.
+TEST_F(DriverTest, AnAnswerWithoutAnEndEndsItsRequest) {
+  Run(2, {.keep_texts = true}, [](const auto& sent) {
+    if (sent.number == 1) return Answer(sent.listener, 4);
+    const std::string text(1 << 20, 'x');
+    for (int i = 0; i < 100; ++i) sent.listener->OnDelta(Token(text));
+  });
+  EXPECT_EQ(records_[0].status, RequestStatus::kFailed);
+  EXPECT_THAT(records_[0].reason, HasSubstr("bytes of text"));
+  EXPECT_LE(records_[0].texts[0].size(), size_t{64} << 20);
+  EXPECT_EQ(records_[1].status, RequestStatus::kCompleted);
+}
+
+TEST_F(DriverTest, ChunksWithoutNumberEndTheirRequest) {
+  Run(1, {}, [](const auto& sent) {
+    for (int i = 0; i < 3'000'000; ++i) sent.listener->OnDelta(Token("x"));
+  });
+  EXPECT_EQ(records_[0].status, RequestStatus::kFailed);
+  EXPECT_THAT(records_[0].reason, HasSubstr("chunks"));
+}
+
+TEST_F(DriverTest, AChoiceThatNobodyAskedForEndsItsRequest) {
+  Run(1, {.keep_texts = true}, [](const auto& sent) {
+    sent.listener->OnDelta({.has_output = true, .choice = 0xFFFFFFFF, .raw_text = "x"});
+  });
+  EXPECT_EQ(records_[0].status, RequestStatus::kFailed);
+  EXPECT_THAT(records_[0].reason, HasSubstr("choice 4294967295"));
+}
+
 TEST_F(DriverTest, EveryRequestIsSentOnceAndCompleted) {
   Run(200, {.keep_texts = true}, [](const auto& sent) { Answer(sent.listener, 4); });
   EXPECT_EQ(backend_->starts(), 200u);

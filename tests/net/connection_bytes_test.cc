@@ -2,6 +2,12 @@
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <string>
+
+#include "net/unique_descriptor.h"
 
 namespace aisp {
 namespace {
@@ -24,6 +30,31 @@ TEST(ConnectionBytes, PeersHaveOneSpelling) {
   inet_pton(AF_INET6, "::ffff:192.0.2.7", &in6.sin6_addr);
   EXPECT_EQ(PeerKey("ipv4:192.0.2.7:443"), PeerKey(v6)) << "as gRPC names a mapped address";
   EXPECT_EQ(PeerKey("unix:/tmp/socket"), "");
+}
+
+// Else gRPC would read on: thousands of calls may lie there.
+TEST(ConnectionBytes, WhatACutConnectionHasSentIsDropped) {
+  const UniqueDescriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(at);
+  auto* address = reinterpret_cast<sockaddr*>(&at);
+  ASSERT_EQ(bind(listener.get(), address, size), 0);
+  ASSERT_EQ(listen(listener.get(), 1), 0);
+  ASSERT_EQ(getsockname(listener.get(), address, &size), 0);
+  const UniqueDescriptor client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(connect(client.get(), address, size), 0);
+  const UniqueDescriptor server(accept(listener.get(), nullptr, nullptr));
+  const std::string sent(100'000, 'x');
+  ASSERT_EQ(send(client.get(), sent.data(), sent.size(), 0), static_cast<ssize_t>(sent.size()));
+  pollfd state{server.get(), POLLIN, 0};
+  ASSERT_EQ(poll(&state, 1, 20'000), 1);
+  ConnectionBytes bytes(1 << 20);
+  bytes.Add("key", server.get());
+  bytes.Cut("key");
+  char left[16];
+  EXPECT_LE(recv(server.get(), left, sizeof(left), MSG_DONTWAIT), 0);
 }
 
 }  // namespace

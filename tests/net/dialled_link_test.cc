@@ -1,9 +1,6 @@
 // What may happen to who dials a link, when a hostile process answers.
-#include <arpa/inet.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 
 #include <atomic>
 #include <future>
@@ -11,7 +8,7 @@
 
 #include "common/threads.h"
 #include "net/grpc_links.h"
-#include "net/unique_descriptor.h"
+#include "tests/net/half_server.h"
 #include "tests/net/link_recorder.h"
 #include "tests/net/loop_thread.h"
 #include "worker.grpc.pb.h"
@@ -20,96 +17,6 @@ namespace aisp {
 namespace {
 
 constexpr size_t kMaxMessage = 2 << 20;
-
-std::string Frame(char type, char flags, uint32_t stream, const std::string& payload) {
-  std::string out;
-  for (int i = 2; i >= 0; --i) out += static_cast<char>(payload.size() >> (8 * i));
-  out += type;
-  out += flags;
-  for (int i = 3; i >= 0; --i) out += static_cast<char>(stream >> (8 * i));
-  return out + payload;
-}
-
-std::string Field(const std::string& name, const std::string& value) {
-  return std::string(1, '\0') + static_cast<char>(name.size()) + name +
-         static_cast<char>(value.size()) + value;
-}
-
-// Speaks HTTP/2 far enough to answer the first call of one connection.
-class HalfServer {
- public:
-  HalfServer() {
-    sockaddr_in at{};
-    at.sin_family = AF_INET;
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof(at);
-    auto* address = reinterpret_cast<sockaddr*>(&at);
-    EXPECT_EQ(bind(listener_.get(), address, size), 0);
-    EXPECT_EQ(listen(listener_.get(), 4), 0);
-    EXPECT_EQ(getsockname(listener_.get(), address, &size), 0);
-    port_ = ntohs(at.sin_port);
-  }
-  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
-
-  // Accepts and reads until the call's head has come.
-  void AwaitCall() {
-    connection_ = UniqueDescriptor(accept(listener_.get(), nullptr, nullptr));
-    ASSERT_TRUE(Send(Frame(4, 0, 0, "")));
-    ReadExactly(24);  // the preface
-    for (char type = 4; type != 1;) {
-      const std::string head = ReadExactly(9);
-      ASSERT_EQ(head.size(), 9u);
-      type = head[3];
-      size_t length = 0;
-      for (size_t i = 0; i < 3; ++i) length = length << 8 | static_cast<unsigned char>(head[i]);
-      ReadExactly(length);
-    }
-  }
-  bool SendHead() {
-    const std::string fields = std::string(1, '\x88') + Field("content-type", "application/grpc");
-    return Send(Frame(1, 4, 1, fields));
-  }
-  // The connection ends in the middle of a head.
-  void CloseInAHead() {
-    EXPECT_TRUE(Send(Frame(1, 0, 1, std::string(1, '\x88') + Field("x", "y"))));
-    connection_ = UniqueDescriptor();
-  }
-  // How many of `frames` of a head that does not end were taken.
-  int SendEndlessHead(int frames, bool begun) {
-    std::string fields;
-    while (fields.size() < 16'000) fields += Field("x-more", std::string(120, 'v'));
-    // Behind a head that was whole it is one of trailers.
-    const std::string first =
-        begun ? Field("x", "y")
-              : std::string(1, '\x88') + Field("content-type", "application/grpc");
-    if (!Send(Frame(1, 0, 1, first))) return 0;
-    for (int i = 0; i < frames; ++i) {
-      if (!Send(Frame(9, 0, 1, fields))) return i;
-    }
-    return frames;
-  }
-
- private:
-  bool Send(const std::string& bytes) const {
-    for (size_t sent = 0; sent < bytes.size();) {
-      const ssize_t n =
-          send(connection_.get(), bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
-      if (n <= 0) return false;
-      sent += static_cast<size_t>(n);
-    }
-    return true;
-  }
-  std::string ReadExactly(size_t size) const {
-    std::string out(size, '\0');
-    const ssize_t n = recv(connection_.get(), out.data(), size, MSG_WAITALL);
-    out.resize(n < 0 ? 0 : static_cast<size_t>(n));
-    return out;
-  }
-
-  UniqueDescriptor listener_{socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
-  UniqueDescriptor connection_;
-  uint16_t port_ = 0;
-};
 
 class DialledLink : public testing::Test {
  protected:

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "otlp.grpc.pb.h"
+#include "tests/net/half_server.h"
 
 namespace aisp {
 namespace {
@@ -19,8 +20,11 @@ constexpr std::chrono::seconds kLong{20};
 class Collector final : public otlp::TraceService::Service {
  public:
   grpc::Status Export(grpc::ServerContext* context, const otlp::ExportTraceServiceRequest* request,
-                      otlp::ExportTraceServiceResponse*) override {
+                      otlp::ExportTraceServiceResponse* response) override {
     std::unique_lock lock(mutex_);
+    if (packs_) context->set_compression_algorithm(GRPC_COMPRESS_GZIP);
+    if (rejected_ > 0) response->mutable_partial_success()->set_rejected_spans(rejected_);
+    if (!said_.empty()) response->mutable_partial_success()->set_error_message(said_);
     ++calls_;
     changed_.notify_all();
     changed_.wait_for(lock, kLong, [&] { return !held_ || context->IsCancelled(); });
@@ -44,6 +48,15 @@ class Collector final : public otlp::TraceService::Service {
     const std::lock_guard lock(mutex_);
     refuse_ = std::move(status);
   }
+  void Reject(int64_t spans) {
+    const std::lock_guard lock(mutex_);
+    rejected_ = spans;
+  }
+  void Say(std::string text, bool packed) {
+    const std::lock_guard lock(mutex_);
+    said_ = std::move(text);
+    packs_ = packed;
+  }
   bool AwaitCalls(int count) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, kLong, [&] { return calls_ >= count; });
@@ -63,6 +76,9 @@ class Collector final : public otlp::TraceService::Service {
   std::condition_variable changed_;
   bool held_ = false;
   grpc::Status refuse_;
+  int64_t rejected_ = 0;
+  std::string said_;
+  bool packs_ = false;
   int calls_ = 0;
   std::vector<std::string> names_;
   std::map<std::string, std::string> resource_;
@@ -146,6 +162,39 @@ TEST_F(OtlpExporterTest, WhatACollectorRefusesIsNotSentAgain) {
   exporter->Send(Spans("bad", 2));
   exporter->Stop(kLong);
   EXPECT_EQ(Dropped("refused"), 2);
+}
+
+TEST_F(OtlpExporterTest, ACollectorWhoseHeadDoesNotEndIsCut) {
+  constexpr int kFrames = 100'000;
+  HalfServer collector;
+  options_.endpoint = collector.address();
+  options_.call_timeout = kLong;
+  options_.max_attempts = 1;
+  auto exporter = Make();
+  exporter->Send(Spans("a", 2));
+  collector.AwaitCall();
+  EXPECT_LT(collector.SendEndlessHead(kFrames, /*begun=*/false), kFrames) << "1.6 GB were taken";
+  exporter->Stop(kLong);
+  EXPECT_EQ(Dropped("not_delivered"), 2);
+}
+
+TEST_F(OtlpExporterTest, ACollectorCannotRejectMoreSpansThanItWasSent) {
+  collector_.Reject(int64_t{1} << 60);
+  auto exporter = Make();
+  exporter->Send(Spans("a", 3));
+  exporter->Stop(kLong);
+  EXPECT_EQ(Dropped("refused"), 3);
+}
+
+TEST_F(OtlpExporterTest, AnswersThatArePackedOrLargeAreRefused) {
+  for (const bool packs : {false, true}) {
+    collector_.Say(std::string(8 << 20, 'x'), packs);
+    options_.max_attempts = 1;
+    auto exporter = Make();
+    exporter->Send(Spans("a", 1));
+    exporter->Stop(kLong);
+  }
+  EXPECT_EQ(Dropped("not_delivered") + Dropped("refused"), 2);
 }
 
 TEST_F(OtlpExporterTest, StopDeliversWhatIsQueued) {

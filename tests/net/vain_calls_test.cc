@@ -11,7 +11,7 @@ namespace aisp {
 namespace {
 
 constexpr const char* kPeer = "ipv4:192.0.2.7:5000";
-constexpr VainCalls::Limits kLimits{.at_once = 10, .per_second = 10};
+constexpr VainCalls::Limits kLimits{.at_once = 100, .per_second = 100};
 
 class VainCallsTest : public testing::Test {
  protected:
@@ -47,21 +47,21 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 TEST_F(VainCallsTest, OneTooManyEndsItsConnection) {
-  Count(10, seconds(1));
+  Count(100, seconds(1));
   EXPECT_FALSE(Cut());
   Count(1, seconds(1));
   EXPECT_TRUE(Cut());
 }
 
 TEST_F(VainCallsTest, SoManyInASecondAreNothing) {
-  for (int i = 0; i < 1000; ++i) Count(1, milliseconds(100) * i);
+  for (int i = 0; i < 1000; ++i) Count(10, milliseconds(100) * i);
   EXPECT_FALSE(Cut());
 }
 
 TEST_F(VainCallsTest, WhatCameToSomethingDoesNotCount) {
   for (int i = 0; i < 1000; ++i) {
     Count(1, seconds(1));
-    calls_.GiveBack("party");
+    calls_.GiveBack("party", kPeer);
   }
   EXPECT_FALSE(Cut());
 }
@@ -70,9 +70,26 @@ TEST_F(VainCallsTest, PartiesCountApartAndTheirNumberIsBounded) {
   for (int i = 0; i < 4096; ++i) Count(2, seconds(1), std::to_string(i));
   EXPECT_FALSE(Cut());
   // Later all of them are full again: a new one finds room, and a count of its own.
-  Count(10, seconds(10), "new");
+  Count(100, seconds(10), "new");
   EXPECT_FALSE(Cut());
   Count(1, seconds(10), "new");
+  EXPECT_TRUE(Cut());
+}
+
+// Of one address, as behind one proxy.
+TEST_F(VainCallsTest, WhoSharesAPartyIsNotCutForWhatOthersDo) {
+  const auto others = [&](int calls) {
+    for (int i = 0; i < calls; ++i)
+      calls_.Count("party", "ipv4:192.0.2.7:6000", Instant() + seconds(1));
+  };
+  others(1000);
+  for (int i = 0; i < 1000; ++i) {
+    Count(1, seconds(1));
+    calls_.GiveBack("party", kPeer);
+    others(1);
+  }
+  EXPECT_FALSE(Cut());
+  Count(17, seconds(1));
   EXPECT_TRUE(Cut());
 }
 

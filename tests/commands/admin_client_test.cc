@@ -1,0 +1,84 @@
+// What aisp top, drain, role and the planner make of a router that means them no good.
+#include "commands/admin_client.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <sys/socket.h>
+
+#include <string>
+#include <thread>
+
+#include "net/unique_descriptor.h"
+
+namespace aisp {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Answers one request with these bytes, `times` over.
+class OneAnswer {
+ public:
+  explicit OneAnswer(std::string bytes, size_t times = 1) {
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(at);
+    auto* address = reinterpret_cast<sockaddr*>(&at);
+    EXPECT_EQ(bind(listener_.get(), address, size), 0);
+    EXPECT_EQ(listen(listener_.get(), 1), 0);
+    EXPECT_EQ(getsockname(listener_.get(), address, &size), 0);
+    port_ = ntohs(at.sin_port);
+    thread_ = std::thread([this, bytes = std::move(bytes), times] {
+      const UniqueDescriptor client(accept(listener_.get(), nullptr, nullptr));
+      char asked[4096];
+      if (recv(client.get(), asked, sizeof(asked), 0) <= 0) return;
+      for (size_t i = 0; i < times; ++i) {
+        if (send(client.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) <= 0) return;
+      }
+    });
+  }
+  ~OneAnswer() { thread_.join(); }
+  AdminClient Client() const {
+    return AdminClient::Create("http://127.0.0.1:" + std::to_string(port_), "").value();
+  }
+
+ private:
+  const UniqueDescriptor listener_{socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  uint16_t port_ = 0;
+  std::thread thread_;
+};
+
+std::string Json(const std::string& body, int status = 200) {
+  return "HTTP/1.1 " + std::to_string(status) +
+         " x\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+}
+
+TEST(AdminClient, AnEndlessAnswerIsCut) {
+  const OneAnswer router("HTTP/1.1 200 OK\r\n\r\n" + std::string(16 << 20, ' '), 100);
+  const auto answer = router.Client().Get("/admin/workers");
+  ASSERT_FALSE(answer);
+  EXPECT_EQ(answer.error().code, Code::kResourceExhausted) << answer.error().message;
+}
+
+TEST(AdminClient, AMessageThatIsNoTextIsNone) {
+  const OneAnswer router(Json(R"({"error":{"message":[1,{}]}})", 500));
+  const auto answer = router.Client().Get("/admin/workers");
+  ASSERT_FALSE(answer);
+  EXPECT_THAT(answer.error().message, HasSubstr("answers 500"));
+}
+
+TEST(AdminClient, TextsControlNoTerminal) {
+  const OneAnswer router(Json("{\"workers\":[{\"id\":\"a\\u001b]0;x\\u0007\\u009bz\"}]}"));
+  const auto answer = router.Client().Get("/admin/workers");
+  ASSERT_TRUE(answer);
+  EXPECT_EQ((*answer)["workers"][0]["id"], "a?]0;x??z");
+}
+
+TEST(AdminClient, DepthIsNoMatter) {
+  const OneAnswer router(
+      Json("{\"a\":" + std::string(1 << 20, '[') + std::string(1 << 20, ']') + "}"));
+  EXPECT_TRUE(router.Client().Get("/admin/workers"));
+}
+
+}  // namespace
+}  // namespace aisp
