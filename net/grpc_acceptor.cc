@@ -32,6 +32,7 @@ constexpr uint64_t kListener = 1;
 // How often the bytes of connections are looked at.
 constexpr int kBytesMs = 100;
 constexpr Duration kWarnInterval = std::chrono::seconds(10);
+
 std::string PartyOf(const sockaddr_storage& peer) {
   unsigned char v6[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF};
   if (peer.ss_family == AF_INET6) {
