@@ -3,8 +3,8 @@
 
 Sources of one folder are put into groups. Two sources may share a group where no name that one of them declares outside of
 functions and classes occurs in the other's text, or in a header that only the other one includes: then nothing in either can
-mean anything else than it does alone. A source that defines macros before its last #include, or that opens a namespace with
-`using namespace`, stays alone.
+mean anything else than it does alone. A source that defines macros before its last #include, that includes a header of the kernel,
+or that opens a namespace with `using namespace`, stays alone.
 
 Prints a CMake script: set("AISP_GROUP_<path>" <number>) for each source that shares its group. What this reading of C++ overlooks
 the compiler finds: --failed LOG reads ninja's output and prints the sources of the groups that did not compile, one a line;
@@ -165,7 +165,9 @@ class Source:
         includes = [i for i, line in enumerate(directives) if re.match(r"\s*#\s*include", line)]
         defines = [i for i, line in enumerate(directives) if re.match(r"\s*#\s*(define|pragma)", line)]
         opens = any(words[i] == "using" and words[i + 1] == "namespace" for i in range(len(words) - 1))
-        self.alone = opens or bool(defines and includes and defines[0] < includes[-1])
+        # <linux/tcp.h> and <netinet/tcp.h> declare the same types.
+        kernel = any(re.match(r"\s*#\s*include\s*<linux/", line) for line in directives)
+        self.alone = opens or kernel or bool(defines and includes and defines[0] < includes[-1])
 
 
 class Headers:
