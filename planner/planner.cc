@@ -44,6 +44,7 @@ struct Planner::Fleet {
   // Steps of the workers' were seen: without them any cost is a guess.
   bool known = false;
   Machine machine;
+  const StepCost* prompts_alone = nullptr;  // of a worker that runs nothing else
 
   explicit Fleet(const std::vector<WorkerStatus>& workers) {
     const WorkerStatus* learnt_decode = nullptr;
@@ -72,17 +73,19 @@ struct Planner::Fleet {
     const WorkerStatus* any = learnt_decode != nullptr ? learnt_decode : learnt_prefill;
     if (any == nullptr) return;
     machine.cost = any->cost;
-    // Steps of prompts alone are known best by who runs nothing else, and what rows beside them
-    // take by steps of nothing but rows: terms of two fits that share one step do not add up.
-    if (learnt_prefill != nullptr && learnt_prefill->fitted_steps > 0) {
-      machine.cost.prefill = learnt_prefill->cost.prefill;
-      machine.cost.prefill.per_row_ms = machine.cost.decode.per_row_ms;
-      machine.cost.prefill.per_context_ms = machine.cost.decode.per_context_ms;
-    }
+    if (learnt_prefill != nullptr && learnt_prefill->fitted_steps > 0)
+      prompts_alone = &learnt_prefill->cost;
     if (any->chunk_tokens > 0) machine.chunk_tokens = static_cast<int32_t>(any->chunk_tokens);
     if (any->max_running > 0) machine.max_running = static_cast<int32_t>(any->max_running);
     if (any->total_blocks > 0)
       machine.kv_tokens = static_cast<double>(any->total_blocks) * any->block_tokens;
+  }
+  // Steps of prompts alone are known best by who runs nothing else, and what rows beside them
+  // take by steps of nothing but rows: terms of two fits that share one step do not add up.
+  void UsePromptsAlone(const StepCost& cost) {
+    machine.cost.prefill = cost.prefill;
+    machine.cost.prefill.per_row_ms = machine.cost.decode.per_row_ms;
+    machine.cost.prefill.per_context_ms = machine.cost.decode.per_context_ms;
   }
   Split split() const {
     return {static_cast<int>(prefill.size()), static_cast<int>(decode.size())};
@@ -236,7 +239,11 @@ Duration Planner::MoveAfter(const Load& load) const {
 
 Plan Planner::Judge(Instant now, const Observation& seen) {
   Plan plan;
-  const Fleet fleet(seen.workers);
+  Fleet fleet(seen.workers);
+  // Kept for when nobody prefills alone: by other costs than those that led to a split, it would be
+  // left at once.
+  if (fleet.prompts_alone != nullptr) prompts_ = *fleet.prompts_alone;
+  if (prompts_) fleet.UsePromptsAlone(*prompts_);
   plan.current = fleet.split();
   plan.load = Forecast();
   plan.headroom = Headroom(plan.load, fleet.machine, plan.current, options_.limits);

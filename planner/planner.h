@@ -114,8 +114,9 @@ class Planner {
   void Changes(Instant now, const Fleet& fleet, const Split& target, Plan* plan);
 
   const PlannerOptions options_;
-  std::deque<Sample> samples_;  // over the window
-  double new_tokens_ = 64;      // of a request, the last that was known
+  std::deque<Sample> samples_;       // over the window
+  double new_tokens_ = 64;           // of a request, the last that was known
+  std::optional<StepCost> prompts_;  // of a worker that ran nothing else, the last that was known
   Split candidate_;
   Duration agreed_{};  // for which it has been better
   Instant decided_ = kNever;

@@ -305,10 +305,18 @@ TEST(Commands, TheCurlThatUpPrintsIsAnswered) {
   EXPECT_THAT(answer.Read(), HasSubstr("data: [DONE]")) << curl;
 }
 
-TEST(Commands, UpGivesItsWorkersDevicesInTurn) {
+TEST(Commands, UpRefusesADeviceThatIsNoneBeforeItStartsAnything) {
   const Ran ran = RunAisp("up --port 0 --prefill 1 --decode 2 --devices cpu,tpu --log-level error");
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_THAT(ran.output, HasSubstr("--devices"));
+  EXPECT_THAT(ran.output, HasSubstr("got 'tpu'"));
+}
+
+// The second of them is the decode worker's.
+TEST(Commands, UpGivesItsWorkersDevicesInTurn) {
+  const Ran ran =
+      RunAisp("up --port 0 --prefill 1 --decode 2 --devices cpu,cuda:77 --log-level error");
   EXPECT_EQ(ran.code, 1);
-  EXPECT_THAT(ran.output, HasSubstr("model.device = 'tpu'"));
   EXPECT_THAT(ran.output, HasSubstr("decode-0 ended while starting"));
 }
 

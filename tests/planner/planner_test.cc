@@ -366,6 +366,29 @@ TEST(Planner, TheOnlyOtherDecodeWorkerIsNotTakenAwayUnderALoadForALittleMore) {
   EXPECT_EQ(fleet.changes, 0) << fleet.last.reason;
 }
 
+// Of a worker that does everything the fit of prompts' steps is a poor one: rows and prompts share
+// them. It must not undo at once what the costs of a worker of prompts alone led to.
+TEST(Planner, WhoTakesTheLastPrefillWorkerJudgesByTheSameCostsAfterwards) {
+  const Objective limits = {300, 12};
+  Machine card = Card();
+  card.cost.prefill.per_token_ms *= 0.2;
+  card.cost.decode.per_row_ms = card.cost.prefill.per_row_ms = 0.025;
+  const Load one = LoadOf(1, 1024, 256);
+  const double together = Headroom(one, card, {0, 2}, limits);
+  ASSERT_GT(together, 1.1 * Headroom(one, card, {1, 1}, limits));
+  card.cost.prefill.per_row_ms = 0.4;
+  ASSERT_LT(Headroom(one, card, {0, 2}, limits), 0.7 * Headroom(one, card, {1, 1}, limits));
+  PlannerOptions options = Options();
+  options.limits = limits;
+  Fleet fleet(1, 1);
+  fleet.takes = milliseconds(500);
+  for (WorkerStatus& w : fleet.seen.workers) w.cost = card.cost;
+  Planner planner(options);
+  fleet.Run(&planner, LoadOf(0.95 * together, 1024, 256), seconds(120));
+  EXPECT_EQ(fleet.split(), (Split{0, 2})) << fleet.last.reason;
+  EXPECT_EQ(fleet.changes, 1) << fleet.last.reason;
+}
+
 TEST(Planner, NothingIsDecidedWhileAChangeIsUnderWay) {
   Fleet fleet(3, 1);
   fleet.takes = seconds(40);
