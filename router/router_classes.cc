@@ -60,7 +60,8 @@ Status Router::Impl::CheckRoom(const Request& request, const Choice& choice) con
   const WorkerView& computes =
       placement.prefill < 0 ? decode : choice.views[static_cast<size_t>(placement.prefill)];
   const auto block_tokens = static_cast<size_t>(std::max(1, decode.block_tokens));
-  const double left = decode.free_blocks - static_cast<double>(request.length() / block_tokens + 1);
+  const size_t needed = request.length() / block_tokens + 1;
+  const double left = decode.free_blocks - static_cast<double>(needed);
   const double wait_ms = BusyMs(computes);
   const bool kept = placement.meets && placement.spares_others;
   const bool waits = options.slo_ttft > Duration{} && wait_ms > kBacklog * ToMs(options.slo_ttft);
