@@ -74,7 +74,8 @@ class Chaos : public LayerSink {
         it = Advance(*it) ? std::next(it) : transfers_.erase(it);
       while (!dead_leases_.empty()) EndSomeLease();
       d_.engine.Expire(d_.clock.Now());
-      const bool moved = p_.Step() | d_.Step();
+      bool moved = p_.Step();
+      moved = d_.Step() || moved;
       if (!moved && transfers_.empty()) break;
     }
     EXPECT_TRUE(transfers_.empty());
