@@ -238,7 +238,8 @@ void FitConfig(const EngineBenchOptions& o, Config* config) {
   step = std::max(step > 0 ? step : int64_t{2048}, batch);
   config->model.max_model_len = tokens;
   const int64_t block = EngineSettingsOf(*config).block_tokens;
-  config->engine.kv_blocks = batch * ((tokens + block - 1) / block + 1);
+  config->engine.kv_blocks =
+      batch * ((tokens + block - 1) / block + 1) + config->engine.watermark_blocks;
 }
 
 // Prompts of one length by an engine of its own, so that the first is the first after a start, then
