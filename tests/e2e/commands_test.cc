@@ -280,6 +280,41 @@ TEST(Commands, UpStartsEveryProcessTellsAStoryAndStopsAllOfThem) {
   }));
 }
 
+TEST(Commands, UpPlansWhereItIsAskedToAndStartsAPlannerAgain) {
+  const Ran wrong = RunAisp("up --port 0 --planner maybe --log-level error");
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_THAT(wrong.output, HasSubstr("'maybe' is none of auto, on, off"));
+
+  const TempFile log("planned.log");
+  Process up({"up", "--port=0", "--prefill=1", "--decode=1", "--planner=on", "--log-level=info"},
+             log.path());
+  const auto planners = [&] {
+    const std::string text = log.Read();
+    int count = 0;
+    for (size_t at = 0; (at = text.find("id=planner planning", at)) != std::string::npos; ++at)
+      ++count;
+    return count;
+  };
+  ASSERT_TRUE(Eventually([&] { return planners() == 1; })) << log.Read();
+  const std::string http = up.Await("http");
+  ASSERT_NE(http, "");
+  const std::string self = "/proc/" + std::to_string(up.pid());
+  std::ifstream children(self + "/task/" + std::to_string(up.pid()) + "/children");
+  int killed = 0;
+  for (pid_t child = 0; children >> child;) {
+    std::ifstream words("/proc/" + std::to_string(child) + "/cmdline");
+    std::string program, command;
+    std::getline(words, program, '\0');
+    std::getline(words, command, '\0');
+    if (command == "planner") killed += kill(child, SIGKILL) == 0 ? 1 : 0;
+  }
+  EXPECT_EQ(killed, 1);
+  EXPECT_TRUE(Eventually([&] { return planners() == 2; })) << log.Read();
+  const auto health = Connect(http.substr(http.rfind('/') + 1)).Request("GET", "/health");
+  ASSERT_TRUE(health);
+  EXPECT_EQ(health->status, 200);
+}
+
 // What `up` prints is what a person pastes: with keys, and for a model without a chat template.
 TEST(Commands, TheCurlThatUpPrintsIsAnswered) {
   const TempFolder model;
