@@ -23,6 +23,8 @@ Status MedusaProposer::Computed(std::span<const ComputedRows> rows) {
   const auto size = static_cast<size_t>(heads_->feature_size());
   for (const ComputedRows& each : rows) {
     const size_t bytes = size * sizeof(float), count = each.features.size() / bytes;
+    AISP_CHECK_MSG(count > 0 && count * bytes == each.features.size(),
+                   "features that are not f32 rows: medusa heads run on the CPU");
     const int32_t last = each.begin + static_cast<int32_t>(count) - 1;
     const auto [it, added] = states_.try_emplace(each.context.sequence);
     State& state = it->second;

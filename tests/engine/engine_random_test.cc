@@ -177,7 +177,12 @@ class Chaos : public LayerSink {
         proposer = RandomDraftModel();
         break;
       case 2:
-        proposer = std::make_unique<ProvingMedusa>(model_);
+        // Its heads run on the CPU, so their target does, too.
+        if (model_.most_kept_features >= 0) {
+          proposer = RandomHead();
+        } else {
+          proposer = std::make_unique<ProvingMedusa>(model_);
+        }
         break;
       case 3:  // forced runs alone
         break;
