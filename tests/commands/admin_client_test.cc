@@ -1,7 +1,6 @@
 // What aisp top, drain, role and the planner make of a router that means them no good.
 #include "commands/admin_client.h"
 
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <sys/socket.h>
 
@@ -9,6 +8,7 @@
 #include <thread>
 
 #include "net/unique_descriptor.h"
+#include "tests/net/loopback_listener.h"
 
 namespace aisp {
 namespace {
@@ -19,17 +19,8 @@ using ::testing::HasSubstr;
 class OneAnswer {
  public:
   explicit OneAnswer(std::string bytes, size_t times = 1) {
-    sockaddr_in at{};
-    at.sin_family = AF_INET;
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof(at);
-    auto* address = reinterpret_cast<sockaddr*>(&at);
-    EXPECT_EQ(bind(listener_.get(), address, size), 0);
-    EXPECT_EQ(listen(listener_.get(), 1), 0);
-    EXPECT_EQ(getsockname(listener_.get(), address, &size), 0);
-    port_ = ntohs(at.sin_port);
     thread_ = std::thread([this, bytes = std::move(bytes), times] {
-      const UniqueDescriptor client(accept(listener_.get(), nullptr, nullptr));
+      const UniqueDescriptor client = listener_.Accept();
       char asked[4096];
       if (recv(client.get(), asked, sizeof(asked), 0) <= 0) return;
       for (size_t i = 0; i < times; ++i) {
@@ -39,12 +30,11 @@ class OneAnswer {
   }
   ~OneAnswer() { thread_.join(); }
   AdminClient Client() const {
-    return AdminClient::Create("http://127.0.0.1:" + std::to_string(port_), "").value();
+    return AdminClient::Create("http://" + listener_.address(), "").value();
   }
 
  private:
-  const UniqueDescriptor listener_{socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
-  uint16_t port_ = 0;
+  const LoopbackListener listener_;
   std::thread thread_;
 };
 

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "net/unique_descriptor.h"
+#include "tests/net/loopback_listener.h"
 
 namespace aisp {
 namespace {
@@ -34,18 +35,9 @@ TEST(ConnectionBytes, PeersHaveOneSpelling) {
 
 // Else gRPC would read on: thousands of calls may lie there.
 TEST(ConnectionBytes, WhatACutConnectionHasSentIsDropped) {
-  const UniqueDescriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in at{};
-  at.sin_family = AF_INET;
-  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(at);
-  auto* address = reinterpret_cast<sockaddr*>(&at);
-  ASSERT_EQ(bind(listener.get(), address, size), 0);
-  ASSERT_EQ(listen(listener.get(), 1), 0);
-  ASSERT_EQ(getsockname(listener.get(), address, &size), 0);
-  const UniqueDescriptor client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  ASSERT_EQ(connect(client.get(), address, size), 0);
-  const UniqueDescriptor server(accept(listener.get(), nullptr, nullptr));
+  const LoopbackListener listener;
+  const UniqueDescriptor client = listener.Connect();
+  const UniqueDescriptor server = listener.Accept();
   const std::string sent(100'000, 'x');
   ASSERT_EQ(send(client.get(), sent.data(), sent.size(), 0), static_cast<ssize_t>(sent.size()));
   pollfd state{server.get(), POLLIN, 0};

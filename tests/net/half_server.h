@@ -1,15 +1,14 @@
 // A gRPC server that answers with parts of HTTP/2, byte by byte where it likes.
 #pragma once
 
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <cstdint>
 #include <string>
 
 #include "net/unique_descriptor.h"
+#include "tests/net/loopback_listener.h"
 
 namespace aisp {
 
@@ -33,22 +32,11 @@ inline std::string Field(const std::string& name, const std::string& value) {
 // Speaks HTTP/2 far enough to answer the first call of one connection.
 class HalfServer {
  public:
-  HalfServer() {
-    sockaddr_in at{};
-    at.sin_family = AF_INET;
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof(at);
-    auto* address = reinterpret_cast<sockaddr*>(&at);
-    EXPECT_EQ(bind(listener_.get(), address, size), 0);
-    EXPECT_EQ(listen(listener_.get(), 4), 0);
-    EXPECT_EQ(getsockname(listener_.get(), address, &size), 0);
-    port_ = ntohs(at.sin_port);
-  }
-  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+  std::string address() const { return listener_.address(); }
 
   // Accepts and reads until the call's head has come.
   void AwaitCall() {
-    connection_ = UniqueDescriptor(accept(listener_.get(), nullptr, nullptr));
+    connection_ = listener_.Accept();
     ASSERT_TRUE(Send(half::Frame(4, 0, 0, "")));
     ReadExactly(24);  // the preface
     for (char type = 4; type != 1;) {
@@ -102,9 +90,8 @@ class HalfServer {
     return out;
   }
 
-  UniqueDescriptor listener_{socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  const LoopbackListener listener_;
   UniqueDescriptor connection_;
-  uint16_t port_ = 0;
 };
 
 }  // namespace aisp

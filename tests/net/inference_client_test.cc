@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <future>
 #include <memory>
+#include <mutex>
 #include <string>
-#include <thread>
 
 #include "inference.grpc.pb.h"
 #include "tests/net/half_server.h"
@@ -85,13 +87,28 @@ class Flood final : public v1::Inference::Service {
     if (packs_) context->set_compression_algorithm(GRPC_COMPRESS_GZIP);
     v1::InferenceEvent event;
     event.mutable_choice()->set_text(std::string(64 << 10, 'x'));
-    while (out->Write(event)) ++sent;
+    while (out->Write(event)) {
+      const std::lock_guard lock(mutex_);
+      ++sent_;
+      wrote_.notify_all();
+    }
     return grpc::Status::OK;
   }
-  std::atomic<int> sent{0};
+  // How many it has sent: `enough`, or as many as half a second adds nothing to.
+  int SentWhenStill(int enough) {
+    std::unique_lock lock(mutex_);
+    for (int before = -1; before != sent_ && sent_ < enough;) {
+      before = sent_;
+      wrote_.wait_for(lock, std::chrono::milliseconds(500), [&] { return sent_ > before; });
+    }
+    return sent_;
+  }
 
  private:
   const bool packs_;
+  std::mutex mutex_;
+  std::condition_variable wrote_;
+  int sent_ = 0;
 };
 
 class Serving {
@@ -116,7 +133,7 @@ class Serving {
 
 // While nobody takes them, events stay with the server.
 TEST_F(InferenceClientTest, EventsThatNobodyTakesAreNotRead) {
-  const Serving server(/*packs=*/false);
+  Serving server(/*packs=*/false);
   std::promise<void> first, go_on;
   std::promise<void> many;
   listener_.on_event = [&](const v1::InferenceEvent&) {
@@ -128,13 +145,8 @@ TEST_F(InferenceClientTest, EventsThatNobodyTakesAreNotRead) {
   };
   Call(server.address());
   ASSERT_EQ(first.get_future().wait_for(kLong), std::future_status::ready);
-  // The server stands still in the end: the same number for so long.
-  int sent = -1;
-  for (int still = 0; still < 10 && sent < 4000; sent = server.service.sent) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    still = server.service.sent == sent ? still + 1 : 0;
-  }
-  EXPECT_LT(sent, 4000) << "256 MiB are held for a listener that sleeps";
+  EXPECT_LT(server.service.SentWhenStill(4000), 4000)
+      << "256 MiB are held for a listener that sleeps";
   go_on.set_value();
   EXPECT_EQ(many.get_future().wait_for(kLong), std::future_status::ready);
 }

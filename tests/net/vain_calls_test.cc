@@ -1,11 +1,11 @@
 #include "net/vain_calls.h"
 
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
 
 #include "net/unique_descriptor.h"
+#include "tests/net/loopback_listener.h"
 
 namespace aisp {
 namespace {
@@ -16,18 +16,9 @@ constexpr VainCalls::Limits kLimits{.at_once = 100, .per_second = 100};
 class VainCallsTest : public testing::Test {
  protected:
   void SetUp() override {
-    const UniqueDescriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in at{};
-    at.sin_family = AF_INET;
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof(at);
-    auto* address = reinterpret_cast<sockaddr*>(&at);
-    ASSERT_EQ(bind(listener.get(), address, size), 0);
-    ASSERT_EQ(listen(listener.get(), 1), 0);
-    ASSERT_EQ(getsockname(listener.get(), address, &size), 0);
-    client_ = UniqueDescriptor(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    ASSERT_EQ(connect(client_.get(), address, size), 0);
-    server_ = UniqueDescriptor(accept(listener.get(), nullptr, nullptr));
+    const LoopbackListener listener;
+    client_ = listener.Connect();
+    server_ = listener.Accept();
     bytes_->Add(PeerKey(kPeer), server_.get());
   }
   bool Cut() const {
