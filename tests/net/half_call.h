@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <string>
 
+#include "tests/net/http2_frame.h"
+
 namespace aisp {
 
 // Speaks HTTP/2 far enough to send the head of a call and a part of its message.
@@ -26,7 +28,7 @@ class HalfCall {
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     EXPECT_EQ(connect(fd_, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
     std::string bytes = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-    bytes += Frame(4, 0, 0, "");
+    bytes += half::Frame(4, 0, 0, "");
     const auto add = [this](const std::string& name, const std::string& value) {
       head_ += std::string(1, '\0') + Literal(name) + Literal(value);
     };
@@ -38,7 +40,7 @@ class HalfCall {
     add("content-type", "application/grpc");
     if (!authorization.empty()) add("authorization", authorization);
     if (!timeout.empty()) add("grpc-timeout", timeout);
-    bytes += Frame(1, 4, 1, head_);
+    bytes += half::Frame(1, 4, 1, head_);
     Send(bytes);
   }
   ~HalfCall() { close(fd_); }
@@ -46,7 +48,7 @@ class HalfCall {
   void Announce(uint32_t announced, size_t sent) {
     std::string data(5, '\0');
     for (int i = 0; i < 4; ++i) data[4 - i] = static_cast<char>(announced >> (8 * i));
-    Send(Frame(0, 0, 1, data + std::string(sent, 'x')));
+    Send(half::Frame(0, 0, 1, data + std::string(sent, 'x')));
   }
   // All that comes until the server ends the call or the connection; empty after `limit`.
   std::string AwaitEnd(std::chrono::milliseconds limit) {
@@ -72,7 +74,7 @@ class HalfCall {
       std::string bytes;
       for (int k = i; k < i + 50; ++k) {
         const auto stream = static_cast<uint32_t>(2 * k + 3);
-        bytes += Frame(1, 4, stream, head_) + Frame(3, 0, stream, reset);
+        bytes += half::Frame(1, 4, stream, head_) + half::Frame(3, 0, stream, reset);
       }
       if (!TrySend(bytes)) return i;
     }
@@ -80,13 +82,14 @@ class HalfCall {
   }
   // Another head, of `frames` frames and without an end; how many were taken.
   int SendEndlessHead(int frames) {
-    if (!TrySend(Frame(1, 0, 3, std::string(1, '\0') + Literal("x") + Literal("y")))) return 0;
+    if (!TrySend(half::Frame(1, 0, 3, std::string(1, '\0') + Literal("x") + Literal("y"))))
+      return 0;
     const std::string field =
         std::string(1, '\0') + Literal("x-more") + Literal(std::string(120, 'v'));
     std::string block;
     while (block.size() + field.size() <= 16'000) block += field;
     for (int i = 0; i < frames; ++i) {
-      if (!TrySend(Frame(9, 0, 3, block))) return i;
+      if (!TrySend(half::Frame(9, 0, 3, block))) return i;
     }
     return frames;
   }
@@ -103,14 +106,6 @@ class HalfCall {
       sent += static_cast<size_t>(n);
     }
     return true;
-  }
-  static std::string Frame(char type, char flags, uint32_t stream, const std::string& payload) {
-    std::string out;
-    for (int i = 2; i >= 0; --i) out += static_cast<char>(payload.size() >> (8 * i));
-    out += type;
-    out += flags;
-    for (int i = 3; i >= 0; --i) out += static_cast<char>(stream >> (8 * i));
-    return out + payload;
   }
   void Send(const std::string& bytes) {
     EXPECT_EQ(send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL),
