@@ -220,6 +220,24 @@ class Proposers : public testing::TestWithParam<const char*> {
   }
 };
 
+// Ends the one of two decode workers that has a stream, which must come whole; the admin address of
+// the other one.
+std::string KillUnderAStream(const Cluster& cluster) {
+  const Json body = {{"prompt", Prose(30, 1)},
+                     {"max_tokens", 300},
+                     {"temperature", 0},
+                     {"ignore_eos", true},
+                     {"stream", true}};
+  HttpClient client = Connect(cluster.http(), std::chrono::minutes(10));
+  const auto head = client.Open("POST", "/v1/completions", body.dump());
+  AISP_CHECK(head && head->status == 200);
+  const bool first = head->Header("x-aisp-route").find("decode=decode-0") != std::string::npos;
+  cluster.decode[first ? 0 : 1]->Signal(SIGKILL);
+  const Reply reply = ReadStream(client, *head);
+  EXPECT_TRUE(reply.done) << reply.error;
+  return cluster.decode[first ? 1 : 0]->Await("admin");
+}
+
 TEST_P(Proposers, ChangeNothingInOneProcessThatPreempts) {
   OneProcess server({Flag(), kTinyPool});
   // Which requests meet is chance, and with it whether one of them has to give way.
@@ -237,10 +255,10 @@ TEST_P(Proposers, ChangeNothingOverWorkersThatDie) {
   flags.emplace_back(kTinyPool);
   Cluster cluster({.prefill = 1, .decode = 2, .flags = flags});
   ASSERT_TRUE(cluster.AwaitReady());
-  const std::string survivor = cluster.decode[1]->Await("admin");
   const int last = Requests() / 2;
+  std::string survivor;
   const auto said = AskAll(cluster.http(), true, [&](int answered) {
-    if (answered == last) cluster.decode[0]->Signal(SIGKILL);
+    if (answered == last) survivor = KillUnderAStream(cluster);
   });
   ExpectSame(said, "over workers");
   EXPECT_GE(Metric(cluster.http(), "aisp_takeovers_total"), 1);

@@ -240,8 +240,10 @@ void SimClient::CheckError(const Error& error) {
   }
   if (error.code == Code::kInternal && says("this row cannot be drawn"))
     return coverage_->Count("request ended by its row");
-  if (habits_.poison == SimHabits::Poison::kStep && says(kSimStepPoison))
+  if (habits_.poison == SimHabits::Poison::kStep && says(kSimStepPoison)) {
+    if (says(" placements, the limit")) Fail("tried elsewhere, though it failed its step itself");
     return coverage_->Count("request ended by its step");
+  }
   if (error.code == Code::kOutOfRange && says("the message is too large"))
     return coverage_->Count("request too large for a link");
   if (error.code != Code::kDeadlineExceeded && error.code != Code::kUnavailable &&

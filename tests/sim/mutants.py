@@ -160,8 +160,9 @@ MUTANTS = [
      "  blocks.Publish(root, prefix.tokens, prefix.blocks, prefix.matched);\n"),
     ("asked-back-while-promoted", "a grant that is asked back while its prefix comes up from a tier is not written",
      "prefill/prefix_holder.cc",
-     "    if (!Granted(push) || push.epoch != epoch) continue;\n    const Reader* owner = deps_.readers->Find(push.reader);\n    if (owner == nullptr",
-     "    if (push.phase == Phase::kPromoting || push.epoch != epoch) continue;\n    const Reader* owner = deps_.readers->Find(push.reader);\n    if (owner == nullptr"),
+     "    if (Granted(push)) deps_.host->SendFence(push.reader, push.epoch);\n    return Erase(key);\n",
+     "    if (!Granted(push)) return Erase(key);\n    push.until = push.promoted_by = kNever;\n"
+     "    return deps_.host->SendFence(push.reader, push.epoch);\n"),
     ("poison-goes-round", "a request that ends workers is refused after two of them",
      "router/router_poison.cc",
      "  RefusePoison(id);\n  return true;\n",
