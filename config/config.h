@@ -81,6 +81,7 @@ struct Config {
     Duration default_timeout = std::chrono::seconds(300);
     Duration grammar_compile_timeout = std::chrono::seconds(2);
     Duration silence_limit = std::chrono::seconds(2);
+    Duration quiet_limit = std::chrono::milliseconds(250);
     Duration telemetry_interval = std::chrono::milliseconds(50);
     Duration slo_ttft = std::chrono::milliseconds(500);
     Duration slo_tpot = std::chrono::milliseconds(50);

@@ -27,6 +27,11 @@ void BindRouterSettings(Config::Router& r, SettingTable& t) {
       .Range(1ms, 1min);
   t.Add("silence_limit", &r.silence_limit, "A worker silent for so long is forgotten.")
       .Range(100ms, 10min);
+  t.Add("quiet_limit", &r.quiet_limit,
+        "One silent for so long may stand still: it gets nothing new while others can take it, "
+        "and what waits for its first token there goes to them. At least five telemetry "
+        "intervals; from silence_limit on it does nothing.")
+      .Range(50ms, 10min);
   t.Add("telemetry_interval", &r.telemetry_interval, "How often workers report.").Range(5ms, 10s);
   t.Add("max_attempts", &r.max_attempts, "Placements of one request when workers die under it.")
       .Range(1, 100);

@@ -154,7 +154,9 @@ void Router::Impl::Complete(RequestId id) {
 // were not silent.
 void Router::Impl::ForgiveStall(Instant now) {
   const Instant next = link_timers.Next();
-  if (next >= now || now - next < options.silence_limit / 4) return;
+  if (next >= now) return;
+  if (now - next >= options.quiet_limit / 4) punctual_since = now;
+  if (now - next < options.silence_limit / 4) return;
   LogWarning("the router was stalled", {{"late_ms", ToMs(now - next)}});
   for (auto& [id, worker] : workers) {
     worker.last_heard = now;
@@ -229,8 +231,11 @@ void Router::Impl::OnLinkTimer(LinkId link_id, Instant now) {
     sender->Close(link_id);
     return;
   }
-  if (now - worker->last_heard < options.silence_limit) {
-    link_timers.Set(link_id.value, worker->last_heard + options.silence_limit);
+  const Instant forgotten_at = worker->last_heard + options.silence_limit;
+  if (now < forgotten_at) {
+    const bool quiet = worker->quiet || now >= QuietAt(*worker);
+    link_timers.Set(link_id.value, quiet ? forgotten_at : std::min(QuietAt(*worker), forgotten_at));
+    if (quiet && !worker->quiet) OnQuiet(*worker);
     return;
   }
   const std::string id = worker->info.worker_id();

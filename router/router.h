@@ -36,6 +36,9 @@ struct RouterOptions {
   Duration default_timeout = std::chrono::seconds(300);
   Duration silence_limit =
       std::chrono::seconds(2);  // a worker that says nothing for so long is forgotten
+  // One that says nothing for so long may stand still: it gets nothing new while others can take
+  // it, and what waits for its first token there goes to them.
+  Duration quiet_limit = std::chrono::milliseconds(250);
   // A worker whose name another process wants too answers within this time, or loses it.
   Duration probe_limit = std::chrono::seconds(1);
   Duration telemetry_interval = std::chrono::milliseconds(50);

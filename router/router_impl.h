@@ -74,7 +74,8 @@ struct Router::Impl {
     std::string pulls_from;  // the holder of its prefix, in the last placement; "": none
     std::string pulls_to;    // the worker that computes the rest
     int placements = 0;
-    int moves = 0;  // of the placements: those that followed no failure but a drain
+    int moves = 0;  // of the placements: those that followed no failure but a drain or silence
+    int quiet_moves = 0;  // of these: those that followed silence
     // Workers that ended while they had this request and had brought no token of it; and whether no
     // other one waited there.
     std::map<WorkerKey, bool> blamed;
@@ -157,6 +158,13 @@ struct Router::Impl {
   void MakeRoster();
   void UpdateWorkerGauges();
   void UpdateLoadGauges();
+
+  // router_quiet.cc: workers that say nothing for a while, but not long enough to be forgotten
+  Instant QuietAt(const WorkerState& worker) const;
+  // It may stand still: what waits for its first token there is placed elsewhere.
+  void OnQuiet(WorkerState& worker);
+  void OnHeardAgain(WorkerState& worker);
+  std::vector<RequestId> WaitingFor(const WorkerState& worker) const;
 
   // router_names.cc: who holds a worker's name
   bool Ousted(const v1::Register& registration) const;
@@ -321,7 +329,8 @@ struct Router::Impl {
   RequestSummary Summarize(const Request& request, bool yields);
   void SetRates(RequestSummary* summary) const;
   Hash128 RootOf(const RouterRequest& spec);
-  Result<Choice> Choose(Request& request);
+  // `quiet`: where no other worker can take it, also one that says nothing at the moment.
+  Result<Choice> Choose(Request& request, bool quiet = true);
   // Places the request and tells its worker. UNAVAILABLE when no worker can take it now,
   // RESOURCE_EXHAUSTED when their links are full, OUT_OF_RANGE when it is larger than a link takes.
   Status Place(Request& request);
@@ -330,10 +339,10 @@ struct Router::Impl {
   // it is done, and so many rows have ended that steps are short enough for its time for a token.
   Duration PredictedWait(const Request& request, const Choice& choice) const;
   double UntilStepsShortenMs(const Request& request, const Choice& choice) const;
-  // From a draining worker to another one; false when there is none.
-  bool Move(Request& request);
-  // Sets all of it but the placement.
-  void SetViews(const Request& request, bool yields, Choice* choice);
+  // From its worker, which drains or is quiet, to another one; false when there is none.
+  bool Move(Request& request, std::string_view reason);
+  // Sets all of it but the placement. `quiet`: workers that say nothing count as available.
+  void SetViews(const Request& request, bool yields, bool quiet, Choice* choice);
   // What the decode worker is told of a prefix that it shall pull.
   void DescribePull(Request& request, const Choice& choice, v1::GenerateRequest* generate);
   v1::GenerateRequest GenerateFor(Request& request, const Choice& choice);
@@ -454,6 +463,8 @@ struct Router::Impl {
   uint64_t next_adapter_nonce = 1;
   uint64_t adapter_author = 0;
   Instant next_load_gauges;
+  // Since then its timers have not been late, so that what it has not heard was not said.
+  Instant punctual_since = Instant{INT64_MIN};
   // Registrations under a name whose holder is being asked.
   struct Contender {
     v1::Register registration;

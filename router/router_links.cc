@@ -41,6 +41,11 @@ void Router::Impl::OnMessage(LinkId link, v1::WorkerMessage message) {
   if (worker == nullptr)
     return;  // refused, or speaking before registering: the link's timer ends it
   worker->last_heard = clock->Now();
+  if (worker->quiet) {
+    OnHeardAgain(*worker);
+    worker = WorkerOf(link);
+    if (worker == nullptr) return;
+  }
   if (!contenders.empty()) {
     OnHolderSpoke(link);
     worker = WorkerOf(link);
@@ -174,7 +179,7 @@ void Router::Impl::Accept(LinkId link_id, v1::Register&& registration) {
                        &directory, &promised, now, &host_directory, &disk_directory)
           .first->second;
   MakeRoster();
-  link_timers.Set(link_id.value, now + options.silence_limit);
+  link_timers.Set(link_id.value, std::min(QuietAt(worker), now + options.silence_limit));
   UpdateWorkerGauges();
   // An accepted worker sends a snapshot of its own accord; OnTelemetry asks when none came.
   metrics.SetBlind(id, true);
@@ -275,7 +280,7 @@ void Router::Impl::MoveStreams() {
   for (RequestId id : leaving) {
     // Observers may do anything between two moves.
     Request* request = Find(id);
-    if (request != nullptr && request->wire_id != 0) Move(*request);
+    if (request != nullptr && request->wire_id != 0) Move(*request, "its worker drains");
   }
 }
 

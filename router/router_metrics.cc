@@ -72,8 +72,11 @@ void RouterMetrics::AddRequestMetrics(Metrics* m) {
       m->AddCounter("aisp_generation_tokens_total", "Tokens given to clients", labels_);
   kept_answers = m->AddGauge("aisp_router_kept_answers",
                              "Answers under an idempotency-key that decode workers keep", labels_);
-  moves = m->AddCounter("aisp_request_moves_total",
-                        "Requests placed on another decode worker because theirs drains", labels_);
+  moves =
+      m->AddCounter("aisp_request_moves_total",
+                    "Requests placed on another worker because theirs drains or is quiet", labels_);
+  quiet = m->AddCounter("aisp_router_quiet_workers_total",
+                        "Times a worker said nothing for router.quiet_limit", labels_);
   poison = m->AddCounter("aisp_poison_requests_total",
                          "Requests refused because workers ended when they computed them", labels_);
   takeovers = m->AddCounter("aisp_takeovers_total",

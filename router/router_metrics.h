@@ -75,7 +75,7 @@ class RouterMetrics {
   Gauge active, pending, prefill_workers, decode_workers, parked_workers, draining, kept_answers;
   Counter finished_stop, finished_length;
   Counter prompt_tokens, generation_tokens;
-  Counter takeovers, poison, moves, cancelled, registrations_refused;
+  Counter takeovers, poison, moves, quiet, cancelled, registrations_refused;
   Counter forgotten_link, forgotten_silent, forgotten_replaced, forgotten_fault, forgotten_drained;
   // Refusals by Submit, by reason.
   Counter rejected_prompt, rejected_inflight, rejected_no_worker, rejected_objective, rejected_link,

@@ -39,7 +39,7 @@ std::vector<TokenId> Router::Impl::Request::Sequence() const {
   return all;
 }
 
-void Router::Impl::SetViews(const Request& request, bool yields, Choice* choice) {
+void Router::Impl::SetViews(const Request& request, bool yields, bool quiet, Choice* choice) {
   choice->states = roster;
   choice->views.resize(roster.size());
   const auto most_cached = static_cast<int32_t>((request.length() - 1) / kHashUnitTokens);
@@ -68,6 +68,7 @@ void Router::Impl::SetViews(const Request& request, bool yields, Choice* choice)
     view.promised_tokens =
         std::min(strides * static_cast<int32_t>(PrefixPromises::kStride), most_cached) *
         kHashUnitTokens;
+    if (worker.quiet && !quiet) view.available = false;
     const std::string& adapter = request.spec.adapter;
     if (!adapter.empty() && worker.adapters.count(adapter) == 0) view.available = false;
     if (!view.prefill && !request.failed_on.empty() &&
@@ -138,19 +139,25 @@ Hash128 Router::Impl::RootOf(const RouterRequest& spec) {
   return known.root;
 }
 
-Result<Router::Impl::Choice> Router::Impl::Choose(Request& request) {
+Result<Router::Impl::Choice> Router::Impl::Choose(Request& request, bool quiet) {
   const Hash128 root = RootOf(request.spec);
   request.unit_hashes = request.answer.empty() ? UnitHashes(root, request.spec.tokens.get())
                                                : UnitHashes(root, request.Sequence());
   const bool yields = YieldsAt(request, clock->Now());
   const RequestSummary summary = Summarize(request, yields);
   Choice choice = std::move(spare);
-  SetViews(request, yields, &choice);
+  SetViews(request, yields, false, &choice);
   Result<Placement> placement = policy->Pick(summary, choice.views);
+  quiet =
+      quiet && std::any_of(roster.begin(), roster.end(), [](const auto* w) { return w->quiet; });
+  if (!placement && quiet) {
+    SetViews(request, yields, true, &choice);
+    placement = policy->Pick(summary, choice.views);
+  }
   if (!placement && !request.failed_on.empty() && clock->Now() >= request.not_before) {
     // Nobody else is there: a worker that failed this request once may take it after a pause.
     request.failed_on.clear();
-    SetViews(request, yields, &choice);
+    SetViews(request, yields, quiet, &choice);
     placement = policy->Pick(summary, choice.views);
   }
   if (!placement && !HasReadyWorker(request.spec.adapter)) {
@@ -200,13 +207,13 @@ Status Router::Impl::Place(Request& request) {
   return sent ? Status(Unavailable("no decode worker is registered")) : sent;
 }
 
-bool Router::Impl::Move(Request& request) {
-  Result<Choice> choice = Choose(request);
+bool Router::Impl::Move(Request& request, std::string_view reason) {
+  Result<Choice> choice = Choose(request, /*quiet=*/false);
   if (!choice) return false;
   LogInfo("request moves to another worker", {{"request", request.spec.trace_id},
                                               {"from", request.worker},
                                               {"emitted", request.emitted},
-                                              {"reason", "its worker drains"}});
+                                              {"reason", reason}});
   metrics.moves.Add();
   // What the old worker says from now on finds nobody; the new one starts from the tokens that were
   // delivered.

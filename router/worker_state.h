@@ -104,6 +104,7 @@ class WorkerState {
   std::set<std::string> adapters;            // digests of LoRA adapters that it has
   std::set<std::string> adapters_lacked;     // that it could not load, as the log has it
   Instant last_heard;
+  bool quiet = false;  // it has said nothing for a while: see RouterOptions::quiet_limit
   Instant snapshot_asked = Instant{INT64_MIN};
   uint64_t prefix_gaps_counted = 0;
   uint64_t prefix_dropped_counted = 0;

@@ -58,6 +58,7 @@ RouterOptions RouterOptionsOf(const Config& config, const ServedModel& model, bo
   o.max_inflight = static_cast<int32_t>(config.router.max_inflight);
   o.default_timeout = config.router.default_timeout;
   o.silence_limit = config.router.silence_limit;
+  o.quiet_limit = std::max(config.router.quiet_limit, 5 * config.router.telemetry_interval);
   o.telemetry_interval = config.router.telemetry_interval;
   o.slo_ttft = config.router.slo_ttft;
   o.slo_tpot = config.router.slo_tpot;

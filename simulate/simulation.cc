@@ -38,6 +38,8 @@ v1::Fingerprint FingerprintOf(const WorkerProfile& profile) {
 RouterOptions WithTimeout(RouterOptions options) {
   options.default_timeout = kTimeout;
   options.telemetry_interval = kTelemetryInterval;
+  // Workers here report between steps alone, and none stands still.
+  options.quiet_limit = options.silence_limit;
   return options;
 }
 

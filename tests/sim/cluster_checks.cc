@@ -40,6 +40,13 @@ void SimCluster::CheckNotBlind(const RouterProcess& router) {
   std::istringstream lines(router.metrics->Render());
   size_t seen = 0;
   for (std::string line; std::getline(lines, line);) {
+    for (const auto& [metric, what] :
+         {std::pair("aisp_router_quiet_workers_total{", "worker quiet"),
+          std::pair("aisp_request_moves_total{", "request moved off a drained or quiet worker")}) {
+      if (!line.starts_with(metric)) continue;
+      const double times = std::stod(line.substr(line.rfind(' ')));
+      if (times > 0) coverage_.Count(what, static_cast<uint64_t>(times));
+    }
     if (!line.starts_with("aisp_router_prefix_view_blind{")) continue;
     ++seen;
     if (line.ends_with(" 1"))
