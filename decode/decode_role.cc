@@ -90,6 +90,11 @@ Result<SharedTokens> DecodeRole::Impl::SharedPromptOf(LinkId link,
                               fmt::format("shared prompt {} is not known here", wire.prompt_id())});
 }
 
+Instant DecodeRole::Impl::DeadlineOf(const v1::GenerateRequest& wire, Instant received) const {
+  const Duration timeout = MillisFromWire(wire.timeout_ms());
+  return received + (timeout.count() > 0 ? timeout : options.default_timeout);
+}
+
 // What it is before the engine knows of it: when it has to be over, and who computes its prompt.
 DecodeRequest DecodeRole::Impl::RequestOf(const v1::GenerateRequest& wire,
                                           const SequenceRequest& sequence,
@@ -97,8 +102,7 @@ DecodeRequest DecodeRole::Impl::RequestOf(const v1::GenerateRequest& wire,
   DecodeRequest request;
   request.trace_id = wire.trace_id();
   request.received = received;
-  const Duration timeout = MillisFromWire(wire.timeout_ms());
-  request.deadline = received + (timeout.count() > 0 ? timeout : options.default_timeout);
+  request.deadline = DeadlineOf(wire, received);
   request.targets = TargetsOf(wire, sequence.tokens);
   if (wire.has_prefill() && request.targets.empty())
     request.fallback = WantsEveryRow(wire)

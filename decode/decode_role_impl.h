@@ -89,6 +89,8 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   // Keeps what will be said to `wire`, where it asks for that.
   void Keep(const v1::GenerateRequest& wire, DecodeRequest* request);
   void AddReader(DecodeRequest& request, const RouterRequestId& reader);
+  // When a request that came at `received` has to be over.
+  Instant DeadlineOf(const v1::GenerateRequest& wire, Instant received) const;
   // That one hears no more; the last one takes the request with it.
   void DropReader(const RouterRequestId& reader);
   // What is kept now, to all routers; to one that has just accepted this worker, all of it.

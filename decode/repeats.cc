@@ -76,7 +76,11 @@ bool DecodeRole::Impl::SayAgain(LinkId link, v1::GenerateRequest* wire) {
   }
   if (answer->running) {
     repeated_running.Add();
-    AddReader(requests.at(*answer->running), {link, wire->request_id()});
+    DecodeRequest& running = requests.at(*answer->running);
+    AddReader(running, {link, wire->request_id()});
+    // Whoever asks again has its own time; that of the first one is its router's to keep.
+    running.deadline = std::max(running.deadline, DeadlineOf(*wire, deps.clock->Now()));
+    deps.engine->Prolong(running.sequence, running.deadline);
     return true;
   }
   repeated_resumed.Add();

@@ -87,6 +87,10 @@ Engine::~Engine() = default;
 
 Result<SequenceId> Engine::Add(SequenceRequest request) { return impl_->Add(std::move(request)); }
 void Engine::Cancel(SequenceId id) { impl_->Cancel(id); }
+void Engine::Prolong(SequenceId id, Instant deadline) {
+  if (Sequence* s = impl_->table.Find(id))
+    s->request.deadline = std::max(s->request.deadline, deadline);
+}
 std::vector<SequenceId> Engine::UpcomingGated(int32_t horizon_tokens) const {
   return impl_->UpcomingGated(horizon_tokens);
 }

@@ -254,6 +254,9 @@ class Engine {
   // it any more); kNever without any.
   Instant NextDeadline() const;
 
+  // It has until then at least. Nothing when it has ended.
+  void Prolong(SequenceId id, Instant deadline);
+
   // Set once the executor failed; every sequence ended with an error output, Add refuses.
   const Status& failed() const;
 

@@ -91,6 +91,7 @@ Result<RequestId> Router::Impl::Submit(RouterRequest spec, RequestObserver* obse
     return tl::unexpected<Error>(std::move(error));
   };
   if (Status ok = CheckRequest(spec); !ok) return refuse(ok.error(), {}, metrics.rejected_prompt);
+  if (Status ok = CheckPoison(spec); !ok) return refuse(ok.error(), {}, metrics.rejected_poison);
   ++totals.requests;
   totals.prompt_tokens += spec.tokens.size();
   if (Status room = CheckInFlight(yields); !room) {

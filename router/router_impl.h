@@ -296,6 +296,10 @@ struct Router::Impl {
   bool Suspect(const Request& request) const;
   bool AnotherOnTrial(const Request& request) const;
   void RefusePoison(RequestId id);
+  // Of all that decides what workers compute for it, but for the seed; and of its tenant.
+  static Hash128 DigestOf(const RouterRequest& spec);
+  // INTERNAL when the same was refused lately because it ended workers.
+  Status CheckPoison(const RouterRequest& spec);
 
   // router_tenants.cc
   // RESOURCE_EXHAUSTED when the tenant's last request is one more than its share of `limit` places,
@@ -483,6 +487,8 @@ struct Router::Impl {
   uint64_t next_wire = 1;
   bool draining = false;
   std::deque<WorkerEnd> ends;  // of the last minute, oldest first, each with suspects
+  // What was refused for that, by DigestOf, and when; oldest first.
+  std::deque<std::pair<Hash128, Instant>> refused_poison;
   // When a worker last ended that had nothing to blame: workers are being ended from outside.
   Instant unexplained_end = Instant{INT64_MIN};
 };

@@ -62,6 +62,7 @@ void RouterMetrics::AddRequestMetrics(Metrics* m) {
   rejected_link = rejected("link");
   rejected_share = rejected("tenant_share");
   rejected_queue = rejected("max_queued");
+  rejected_poison = rejected("poison");
 
   active = m->AddGauge("aisp_active_requests", "Requests submitted and not finished", labels_);
   pending = m->AddGauge("aisp_pending_takeovers",

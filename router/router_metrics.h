@@ -79,7 +79,7 @@ class RouterMetrics {
   Counter forgotten_link, forgotten_silent, forgotten_replaced, forgotten_fault, forgotten_drained;
   // Refusals by Submit, by reason.
   Counter rejected_prompt, rejected_inflight, rejected_no_worker, rejected_objective, rejected_link,
-      rejected_share, rejected_queue;
+      rejected_share, rejected_queue, rejected_poison;
   Counter prefix_gaps, prefix_snapshots_asked, prefix_units_dropped;
   Histogram itl_s, e2e_s, ttft_error_s, ttft_error_ratio, tpot_error_ratio;
 

@@ -14,6 +14,8 @@
 #include <algorithm>
 
 #include <fmt/format.h>
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 
 #include "common/log.h"
 #include "router/router_impl.h"
@@ -27,6 +29,9 @@ constexpr size_t kEndsBesideOthers = 3;
 constexpr Duration kStorm = std::chrono::seconds(60);
 // Ends in that time; older ones have lost what they said.
 constexpr size_t kMostEnds = 256;
+// Libraries send again what ended with a 500. So long, and of so many, it is refused at once.
+constexpr Duration kRemembered = std::chrono::minutes(10);
+constexpr size_t kMostRemembered = 256;
 
 }  // namespace
 
@@ -312,6 +317,45 @@ bool Router::Impl::Judge(RequestId id, Instant now) {
   return true;
 }
 
+Hash128 Router::Impl::DigestOf(const RouterRequest& spec) {
+  v1::GenerateRequest all;
+  *all.mutable_sampling() = spec.sampling;
+  all.mutable_sampling()->clear_seed();
+  all.set_pooling(spec.pooling);
+  if (spec.prompt_logprobs >= 0)
+    all.set_prompt_logprobs(static_cast<uint32_t>(spec.prompt_logprobs));
+  all.set_adapter(spec.adapter);
+  all.mutable_tenant()->set_name(spec.tenant.name);
+  all.mutable_tokens()->Add(spec.tokens.begin(), spec.tokens.end());
+  std::string bytes;
+  {
+    google::protobuf::io::StringOutputStream out(&bytes);
+    google::protobuf::io::CodedOutputStream coded(&out);
+    coded.SetSerializationDeterministic(true);  // there are maps in it
+    all.SerializeToCodedStream(&coded);
+  }
+  return HashBytes(bytes);
+}
+
+Status Router::Impl::CheckPoison(const RouterRequest& spec) {
+  const Instant now = clock->Now();
+  while (!refused_poison.empty() && now - refused_poison.front().second >= kRemembered)
+    refused_poison.pop_front();
+  if (refused_poison.empty() || InStorm(now)) return {};
+  const Hash128 digest = DigestOf(spec);
+  const auto same = std::find_if(refused_poison.begin(), refused_poison.end(),
+                                 [&](const auto& refused) { return refused.first == digest; });
+  if (same == refused_poison.end()) return {};
+  LogWarning("request refused: the same ended workers before",
+             {{"request", spec.trace_id}, {"choice", spec.choice}});
+  metrics.poison.Add();
+  return Internal(
+      fmt::format("workers ended while they computed the same request {:.0f} s ago; it is not "
+                  "tried again for {} minutes",
+                  ToSeconds(now - same->second),
+                  std::chrono::duration_cast<std::chrono::minutes>(kRemembered).count()));
+}
+
 void Router::Impl::RefusePoison(RequestId id) {
   Request* request = Find(id);
   if (request == nullptr) return;
@@ -321,6 +365,8 @@ void Router::Impl::RefusePoison(RequestId id) {
             {"workers_ended", request->blamed.size()},
             {"last_worker", request->worker}});
   metrics.poison.Add();
+  if (refused_poison.size() >= kMostRemembered) refused_poison.pop_front();
+  refused_poison.emplace_back(DigestOf(request->spec), clock->Now());
   Finish(*request, v1::FINISH_ERROR,
          {Code::kInternal,
           fmt::format("{} workers ended while they computed this request; it is not tried again",

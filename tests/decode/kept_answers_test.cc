@@ -99,6 +99,24 @@ TEST(KeptAnswers, AReaderThatLeavesTakesNothingFromTheOther) {
   rig.ExpectAllBlocksBack();
 }
 
+// The one that came first has little time, or was asked by a client that waits less long.
+TEST(KeptAnswers, WhoAsksForOneThatRunsHasItsOwnTime) {
+  RoleRig rig(Alone());
+  rig.Attach();
+  v1::GenerateRequest first = Keyed(rig, 1, "k", "0123456789abcdef", 100);
+  first.set_timeout_ms(20);
+  rig.router->Generate("d", first);
+  ASSERT_TRUE(rig.RunUntil([&] { return TokensOf(rig, 1).size() >= 3; }));
+  v1::GenerateRequest again = Keyed(rig, 2, "k", "0123456789abcdef", 100);
+  again.set_timeout_ms(60000);
+  rig.router->Generate("d", again);
+  ASSERT_TRUE(rig.RunUntil([&] { return rig.Finished(2); }));
+  EXPECT_GT(rig.clock.Now() - Instant{}, milliseconds(20)) << "it has to take longer than that";
+  EXPECT_EQ(rig.router->answers[2].finish, v1::FINISH_LENGTH);
+  EXPECT_EQ(TokensOf(rig, 2).size(), 100u);
+  rig.ExpectAllBlocksBack();
+}
+
 // The connection to its router ends at every moment of an answer.
 TEST(KeptAnswers, OneThatLostItsRouterGoesOnFromWhereItWas) {
   bool ended = false;

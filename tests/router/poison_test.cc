@@ -43,6 +43,55 @@ TEST(Poison, ARequestThatEndedTwoWorkersIsRefusedAndTheThirdLives) {
   EXPECT_TRUE(h.HasMetric("aisp_poison_requests_total", "1"));
 }
 
+// As the libraries of clients do, several times, after a 500.
+TEST(Poison, TheSameRequestSentAgainEndsNoMoreWorkers) {
+  RouterHarness h(Patient());
+  const LinkId first = h.AddDecode("a");
+  RecordingObserver poison;
+  ASSERT_TRUE(h.Submit(h.Request(10), &poison));
+  const LinkId second = h.AddDecode("b");
+  h.router.OnLinkDown(first, kLost);
+  const LinkId third = h.AddDecode("c");
+  h.router.OnLinkDown(second, kLost);
+  h.Advance(milliseconds(1100));
+  ASSERT_EQ(poison.finishes, 1);
+  RouterRequest same = h.Request(10);
+  same.sampling.set_seed(99);
+  RecordingObserver again, other, neighbour;
+  const auto refused = h.Submit(same, &again);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kInternal);
+  EXPECT_THAT(refused.error().message, HasSubstr("the same request"));
+  EXPECT_TRUE(h.HasMetric("aisp_poison_requests_total", "2"));
+  // What differs is computed, and what another tenant asks.
+  EXPECT_TRUE(h.Submit(h.Request(11), &other));
+  same.tenant.name = "another";
+  EXPECT_TRUE(h.Submit(same, &neighbour));
+  EXPECT_EQ(h.Generates(third).size(), 2u);
+  // It may be mended by then.
+  h.Advance(std::chrono::minutes(10));
+  h.AddDecode("d");
+  const auto later = h.Submit(h.Request(10), &again);
+  EXPECT_TRUE(later) << later.error().message;
+}
+
+// Somebody ends workers: then the two were met by chance.
+TEST(Poison, WhatWasRefusedIsTriedAgainWhereWorkersEndOfThemselves) {
+  RouterHarness h(Patient());
+  const LinkId first = h.AddDecode("a");
+  RecordingObserver refused, again;
+  ASSERT_TRUE(h.Submit(h.Request(10), &refused));
+  const LinkId second = h.AddDecode("b");
+  h.router.OnLinkDown(first, kLost);
+  const LinkId third = h.AddDecode("c");
+  h.router.OnLinkDown(second, kLost);
+  h.Advance(milliseconds(1100));
+  ASSERT_EQ(refused.finishes, 1);
+  h.AddDecode("d");
+  h.router.OnLinkDown(third, kLost);
+  EXPECT_TRUE(h.Submit(h.Request(10), &again));
+}
+
 // Each end is told only after the culprit's client has left, who then asks again.
 TEST(Poison, WhoIsLeftWhenTheCulpritsClientHasGoneIsNotTakenForIt) {
   RouterHarness h(Patient());
