@@ -35,7 +35,7 @@ constexpr std::array<ExtraFlag, 5> kExtras = {{
 std::string Help() {
   constexpr std::array<std::string_view, 2> kPrefixes = {"model.", "engine."};
   return "aisp info [MODEL] [flags]\n\nMODEL: a checkpoint's folder, org/name in the cache (aisp "
-         "pull), or a shape: " +
+         "pull), a shipped model's name (story-7m), or a shape: " +
          Join(ShapeNames(), ", ") + ".\nWithout it: the built-in model.\n\n" +
          HelpForSettings(kPrefixes, kExtras);
 }

@@ -10,7 +10,7 @@ void BindModelSettings(Config::Model& m, SettingTable& t) {
   t.Add("path", &m.path,
         "Folder of a Hugging Face checkpoint, or org/name[@revision] of the hub, which is "
         "downloaded "
-        "when its cache lacks it; empty: the built-in story-7m.")
+        "when its cache lacks it, or the name of a shipped model; empty: the built-in story-7m.")
       .Flag("--model");
   t.Add("served_name", &m.served_name,
         "Name that clients use; empty: org/name, or the folder's name.")

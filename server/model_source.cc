@@ -34,11 +34,12 @@ bool IsFolder(const std::string& path) {
 
 bool RandomWeights(const Config& config) { return !config.model.weights.empty(); }
 
-Result<std::string> BuiltInModel() {
+// Of the shipped models, by the name of its folder.
+Result<std::string> BuiltInModel(const std::string& name) {
   const fs::path here = ExecutableFolder();
   std::vector<std::string> tried;
   for (const char* relative : {"../models", "../../models", "../share/aisp/models"}) {
-    const fs::path folder = (here / relative / kBuiltInModel).lexically_normal();
+    const fs::path folder = (here / relative / name).lexically_normal();
     std::error_code error;
     if (fs::exists(folder / "config.json", error)) return folder.string();
     tried.push_back(folder.string());
@@ -81,8 +82,8 @@ tl::unexpected<Error> NoSuchModel(const Config& config) {
     return NotFound(std::move(text));
   }
   text += fmt::format(
-      "; it wants a folder with config.json and safetensors, org/name or org/name@revision of the "
-      "hub, or, with --weights random:SEED, the name of a shape: {}",
+      "; it wants a folder with config.json and safetensors, story-7m, org/name or "
+      "org/name@revision of the hub, or, with --weights random:SEED, the name of a shape: {}",
       Join(ShapeNames(), ", "));
   return NotFound(std::move(text));
 }
@@ -104,10 +105,13 @@ std::vector<std::string> ShapeNames() {
 
 Result<std::string> ResolveModelPath(const Config& config) {
   const std::string& path = config.model.path;
-  if (path.empty()) return BuiltInModel();
+  if (path.empty()) return BuiltInModel(kBuiltInModel);
   if (IsFolder(path)) return FolderOfModel(path);
   if (RandomWeights(config)) {
     if (std::string shape = ShapeFile(path); !shape.empty()) return shape;
+  }
+  if (path.find('/') == std::string::npos && !path.starts_with('.')) {
+    if (auto shipped = BuiltInModel(path)) return shipped;
   }
   if (!NeedsTheHub(config)) return NoSuchModel(config);
   AISP_ASSIGN_OR_RETURN(const HubRepo repo, ParseHubRepo(path));

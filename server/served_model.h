@@ -30,8 +30,8 @@ struct ServedModel : TextModel {
   std::shared_ptr<ConstraintPool> guides;
 };
 
-// The folder that `config.model.path` names, or the built-in model's; NOT_FOUND lists where it was
-// looked for.
+// The folder that `config.model.path` names (a shipped model by its bare name too), or the built-in
+// model's; NOT_FOUND lists where it was looked for.
 Result<std::string> ResolveModelPath(const Config& config);
 
 // Names of the shipped shapes, which --weights random:SEED serves without a checkpoint.

@@ -79,6 +79,14 @@ class Invocations(unittest.TestCase):
                 self.assert_refused(FAILED, [*command, "--model=" + folder], folder, "--model", "config.json: No such file")
             self.assert_refused(FAILED, ["serve", "--port=0", "--model=" + folder + "/none"], folder + "/none", "is not a folder")
 
+    def test_a_shipped_model_is_known_by_its_name(self):
+        for command in (["info", "story-7m"], ["info", "--model=story-7m"]):
+            ran = run(*command)
+            self.assertEqual(ran.returncode, 0, ran)
+            self.assertTrue(ran.stdout.startswith("story-7m ("), ran.stdout)
+        self.assert_refused(FAILED, ["info", "story-8m"], "'story-8m' is not a folder", "story-7m")
+        self.assert_refused(FAILED, ["info", "../models"], "'../models' is not a folder")
+
     def test_a_port_that_another_program_has(self):
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
