@@ -4,6 +4,7 @@
 //   2. a folder that exists               that folder, also when it looks like org/name
 //   3. with --weights random:SEED         a config.json by its path, or a shipped shape by its name
 //   4. org/name or org/name@revision      a model of the hub: the cache, else a download
+//   5. the bare name of a shipped model   that model, beside the program
 //
 // What begins with /, . or ~ is a path and never a name. org/name@main means the hub where a folder
 // org/name is in the way.
