@@ -130,7 +130,7 @@ ifeq ($(CUDA),1)
 	@tools/bundle.sh build-cuda build/aisp-bundle-cuda.tar.gz --tests
 else
 	@test -e $(BUILD)/build.ninja || cmake --preset cpu -B $(BUILD)
-	@$(NINJA) $(BUILD) --quiet aisp aisp-loadgen
+	@$(NINJA) $(BUILD) --quiet bundled
 	@tools/bundle.sh $(BUILD) build/aisp-bundle.tar.gz
 endif
 

@@ -1,12 +1,15 @@
-// The program: picks a command. Everything else is in the command's own file.
+// The program: picks a command. Everything else is in the command's own file. Called by the name
+// aisp-loadgen, a link beside it, it is the load test.
 #include <algorithm>
 #include <cstdio>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "commands/commands.h"
+#include "loadgen/run.h"
 #include "server/process.h"
 
 namespace {
@@ -27,6 +30,7 @@ constexpr const char* kHelp = R"(aisp: a disaggregated LLM inference server
   aisp constrain --schema FILE which of a JSON Schema can be enforced, and whether instances are allowed token by token
   aisp simulate --workers SPEC what so many workers would serve in time, without any: the router in simulated time
   aisp bench limits|engine|kv  what this machine can do, and how near engine and KV lanes come
+  aisp loadgen                 load and latency of a server; the same as aisp-loadgen
 
   aisp COMMAND --help          the flags of a command
   aisp --print-config          every setting with its default and meaning, as YAML
@@ -55,6 +59,7 @@ constexpr Command kCommands[] = {
     {"bench", aisp::RunBench, false},
     {"simulate", aisp::RunSimulate, false},
     {"constrain", aisp::RunConstrain, false},
+    {"loadgen", aisp::loadgen::RunLoadgen, true},
 };
 
 int Run(const Command& command, const std::vector<std::string>& args) {
@@ -96,9 +101,18 @@ int RunProgram(const std::vector<std::string>& args) {
   return Run(*command, {args.begin() + 1, args.end()});
 }
 
+// The command's arguments: those of the load test begin with its name where the program has it.
+std::vector<std::string> Arguments(int argc, char** argv) {
+  std::vector<std::string> args(argv + std::min(argc, 1), argv + argc);
+  std::string_view program = argc > 0 ? argv[0] : "";
+  program.remove_prefix(program.rfind('/') + 1);  // npos + 1 is 0
+  if (program == "aisp-loadgen") args.insert(args.begin(), "loadgen");
+  return args;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   aisp::IgnoreBrokenPipes();
-  return aisp::FinishOutput(RunProgram({argv + 1, argv + argc}));
+  return aisp::FinishOutput(RunProgram(Arguments(argc, argv)));
 }
