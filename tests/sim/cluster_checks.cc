@@ -47,6 +47,10 @@ void SimCluster::CheckNotBlind(const RouterProcess& router) {
       const double times = std::stod(line.substr(line.rfind(' ')));
       if (times > 0) coverage_.Count(what, static_cast<uint64_t>(times));
     }
+    const bool lost = line.starts_with("aisp_workers_forgotten_total{cause=\"silent\"") ||
+                      line.starts_with("aisp_takeovers_total{");
+    if (settings_.long_steps_alone && lost && !line.ends_with(" 0"))
+      world_.Fail("workers in long steps were taken for lost: " + line);
     if (!line.starts_with("aisp_router_prefix_view_blind{")) continue;
     ++seen;
     if (line.ends_with(" 1"))

@@ -95,6 +95,11 @@ void SimSettings::DrawFaults(SimWorld& world) {
   // In half of these it goes to prefill workers, of which there are more than it may end.
   if (s.poison_alone && s.requests % 2 == 1) s.prefill_workers = 3;
   if (s.poison_alone) return;
+  s.long_steps_alone = s.blocking_steps && world.Chance(0.1);
+  if (s.long_steps_alone) {
+    s.long_step_chance = world.Uniform(0.002, 0.02);
+    return;
+  }
   s.short_deadline_chance = world.Chance(0.3) ? world.Uniform(0.1, 0.7) : 0.02;
   s.cancel_chance = world.Chance(0.5) ? world.Uniform(0.05, 0.4) : 0.02;
   const auto some = [&](double chance, double most) {
@@ -117,8 +122,7 @@ void SimSettings::DrawFaults(SimWorld& world) {
   s.half_opens = some(0.3, 3);
   if (world.Chance(0.3)) s.link_room = static_cast<int>(world.Between(2, 8));
   s.row_failure_chance = world.Chance(0.15) ? world.Uniform(0.0002, 0.005) : 0;
-  // A role that is blocked for seconds has a thread that says so, which this world has not.
-  s.long_step_chance = s.blocking_steps ? 0 : world.Chance(0.2) ? world.Uniform(0.0005, 0.005) : 0;
+  s.long_step_chance = world.Chance(0.2) ? world.Uniform(0.0005, 0.005) : 0;
   s.role_changes = some(0.5, 8);
   s.lane_falls = some(0.3, 4);
   s.spoils = s.verify ? some(0.7, 6) : 0;
@@ -148,7 +152,8 @@ std::string SimSettings::ToString() const {
       "row_failures={:.4f} "
       "long_steps={:.4f} tenants={} blocking={} role_changes={:.1f} verify={} spoils={:.1f} "
       "skewed={} lane_falls={:.1f} falls_back={} tiers={}+{} suspends={:.2f} link_bytes={} "
-      "bad_steps={:.1f} poisons={:.1f} poison_alone={} stop_strings={:.2f} slow_readers={:.2f} "
+      "bad_steps={:.1f} poisons={:.1f} poison_alone={} long_steps_alone={} stop_strings={:.2f} "
+      "slow_readers={:.2f} "
       "pulls={} formats={}{}/{}{}",
       routers, prefill_workers, decode_workers, block_tokens, num_layers, prefill_blocks,
       decode_blocks, max_context, max_batch_tokens, max_sequences, executor_depth,
@@ -161,9 +166,9 @@ std::string SimSettings::ToString() const {
       half_opens, link_room, row_failure_chance, long_step_chance, tenants, blocking_steps,
       role_changes, verify, spoils, skewed_clocks, lane_falls, falls_back, host_slots, disk_slots,
       suspend_chance, link_bytes == SIZE_MAX ? 0 : link_bytes, bad_steps, poisons, poison_alone,
-      stop_string_chance, slow_reader_chance, kPrefixPulls[static_cast<size_t>(pulls)],
-      prefill_dtype ? DTypeName(*prefill_dtype) : "", prefill_block_tokens,
-      decode_dtype ? DTypeName(*decode_dtype) : "", block_tokens);
+      long_steps_alone, stop_string_chance, slow_reader_chance,
+      kPrefixPulls[static_cast<size_t>(pulls)], prefill_dtype ? DTypeName(*prefill_dtype) : "",
+      prefill_block_tokens, decode_dtype ? DTypeName(*decode_dtype) : "", block_tokens);
 }
 
 }  // namespace aisp

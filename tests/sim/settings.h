@@ -91,6 +91,7 @@ struct SimSettings {
   double poisons = 0;             // requests that end whoever computes them
   bool poison_alone = false;      // one of them, and nothing else ends a worker
   double long_step_chance = 0;    // of a step
+  bool long_steps_alone = false;  // that block their role, and nothing else makes a worker silent
   bool tenants = false;           // requests are of several, with weights and ranks
   double duplicates = 0;          // processes under the name of one that lives
   double connect_fail_chance = 0;

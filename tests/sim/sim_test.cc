@@ -135,6 +135,7 @@ TEST_F(Simulation, FiveHundredSeedsKeepEveryPromiseAndCoverTheFaults) {
                            "prefix pull FAILED",
                            "piece landed after its grant was revoked",
                            "piece fenced by the pool's owner",
+                           "heartbeat in a long step",
                            "worker quiet",
                            "request moved off a drained or quiet worker"}) {
     EXPECT_GT(report.coverage.Get(what), 0u)

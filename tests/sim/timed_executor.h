@@ -54,12 +54,14 @@ class TimedExecutor final : public Executor {
     for (size_t i = 1; i < input.samples.size(); ++i)
       drafted_rows_ += input.samples[i].slot == input.samples[i - 1].slot ? 1 : 0;
     const bool is_long = Happens(long_step_chance, "long step");
+    begins(static_cast<int64_t>(input.batch.tokens.size()));
     done_at_.push_back(start + FromMs(ms * world_->Uniform(0.9, 1.3)) +
                        (is_long ? world_->Ms(500, 4000) : Duration{}));
     return ticket;
   }
   Result<StepResult> Collect(Ticket ticket) override {
     done_at_.pop_front();
+    ends();
     Result<StepResult> result = executor_->Collect(ticket);
     if (!result) return result;
     for (SampledToken& token : result->tokens) {
@@ -72,6 +74,9 @@ class TimedExecutor final : public Executor {
   // While `faults` says so: that the draw of one row fails, and that a step takes seconds.
   std::function<bool()> faults = [] { return false; };
   std::function<void()> ends_process = [] {};
+  // A step of so many rows is handed to the device; the oldest one was collected.
+  std::function<void(int64_t)> begins = [](int64_t) {};
+  std::function<void()> ends = [] {};
   double row_failure_chance = 0;
   double long_step_chance = 0;
   std::map<std::string, uint64_t> happened;

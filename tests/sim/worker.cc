@@ -23,7 +23,8 @@ SimWorker::SimWorker(const SimShared& shared, const SimIdentity& identity)
       incarnation_(identity.incarnation),
       process_(std::make_shared<SimProcess>(
           fmt::format("{}#{:08x}", name_, identity.incarnation >> 32), [this] { Pump(); })),
-      clock_(shared.settings->MakeClock(*shared.world)) {
+      clock_(shared.settings->MakeClock(*shared.world)),
+      pulse_({.incarnation = identity.incarnation}) {
   const SimSettings& s = *shared.settings;
   if (s.skewed_clocks) shared.coverage->Count("process with a time of its own");
   BuildExecutor(identity);
@@ -31,6 +32,7 @@ SimWorker::SimWorker(const SimShared& shared, const SimIdentity& identity)
   WorkerOptions options;
   options.worker_id = name_;
   options.incarnation = incarnation_;
+  options.pulse = &pulse_;
   options.last_exit = identity.last_exit;
   options.host_id = "host";
   options.router_addresses = shared.router_addresses;
@@ -61,6 +63,8 @@ void SimWorker::BuildExecutor(const SimIdentity& identity) {
   executor_->ends_process = [this] { Crash(); };
   executor_->row_failure_chance = s.row_failure_chance;
   executor_->long_step_chance = s.long_step_chance;
+  executor_->begins = [this](int64_t rows) { pulse_.StepBegins(rows, clock_.Now()); };
+  executor_->ends = [this] { pulse_.StepEnds(clock_.Now()); };
   if (s.host_slots + s.disk_slots == 0) return;
   tiers_ = std::make_unique<SimTiers>(shared_.world, s, layout, pool_.data(), identity.disk);
   tiers_->process = process_;
@@ -258,6 +262,25 @@ void SimWorker::BlockUntilStepDone() {
   shared_.coverage->Count("step that blocks its role");
   process_->Block();
   shared_.world->At(executor_->done_at(), [process = process_] { process->Unblock(); });
+  ScheduleBeat();
+}
+
+// What server/pulse_thread.h does beside a role that is inside a step.
+void SimWorker::ScheduleBeat() {
+  const Instant next = clock_.ToWorld(pulse_.Next(clock_.Now()));
+  if (next >= executor_->done_at()) return;
+  shared_.world->At(next, [this, alive = std::weak_ptr<bool>(alive_)] {
+    if (alive.lock() == nullptr || !process_->blocked()) return;
+    if (!process_->paused()) Beat();
+    if (executor_->steps_in_flight() > 0) ScheduleBeat();
+  });
+}
+
+void SimWorker::Beat() {
+  const auto beat = pulse_.Due(clock_.Now());
+  if (!beat) return;
+  shared_.coverage->Count("heartbeat in a long step");
+  for (const LinkId link : beat->links) router_dialer_->Send(link, beat->message);
 }
 
 void SimWorker::ScheduleWake() {

@@ -100,6 +100,8 @@ class SimWorker {
   void Crash();
   // As an executor that computes inside Launch.
   void BlockUntilStepDone();
+  void ScheduleBeat();
+  void Beat();
   void ScheduleWake();
   void Observe();
   void CheckLaidDown(v1::Role now);
@@ -116,6 +118,7 @@ class SimWorker {
   const uint64_t incarnation_;
   std::shared_ptr<SimProcess> process_;
   SimClock clock_;
+  Pulse pulse_;
   std::vector<std::byte> pool_;
   ProvenanceOptions model_options_;
   std::unique_ptr<ProvenanceExecutor> model_;

@@ -90,6 +90,7 @@ class SimProcess {
   void Kill();
   bool alive() const { return alive_; }
   bool paused() const { return paused_; }
+  bool blocked() const { return alive_ && blocked_; }
   bool running() const { return alive_ && !paused_ && !blocked_; }
 
   const std::string name;
