@@ -46,7 +46,7 @@ std::optional<std::string> FinishNumber(const NumberSpec& spec, const std::strin
     if (spec.Accepts(begun)) return "";
     constexpr int kLeast = 16, kMost = 308;
     for (int x = kLeast; x <= kMost; ++x) {
-      const std::string more = "e" + std::to_string(x);
+      std::string more = "e" + std::to_string(x);
       if (spec.Accepts(begun + more)) return more;
     }
   }
