@@ -41,15 +41,6 @@ std::optional<std::string> FinishNumber(const NumberSpec& spec, const std::strin
     std::string more;
     NumberSyntax syntax;
   };
-  if (spec.integer && syntax == NumberSyntax::kFraction) {
-    // Zeros stand behind the point, or a great exponent follows.
-    if (spec.Accepts(begun)) return "";
-    constexpr int kLeast = 16, kMost = 308;
-    for (int x = kLeast; x <= kMost; ++x) {
-      std::string more = "e" + std::to_string(x);
-      if (spec.Accepts(begun + more)) return more;
-    }
-  }
   std::vector<Place> places = {{"", syntax}};
   for (size_t i = 0; i < places.size() && places.size() < kMaxNumberSearch; ++i) {
     const Place at = places[i];

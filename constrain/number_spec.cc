@@ -6,7 +6,7 @@
 namespace aisp {
 namespace {
 
-constexpr int kLeastGreatExponent = 16, kLastExponent = 308;
+constexpr int kLastExponent = 308;
 // Readers keep what is written with an exponent or a point as a double: the greatest one.
 constexpr Decimal kGreatestDouble{17976931348623157, 292};
 constexpr size_t kMaxDoubleDigits = 308;
@@ -74,8 +74,7 @@ bool HasMantissa(const Decimal& value, __int128 from, int places, bool integer, 
   int x = size.exponent;
   for (__int128 rest = size.mantissa; rest >= 10; rest /= 10) ++x;
   const Decimal near = Decimal::Make(from, x - places);
-  const bool small = x < kLeastGreatExponent;
-  if (integer && small) return whole && x >= 0 && Compare(near, size) == 0;
+  if (integer) return whole && x >= 0 && Compare(near, size) == 0;
   return Compare(near, size) <= 0 && size < Decimal::Make(from + 1, x - places);
 }
 
@@ -252,7 +251,6 @@ bool NumberSpec::MeetsWritten(Interval interval, int last) const {
                              std::any_of(multiples.begin(), multiples.end(), deep);
   const auto step = Granularity();
   const bool short_enough = step && step->mantissa != 0 && step->exponent >= last;
-  if (integer && last > 0) interval.multiple = Decimal::Make(1, last);
   if (digits_matter && !integer && !short_enough) interval.multiple = Decimal::Make(1, last);
   return Meets(interval);
 }
@@ -332,8 +330,7 @@ bool NumberSpec::CanBegin(std::string_view text) const {
   if (e != std::string_view::npos) return !plain_integer && ExponentCanBegin(text, e);
   if (unbounded) {
     const size_t point = text.find('.');
-    return point == std::string_view::npos || (point <= kMaxDoubleDigits && IsWholeText(text)) ||
-           (!plain_integer && MantissaCanBegin(text));
+    return point == std::string_view::npos || (point <= kMaxDoubleDigits && IsWholeText(text));
   }
   if (const auto quick = QuickCanBegin(text)) return *quick;
   return PlainCanBegin(text) || (!plain_integer && MantissaCanBegin(text));
@@ -391,6 +388,7 @@ bool NumberSpec::MantissaCanBegin(std::string_view text) const {
   const std::string_view digits = text.substr(negative ? 1 : 0);
   const int places = digits.size() > 2 ? static_cast<int>(digits.size()) - 2 : 0;
   const bool whole = places == 0 || OnlyZeros(digits.substr(2));
+  if (integer && !whole) return false;
   const auto base = Decimal::Parse(digits);
   const auto from = base ? ScaleTo(*base, -places) : std::nullopt;
   if (!from) return false;
@@ -400,18 +398,14 @@ bool NumberSpec::MantissaCanBegin(std::string_view text) const {
              HasMantissa(v, *from, places, integer, whole);
     });
   }
-  // [from, from + 1) * 10^(x - places) for every exponent x.
+  // [from, from + 1) * 10^(x - places) for every exponent x; of a whole number its beginning.
   const auto step = Granularity();
   auto meets = [&](int x) {
     const Decimal near = Decimal::Make(*from, x - places);
     if (!FitsDouble(near)) return false;
     // A multiple that is found so far down has more digits than can be written.
-    const bool alone =
-        integer ? x < kLeastGreatExponent : step && x - step->exponent >= kMaxDecimalDigits;
-    if (alone || integer) {
-      if (Contains(negative ? near.Negated() : near)) return true;
-      if (alone) return false;
-    }
+    const bool alone = integer || (step && x - step->exponent >= kMaxDecimalDigits);
+    if (alone) return Contains(negative ? near.Negated() : near);
     Decimal far = Decimal::Make(*from + 1, x - places);
     const bool open = FitsDouble(far);
     if (!open) far = kGreatestDouble;
@@ -419,7 +413,7 @@ bool NumberSpec::MantissaCanBegin(std::string_view text) const {
     if (negative) return MeetsWritten({far.Negated(), near.Negated(), open, false, {}}, last);
     return MeetsWritten({near, far, false, open, {}}, last);
   };
-  for (int x = integer && !whole ? kLeastGreatExponent : 0; x <= kLastExponent; ++x) {
+  for (int x = 0; x <= kLastExponent; ++x) {
     if (meets(x)) return true;
     const Decimal near = Decimal::Make(*from, x - places);
     if (negative ? low && near.Negated() < *low : high && *high < near) break;
@@ -442,10 +436,10 @@ bool NumberSpec::MayBeMantissa(std::string_view text) const {
   return quick ? *quick : PlainCanBegin(text);
 }
 
-// Whole numbers get no smaller by it. Those with a fraction before it are great: "4.5" is else no
-// beginning of a whole number.
+// Whole numbers get no smaller by it, and have no fraction before it: a model that has said "4.5"
+// would have to make it a great one.
 bool NumberSpec::MayHaveExponent(std::string_view mantissa, const Decimal& base, int x) const {
-  if (integer && x < (IsWholeText(mantissa) ? 0 : kLeastGreatExponent)) return false;
+  if (integer && (x < 0 || !IsWholeText(mantissa))) return false;
   const Decimal value = Decimal::Make(base.mantissa, base.exponent + x);
   return Contains(value) && FitsDouble(value) && !IsTiny(value);
 }

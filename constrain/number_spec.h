@@ -4,9 +4,8 @@
 //
 // How a member may be written: plain ("-12.50"), or with an exponent of three digits at most behind
 // one digit other than 0 and perhaps a fraction, or behind what a plain member begins with. Whole
-// numbers have none below zero, and a fraction only before one of at least 16, as most JSON writers
-// print them. A set without any bound takes every JSON spelling. Plain data and pure functions:
-// any thread.
+// numbers have none below zero, and no fraction but zeros before it. A set without any bound takes
+// every JSON spelling. Plain data and pure functions: any thread.
 #pragma once
 
 #include <optional>

@@ -42,8 +42,9 @@ def instances(schema, seed, oracle, known=()):
     out = []
     for valid, texts in found.items():
         for text in texts:
-            # There are no spellings of more than 37 digits under a bound.
-            usual = re.search("[0-9]{38}", text) is None
+            # Whole numbers with an exponent are written with one digit before it, which json.dumps does not know.
+            # Nor are there spellings of more than 37 digits under a bound.
+            usual = re.search("[0-9]\\.[0-9]+e\\+|[0-9]{38}", text) is None
             out.append((text, valid, usual))
             value = json.loads(text)
             for plain in (True, False):
