@@ -6,11 +6,12 @@
 namespace aisp {
 namespace {
 
-constexpr int kLeastGreatExponent = 16, kGreatestSmallExponent = -5, kLastExponent = 308;
+constexpr int kLastExponent = 308;
 // Readers keep what is written with an exponent or a point as a double: the greatest one.
 constexpr Decimal kGreatestDouble{17976931348623157, 292};
 constexpr size_t kMaxDoubleDigits = 308;
 constexpr int kMaxTries = 200;
+constexpr size_t kShortList = 256;
 constexpr size_t kExponentDigits = 3;
 
 __int128 FloorDiv(__int128 a, __int128 b) {
@@ -46,6 +47,35 @@ void SortNumbers(std::vector<Decimal>* numbers) {
 
 bool OnlyZeros(std::string_view digits) {
   return digits.find_first_not_of('0') == std::string_view::npos;
+}
+
+// No fraction, or one of zeros.
+bool IsWholeText(std::string_view mantissa) {
+  const size_t point = mantissa.find('.');
+  return point == std::string_view::npos || OnlyZeros(mantissa.substr(point + 1));
+}
+
+// One digit other than 0 before the point.
+bool IsNormal(std::string_view mantissa) {
+  const std::string_view digits = mantissa.substr(mantissa.starts_with('-') ? 1 : 0);
+  return !digits.empty() && digits[0] != '0' && (digits.size() == 1 || digits[1] == '.');
+}
+
+// Readers may take it for zero.
+bool IsTiny(const Decimal& value) {
+  const Decimal least = Decimal::Make(1, -kLastExponent);
+  return value.mantissa != 0 && Compare(value.Sign() < 0 ? value.Negated() : value, least) < 0;
+}
+
+// Whether a value is written with a mantissa that begins with from * 10^-places.
+bool HasMantissa(const Decimal& value, __int128 from, int places, bool integer, bool whole) {
+  const Decimal size = value.Sign() < 0 ? value.Negated() : value;
+  if (size.mantissa == 0 || !FitsDouble(size) || IsTiny(size)) return false;
+  int x = size.exponent;
+  for (__int128 rest = size.mantissa; rest >= 10; rest /= 10) ++x;
+  const Decimal near = Decimal::Make(from, x - places);
+  if (integer) return whole && x >= 0 && Compare(near, size) == 0;
+  return Compare(near, size) <= 0 && size < Decimal::Make(from + 1, x - places);
 }
 
 }  // namespace
@@ -300,8 +330,7 @@ bool NumberSpec::CanBegin(std::string_view text) const {
   if (e != std::string_view::npos) return !plain_integer && ExponentCanBegin(text, e);
   if (unbounded) {
     const size_t point = text.find('.');
-    return point == std::string_view::npos ||
-           (point <= kMaxDoubleDigits && OnlyZeros(text.substr(point + 1)));
+    return point == std::string_view::npos || (point <= kMaxDoubleDigits && IsWholeText(text));
   }
   if (const auto quick = QuickCanBegin(text)) return *quick;
   return PlainCanBegin(text) || (!plain_integer && MantissaCanBegin(text));
@@ -354,70 +383,90 @@ bool NumberSpec::PlainCanBegin(std::string_view text) const {
 
 // `text`: one digit other than 0, perhaps a fraction: it may still get more digits and an exponent.
 bool NumberSpec::MantissaCanBegin(std::string_view text) const {
-  const bool negative = !text.empty() && text[0] == '-';
+  if (!IsNormal(text)) return false;
+  const bool negative = text[0] == '-';
   const std::string_view digits = text.substr(negative ? 1 : 0);
-  if (digits.empty() || digits[0] == '0' || (digits.size() > 1 && digits[1] != '.')) return false;
   const int places = digits.size() > 2 ? static_cast<int>(digits.size()) - 2 : 0;
-  if (integer && places > 0 && !OnlyZeros(digits.substr(2))) return false;
+  const bool whole = places == 0 || OnlyZeros(digits.substr(2));
+  if (integer && !whole) return false;
   const auto base = Decimal::Parse(digits);
   const auto from = base ? ScaleTo(*base, -places) : std::nullopt;
   if (!from) return false;
-  // [from, from + 1) * 10^(x - places) for every exponent x; a whole number's mantissa is one
-  // digit.
+  if (values && values->size() <= kShortList) {
+    return std::any_of(values->begin(), values->end(), [&](const Decimal& v) {
+      return (v.Sign() < 0) == negative && Contains(v) &&
+             HasMantissa(v, *from, places, integer, whole);
+    });
+  }
+  // [from, from + 1) * 10^(x - places) for every exponent x; of a whole number its beginning.
   const auto step = Granularity();
   auto meets = [&](int x) {
     const Decimal near = Decimal::Make(*from, x - places);
-    // A multiple that is found so far down has more digits than can be written.
-    if (!integer && step && x - step->exponent >= kMaxDecimalDigits)
-      return Contains(near) && FitsDouble(near);
-    Decimal far = integer ? near : Decimal::Make(*from + 1, x - places);
     if (!FitsDouble(near)) return false;
-    const bool open = !integer && FitsDouble(far);
-    if (!FitsDouble(far)) far = kGreatestDouble;
+    // A multiple that is found so far down has more digits than can be written.
+    const bool alone = integer || (step && x - step->exponent >= kMaxDecimalDigits);
+    if (alone) return Contains(negative ? near.Negated() : near);
+    Decimal far = Decimal::Make(*from + 1, x - places);
+    const bool open = FitsDouble(far);
+    if (!open) far = kGreatestDouble;
     const int last = x + 1 - kMaxDecimalDigits;
     if (negative) return MeetsWritten({far.Negated(), near.Negated(), open, false, {}}, last);
     return MeetsWritten({near, far, false, open, {}}, last);
   };
-  for (int x = kLeastGreatExponent; x <= kLastExponent; ++x) {
+  for (int x = 0; x <= kLastExponent; ++x) {
     if (meets(x)) return true;
     const Decimal near = Decimal::Make(*from, x - places);
     if (negative ? low && near.Negated() < *low : high && *high < near) break;
   }
-  for (int x = kGreatestSmallExponent; x >= -kLastExponent && !integer; --x) {
+  for (int x = -1; x >= -kLastExponent && !integer; --x) {
     if (meets(x)) return true;
     const Decimal far = Decimal::Make(*from + 1, x - places);
     if (negative ? high && *high < far.Negated() : low && far < *low) break;
+    if (step && far < *step) break;  // no multiple but 0 is as small
   }
   return false;
 }
 
+// Whether these digits may stand before an exponent: normal ones, or what a plain number begins
+// with, so that an exponent is no way back from digits that have left the bounds.
+bool NumberSpec::MayBeMantissa(std::string_view text) const {
+  if (IsNormal(text)) return true;
+  if (IsUnbounded()) return text.find('.') == std::string_view::npos || IsWholeText(text);
+  const auto quick = QuickCanBegin(text);
+  return quick ? *quick : PlainCanBegin(text);
+}
+
+// Whole numbers get no smaller by it, and have no fraction before it: a model that has said "4.5"
+// would have to make it a great one.
+bool NumberSpec::MayHaveExponent(std::string_view mantissa, const Decimal& base, int x) const {
+  if (integer && (x < 0 || !IsWholeText(mantissa))) return false;
+  const Decimal value = Decimal::Make(base.mantissa, base.exponent + x);
+  return Contains(value) && FitsDouble(value) && !IsTiny(value);
+}
+
 bool NumberSpec::ExponentCanBegin(std::string_view text, size_t e) const {
   const std::string_view mantissa = text.substr(0, e);
-  const std::string_view digits = mantissa.substr(mantissa[0] == '-' ? 1 : 0);
-  if (digits.empty() || digits[0] == '0' || (digits.size() > 1 && digits[1] != '.')) return false;
-  if (integer && digits.size() > 2 && !OnlyZeros(digits.substr(2))) return false;
   const auto base = Decimal::Parse(mantissa);
   if (!base) return false;
   std::string_view rest = text.substr(e + 1);
-  const bool minus = !rest.empty() && rest[0] == '-';
-  if (!rest.empty() && (rest[0] == '-' || rest[0] == '+')) rest.remove_prefix(1);
-  const bool sign_open = text.size() == e + 1;
-  size_t zeros = 0;
-  for (; !rest.empty() && rest[0] == '0'; rest.remove_prefix(1)) ++zeros;
-  const auto spells = [&](int exponent) {
-    const std::string digits_of_it = std::to_string(exponent);
-    return digits_of_it.starts_with(rest) && zeros + digits_of_it.size() <= kExponentDigits;
-  };
-  for (int x = kGreatestSmallExponent; x >= -kLastExponent && (minus || sign_open); --x) {
-    if (spells(-x) && Contains(Decimal::Make(base->mantissa, base->exponent + x))) {
-      return true;
+  const bool sign_open = rest.empty();
+  const bool minus = !sign_open && rest[0] == '-';
+  if (!sign_open && (minus || rest[0] == '+')) rest.remove_prefix(1);
+  if (rest.size() > kExponentDigits || (minus && integer)) return false;
+  // What the digits may become: themselves, and with one more, two more.
+  const auto may = [&](int sign) {
+    int from = 0;
+    for (const char c : rest) from = from * 10 + (c - '0');
+    int count = 1;
+    for (size_t size = rest.size(); size <= kExponentDigits; ++size, from *= 10, count *= 10) {
+      if (from == 0 && size < kExponentDigits) continue;  // the last size has the others
+      for (int x = from; x < from + count && x <= kLastExponent; ++x) {
+        if (MayHaveExponent(mantissa, *base, sign * x)) return MayBeMantissa(mantissa);
+      }
     }
-  }
-  for (int x = kLeastGreatExponent; x <= kLastExponent && !minus; ++x) {
-    const Decimal value = Decimal::Make(base->mantissa, base->exponent + x);
-    if (spells(x) && Contains(value) && FitsDouble(value)) return true;
-  }
-  return false;
+    return false;
+  };
+  return (!minus && may(1)) || ((minus || sign_open) && !integer && may(-1));
 }
 
 bool NumberSpec::Accepts(std::string_view text) const {
@@ -428,19 +477,18 @@ bool NumberSpec::Accepts(std::string_view text) const {
   const size_t e = text.find_first_of("eE");
   if (unbounded && e == std::string_view::npos) {
     const size_t point = text.find('.');
-    return point == std::string_view::npos ||
-           (point <= kMaxDoubleDigits && OnlyZeros(text.substr(point + 1)));
+    return point == std::string_view::npos || (point <= kMaxDoubleDigits && IsWholeText(text));
   }
   const auto value = Decimal::Parse(text);
   if (!value || !Contains(*value)) return false;
   if (e == std::string_view::npos) return true;
-  const std::string_view digits = text.substr(text[0] == '-' ? 1 : 0);
-  if (digits[0] == '0' || (digits[1] != '.' && digits[1] != 'e' && digits[1] != 'E')) return false;
+  const std::string_view mantissa = text.substr(0, e);
+  const auto base = Decimal::Parse(mantissa);
+  if (integer && text[e + 1] == '-') return false;
   const auto exponent = Decimal::Parse(text.substr(e + 1 + (text[e + 1] == '+')));
   const auto x = exponent ? ScaleTo(*exponent, 0) : std::nullopt;
-  return x && FitsDouble(*value) &&
-         ((*x >= kLeastGreatExponent && *x <= kLastExponent) ||
-          (*x <= kGreatestSmallExponent && *x >= -kLastExponent));
+  return base && x && *x >= -kLastExponent && *x <= kLastExponent &&
+         MayHaveExponent(mantissa, *base, static_cast<int>(*x)) && MayBeMantissa(mantissa);
 }
 
 }  // namespace aisp

@@ -2,10 +2,10 @@
 // can still become one of them. Exact: decided by interval arithmetic on decimals, no floating
 // point.
 //
-// How a member may be written: plain ("-12.50"), or with one digit other than 0 before the point
-// and an exponent of at least 16 or at most -5, as most JSON writers print great and small numbers;
-// a set without any bound takes every JSON spelling with an exponent of three digits at most. Plain
-// data and pure functions: any thread.
+// How a member may be written: plain ("-12.50"), or with an exponent of three digits at most behind
+// one digit other than 0 and perhaps a fraction, or behind what a plain member begins with. Whole
+// numbers have none below zero, and no fraction but zeros before it. A set without any bound takes
+// every JSON spelling. Plain data and pure functions: any thread.
 #pragma once
 
 #include <optional>
@@ -71,6 +71,8 @@ struct NumberSpec {
   bool PlainCanBegin(std::string_view text) const;
   bool ExponentCanBegin(std::string_view text, size_t e) const;
   bool MantissaCanBegin(std::string_view text) const;
+  bool MayBeMantissa(std::string_view text) const;
+  bool MayHaveExponent(std::string_view mantissa, const Decimal& base, int x) const;
   // A member in `interval` that is written in kMaxDecimalDigits digits, the last one of this power
   // of ten.
   bool MeetsWritten(Interval interval, int last) const;

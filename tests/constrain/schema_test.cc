@@ -252,6 +252,32 @@ TEST(JsonSchema, NumbersKeepTheirBoundsInEverySpelling) {
   EXPECT_FALSE(Allows(R"({"type":"number","minimum":1.2e17,"maximum":1.5e17})", "1.6e+17"));
 }
 
+TEST(JsonSchema, NumbersUnderBoundsHaveExponents) {
+  const auto allowed = [](const char* schema, std::initializer_list<const char*> texts) {
+    for (const char* text : texts) EXPECT_TRUE(Allows(schema, text)) << schema << text;
+  };
+  const auto refused = [](const char* schema, std::initializer_list<const char*> texts) {
+    for (const char* text : texts) EXPECT_FALSE(Allows(schema, text)) << schema << text;
+  };
+  allowed(R"({"type":"integer"})", {"1e2", "1E2", "12e1", "1.0e2", "-3e+05", "0e0", "12e+53"});
+  refused(R"({"type":"integer"})", {"1e-2", "1e-0", "1.25e+1", "1.2e+54", "4.5", "1e309"});
+  allowed(R"({"type":"integer","minimum":0,"maximum":100})", {"1e2", "1.0E+2", "0e5", "10e1"});
+  refused(R"({"type":"integer","minimum":0,"maximum":100})", {"1e3", "2e2", "1.5e16", "11e1"});
+  allowed(R"({"minimum":0.5,"maximum":1.5})", {"9e-1", "9.5E-1", "0.5e0", "1.25e0", "0.75e0"});
+  refused(R"({"minimum":0.5,"maximum":1.5})", {"9e-2", "4.9e-1", "1.6e0", "0.04e1", "2"});
+  allowed(R"({"type":"number","multipleOf":0.01})", {"25e-2", "1.5e+3", "1e+22"});
+  refused(R"({"type":"number","multipleOf":0.01})", {"25e-4", "1.234e0"});
+  allowed(R"({"const":100})", {"1e2", "100.0", "10e1"});
+  refused(R"({"const":100})", {"1e1", "1.1e2"});
+  allowed(R"({"enum":[-0.5,15,1e20,"a"]})", {"-5e-1", "15.0", "15e0", "1.0e20"});
+  // No fraction is a way to a listed whole number.
+  const auto listed = Compile(R"({"type":"integer","enum":[15,7]})");
+  EXPECT_EQ(listed->NewMatcher()->AdvanceBytes("1.5"), 1U);
+  // Digits that have left the bounds are no beginning, whatever an exponent might make of them.
+  refused(R"({"type":"number","minimum":0,"maximum":20})", {"150e-1"});
+  refused(R"({"$schema":"http://json-schema.org/draft-04/schema#","type":"integer"})", {"1e2"});
+}
+
 TEST(JsonSchema, LengthsCountCodePointsNotBytesAndNotEscapes) {
   const char* schema = R"({"type":"string","minLength":2,"maxLength":3})";
   EXPECT_TRUE(Allows(schema, R"("éé")"));
@@ -355,8 +381,8 @@ TEST(Schema, ExponentsHaveAnEnd) {
     EXPECT_EQ(matcher->AdvanceBytes("2"), 1u) << schema;
     EXPECT_TRUE(matcher->IsWhole()) << schema;
   }
-  EXPECT_EQ(Compile(R"({"type":"number","minimum":-1e300})")->NewMatcher()->AdvanceBytes("2e001"),
-            3u);
+  EXPECT_EQ(Compile(R"({"type":"number","minimum":-1e300})")->NewMatcher()->AdvanceBytes("2e0011"),
+            5u);
 }
 
 }  // namespace
