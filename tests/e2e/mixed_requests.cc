@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 
 #include "common/random.h"
 #include "tests/model/lora_files.h"
@@ -13,6 +14,29 @@ struct Feature {
   const char* name;
   std::function<void(SplitMix64&, Json*)> add;
 };
+
+// A pattern, or a schema with texts of several tokens that nothing else may stand in the place of:
+// keys, and the members of an enum that begin alike.
+void Constrain(SplitMix64& random, Json* body) {
+  static const char* const schemas[] = {
+      R"({"type": "object", "additionalProperties": false,
+          "required": ["favourite_animal", "how_many_of_them"],
+          "properties": {"favourite_animal": {"enum": ["elephant", "elegant swan", "zebra"]},
+                         "how_many_of_them": {"type": "integer", "minimum": 0, "maximum": 99}}})",
+      R"({"type": "array", "items": {"type": "integer"}, "minItems": 3, "maxItems": 12})",
+      R"({"type": "string", "maxLength": 40})",
+      R"({"type": "object", "additionalProperties": false, "required": ["title", "chapters"],
+          "properties": {
+              "title": {"const": "The old bridge over the river"},
+              "chapters": {"type": "array", "minItems": 2, "maxItems": 4, "items": {
+                  "type": "object", "additionalProperties": false, "required": ["heading"],
+                  "properties": {"heading": {"type": "string", "maxLength": 12}}}}}})"};
+  const uint64_t which = random.Below(1 + std::size(schemas));
+  if (which == std::size(schemas))
+    (*body)["guided_regex"] = "[a-z]+( [a-z]+){3,30}\\.";
+  else
+    (*body)["guided_json"] = Json::parse(schemas[which]);
+}
 
 std::vector<Feature> Features() {
   return {
@@ -42,8 +66,7 @@ std::vector<Feature> Features() {
          (*body)["stop_token_ids"] = {300, 301, 302};
        }},
       {"deadline", [](SplitMix64& r, Json* body) { (*body)["timeout"] = 280 + r.Below(20); }},
-      {"grammar",
-       [](SplitMix64&, Json* body) { (*body)["guided_regex"] = "[a-z]+( [a-z]+){3,30}\\."; }},
+      {"grammar", Constrain},
       {"priority",
        [](SplitMix64& r, Json* body) { (*body)["priority"] = static_cast<int>(r.Below(5)) - 2; }},
       {"lora", [](SplitMix64&, Json* body) { (*body)["model"] = kAdapterName; }},
