@@ -57,7 +57,7 @@ SimSettings SimSettings::Draw(SimWorld& world) {
 void SimSettings::ChooseFormats() {
   constexpr DType kFormats[] = {DType::kF32, DType::kBF16, DType::kF8E4M3};
   constexpr int32_t kSizes[] = {16, 32, 48, 64};
-  const auto kind = static_cast<size_t>(requests * 7 + max_context / 16);
+  const size_t kind = static_cast<size_t>(requests) * 7 + static_cast<size_t>(max_context / 16);
   prefill_block_tokens = block_tokens;
   if (kind % 5 < 2) prefill_block_tokens = kSizes[kind / 5 % 4];
   // Room for as many tokens, and below for the blocks through which converted ones go.
