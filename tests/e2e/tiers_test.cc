@@ -63,20 +63,23 @@ TEST(Tiers, ASmallPoolFindsItsPrefixesInHostMemory) {
   Process server(Serve({"--kv-blocks=66", "--max-model-len=1024", "--kv.host_memory=64MiB"}));
   const std::string http = AwaitServing(server);
   ASSERT_NE(http, "");
+  constexpr int kPrompts = 4;
   std::vector<std::string> texts;
-  for (int round = 0; round < 2; ++round) {
-    for (int which = 0; which < 4; ++which) {
+  for (int which = 0; which < kPrompts; ++which)
+    texts.push_back(Complete(http, Prose(400, which), 8, "").text);
+  // Each round asks for what the one before has displaced. One that takes longer to come than to
+  // compute is computed, as happens on a busy machine; so each has several rounds to be found.
+  std::set<int> found;
+  for (int round = 0; round < 10 && found.size() < kPrompts; ++round) {
+    for (int which = 0; which < kPrompts; ++which) {
       const Reply reply = Complete(http, Prose(400, which), 8, "");
       ASSERT_EQ(reply.error, "");
-      if (round == 0) {
-        texts.push_back(reply.text);
-      } else {
-        EXPECT_EQ(reply.text, texts[static_cast<size_t>(which)]);
-        // A promotion takes a part of a small pool at most.
-        EXPECT_GT(Cached(reply), 200);
-      }
+      EXPECT_EQ(reply.text, texts[static_cast<size_t>(which)]);
+      // A promotion takes a part of a small pool at most.
+      if (Cached(reply) > 200) found.insert(which);
     }
   }
+  EXPECT_EQ(found.size(), kPrompts);
   EXPECT_TRUE(Eventually([&] { return Metric(http, "aisp_kv_tier_loaded_blocks_total") > 20; },
                          seconds(5)));
 }
