@@ -194,6 +194,7 @@ void SimWorker::Resume() {
   shared_.fabric->Resume(process_->name);
   if (fallback_ != nullptr) shared_.fallback->Resume(process_->name);
   process_->Resume();
+  if (process_->blocked() && executor_->steps_in_flight() > 0) ScheduleBeat();
 }
 
 void SimWorker::BeginDrain() {
@@ -270,9 +271,10 @@ void SimWorker::ScheduleBeat() {
   const Instant next = clock_.ToWorld(pulse_.Next(clock_.Now()));
   if (next >= executor_->done_at()) return;
   shared_.world->At(next, [this, alive = std::weak_ptr<bool>(alive_)] {
-    if (alive.lock() == nullptr || !process_->blocked()) return;
-    if (!process_->paused()) Beat();
-    if (executor_->steps_in_flight() > 0) ScheduleBeat();
+    // All threads of a stopped process stand still; Resume goes on.
+    if (alive.lock() == nullptr || !process_->blocked() || process_->paused()) return;
+    Beat();
+    ScheduleBeat();
   });
 }
 
