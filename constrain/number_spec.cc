@@ -431,7 +431,7 @@ bool NumberSpec::MantissaCanBegin(std::string_view text) const {
 // with, so that an exponent is no way back from digits that have left the bounds.
 bool NumberSpec::MayBeMantissa(std::string_view text) const {
   if (IsNormal(text)) return true;
-  if (IsUnbounded()) return text.find('.') == std::string_view::npos || IsWholeText(text);
+  if (IsUnbounded()) return IsWholeText(text);
   const auto quick = QuickCanBegin(text);
   return quick ? *quick : PlainCanBegin(text);
 }
