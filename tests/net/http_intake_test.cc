@@ -167,6 +167,16 @@ TEST_F(HttpIntakeTest, NothingIsSmuggledBehindARequest) {
            post + chunked + "\r\n\r\n0\r\n\r\n" + next,
            post + chunked + "\r\n0\n\r\n" + next,
            post + chunked + "\r\n1\nZ\r\n0\r\n\r\n" + next,
+           post + chunked + "\r\n1;a=\"\n\"\r\nZ\r\n0\r\n\r\n" + next,
+           post + chunked + "\r\n1;a=\"\x01\"\r\nZ\r\n0\r\n\r\n" + next,
+           post + chunked + "\r\n1;a\n\r\nZ\r\n0\r\n\r\n" + next,
+           post + chunked + "\r\n1\r\nZ\r\n0;a=\"\n\n\"\r\n\r\n" + next,
+           post + chunked + "\r\n0\r\nX: y\r\n Z: a\r\n\r\n" + next,
+           post + chunked + "\r\n0\r\nX: y\nZ: a\r\n\r\n" + next,
+           post + chunked + "\r\n0\r\nTransfer-Encoding: chunked\r\n\r\n" + next,
+           post + "Host: y\r\n\r\n" + next,
+           post + "Authorization: Bearer a\r\nAuthorization: Bearer b\r\n\r\n" + next,
+           "POST /#/smuggled HTTP/1.1\r\nHost: x\r\n\r\n" + next,
        }) {
     const std::string answer = Raw(attack);
     EXPECT_THAT(answer, StartsWith("HTTP/1.1 400 ")) << attack;
