@@ -72,6 +72,11 @@ bool ConnectionBytes::Read(int fd, Counts* out) {
   return true;
 }
 
+uint64_t ConnectionBytes::Received(int fd) {
+  Counts counts;
+  return Read(fd, &counts) ? counts.received : 0;
+}
+
 void ConnectionBytes::Open(const std::string& key) {
   const std::lock_guard lock(mutex_);
   if (!key.empty()) connections_[key].open = true;
@@ -146,9 +151,16 @@ void ConnectionBytes::Cut(const std::string& key) {
   const std::lock_guard lock(mutex_);
   const auto it = connections_.find(key);
   if (it == connections_.end()) return;
+  it->second.cut = true;
   for (Socket& socket : it->second.sockets) {
     if (!socket.ended) End(&socket);
   }
+}
+
+bool ConnectionBytes::WasCut(const std::string& key) {
+  const std::lock_guard lock(mutex_);
+  const auto it = connections_.find(key);
+  return it != connections_.end() && it->second.cut;
 }
 
 size_t ConnectionBytes::Enforce() {

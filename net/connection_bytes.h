@@ -50,8 +50,13 @@ class ConnectionBytes {
   void OnReading(const std::string& key);
   void OnRead(const std::string& key, bool whole);
 
+  // What `fd` has received since it was opened, read or not; 0 where the kernel does not count.
+  static uint64_t Received(int fd);
+
   // Shuts down the connections of `key`.
   void Cut(const std::string& key);
+  // Whether it was; not where the bound of bytes ended it.
+  bool WasCut(const std::string& key);
   // Shuts down the connections that are beyond their bound and returns how many they are.
   size_t Enforce();
 
@@ -68,6 +73,7 @@ class ConnectionBytes {
   struct Connection {
     std::vector<Socket> sockets;
     uint64_t reading = 0;
+    bool cut = false;
     bool open = false;  // stays without a socket
     bool progressed = false;
   };

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <fcntl.h>
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -31,6 +32,21 @@ constexpr uint64_t kWaker = 0;
 constexpr uint64_t kListener = 1;
 // How often the bytes of connections are looked at.
 constexpr int kBytesMs = 100;
+// How often streams are counted, of connections that have received so much meanwhile; a call takes
+// twenty bytes at least. With many connections a count takes longer.
+constexpr Duration kCountPeriod = std::chrono::milliseconds(10);
+constexpr Duration kCountPerConnection = std::chrono::microseconds(20);
+constexpr int kCountMs = 10;
+constexpr uint64_t kCountBytes = 8 << 10;
+// Of one connection twice what gRPC allows a client that keeps to the rules (1024), since those
+// that have ended take a moment; of all twice the calls that a server has.
+constexpr uint64_t kMaxStreams = 2048;
+constexpr uint64_t kMaxAllStreams = 16'384;
+// New connections of an address that has had one cut lately: at once, and in a second.
+constexpr double kMoreAtOnce = 4;
+constexpr double kMoreASecond = 4;
+constexpr Duration kCutLately = std::chrono::seconds(10);
+constexpr size_t kMostCut = 4096;
 constexpr Duration kWarnInterval = std::chrono::seconds(10);
 
 std::string PartyOf(const sockaddr_storage& peer) {
@@ -109,7 +125,7 @@ void GrpcAcceptor::Run() {
 bool GrpcAcceptor::Serve() {
   std::array<epoll_event, 64> events{};
   const int ready = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
-                               connections_.empty() || !bytes_ ? -1 : kBytesMs);
+                               connections_.empty() || !bytes_ ? -1 : kCountMs);
   if (ready < 0 && errno != EINTR) LogError("epoll failed", {{"error", std::strerror(errno)}});
   bool accept = false;
   for (int i = 0; i < ready; ++i) {
@@ -123,7 +139,11 @@ bool GrpcAcceptor::Serve() {
     }
   }
   if (stop_) return false;
-  EndThoseThatSendTooMuch();
+  if (bytes_) {
+    const Instant now = SteadyClock().Now();
+    EndThoseWithTooManyStreams(now);
+    EndThoseThatSendTooMuch(now);
+  }
   if (retire_) {
     // Other processes may hold the socket too, so closing it does not take it out of the set.
     if (listen_fd_ >= 0) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listen_fd_, nullptr);
@@ -142,6 +162,12 @@ void GrpcAcceptor::Ended(uint64_t number) {
   if (it == connections_.end()) return;
   const auto party = parties_.find(it->second.party);
   if (--party->second == 0) parties_.erase(party);
+  if (bytes_ && bytes_->WasCut(it->second.key)) {
+    if (cut_lately_.size() >= kMostCut) cut_lately_.clear();
+    const Instant now = SteadyClock().Now();
+    cut_lately_.try_emplace(it->second.party, CutLately{kMoreAtOnce, now, now})
+        .first->second.cut_at = now;
+  }
   if (bytes_) bytes_->Remove(it->second.key, it->second.watch.get());
   // Not left to the closing: gRPC holds the same socket until its last call is over, and its end
   // would be reported without a pause.
@@ -149,9 +175,35 @@ void GrpcAcceptor::Ended(uint64_t number) {
   connections_.erase(it);
 }
 
-void GrpcAcceptor::EndThoseThatSendTooMuch() {
-  const Instant now = SteadyClock().Now();
-  if (!bytes_ || now < next_look_) return;
+void GrpcAcceptor::EndThoseWithTooManyStreams(Instant now) {
+  if (now < next_count_) return;
+  uint64_t all = 0;
+  Connection* most = nullptr;
+  for (auto& [number, connection] : connections_) {
+    const uint64_t received = ConnectionBytes::Received(connection.watch.get());
+    // Those that had many may have few by now.
+    if (received - connection.counted_at >= kCountBytes || connection.streams > kMaxStreams / 8) {
+      connection.counted_at = received;
+      connection.streams = open_streams_.Of(connection.key);
+    }
+    if (connection.streams > kMaxStreams) EndForStreams(&connection, now);
+    all += connection.streams;
+    if (most == nullptr || connection.streams > most->streams) most = &connection;
+  }
+  if (all > kMaxAllStreams) EndForStreams(most, now);
+  next_count_ = SteadyClock().Now() + kCountPeriod + kCountPerConnection * connections_.size();
+}
+
+void GrpcAcceptor::EndForStreams(Connection* connection, Instant now) {
+  bytes_->Cut(connection->key);
+  if (now < next_stream_warning_) return;
+  next_stream_warning_ = now + kWarnInterval;
+  LogWarning("gRPC connections are closed: more streams than their calls can be looked at",
+             {{"peer", connection->party}, {"streams", connection->streams}});
+}
+
+void GrpcAcceptor::EndThoseThatSendTooMuch(Instant now) {
+  if (now < next_look_) return;
   next_look_ = now + std::chrono::milliseconds(kBytesMs);
   const size_t ended = bytes_->Enforce();
   if (ended > 0) {
@@ -160,8 +212,29 @@ void GrpcAcceptor::EndThoseThatSendTooMuch() {
   }
 }
 
+bool GrpcAcceptor::DialsTooOften(const std::string& party) {
+  const auto it = cut_lately_.find(party);
+  if (it == cut_lately_.end()) return false;
+  CutLately& cut = it->second;
+  const Instant now = SteadyClock().Now();
+  if (now - cut.cut_at > kCutLately) {
+    cut_lately_.erase(it);
+    return false;
+  }
+  cut.left = std::min(kMoreAtOnce, cut.left + ToMs(now - cut.at) / 1000 * kMoreASecond);
+  cut.at = now;
+  if (cut.left < 1) return true;
+  cut.left -= 1;
+  return false;
+}
+
 bool GrpcAcceptor::Admit(int fd, const sockaddr_storage& peer) {
   const std::string party = PartyOf(peer);
+  // Who is cut would dial again at once, and what he left behind is still being looked at.
+  if (DialsTooOften(party)) {
+    close(fd);
+    return false;
+  }
   const auto held = parties_.find(party);
   const bool of_party = held != parties_.end() && held->second >= limits_.per_address;
   UniqueDescriptor watch(fcntl(fd, F_DUPFD_CLOEXEC, 0));

@@ -22,6 +22,7 @@
 #include "common/clock.h"
 #include "common/threads.h"
 #include "net/connection_bytes.h"
+#include "net/open_streams.h"
 #include "net/unique_descriptor.h"
 
 namespace aisp {
@@ -56,7 +57,15 @@ class GrpcAcceptor {
   struct Connection {
     UniqueDescriptor watch;
     std::string party;
-    std::string key;  // in bytes_
+    std::string key;          // in bytes_
+    uint64_t counted_at = 0;  // bytes received when its streams were counted
+    uint64_t streams = 0;
+  };
+
+  struct CutLately {
+    double left = 0;  // new connections, when `at`
+    Instant at;
+    Instant cut_at;
   };
 
   void Run();
@@ -67,7 +76,11 @@ class GrpcAcceptor {
   // Whether one more may be served; it is closed if not.
   bool Admit(int fd, const sockaddr_storage& peer);
   void Ended(uint64_t number);
-  void EndThoseThatSendTooMuch();
+  void EndThoseThatSendTooMuch(Instant now);
+  void EndThoseWithTooManyStreams(Instant now);
+  // Of an address that has had a connection cut lately.
+  bool DialsTooOften(const std::string& party);
+  void EndForStreams(Connection* connection, Instant now);
   // One round of events. False: the thread is done.
   bool Serve();
 
@@ -86,6 +99,10 @@ class GrpcAcceptor {
   std::unordered_map<std::string, size_t> parties_;
   Instant next_warning_;
   Instant next_look_;
+  Instant next_count_;
+  Instant next_stream_warning_;
+  OpenStreams open_streams_;
+  std::unordered_map<std::string, CutLately> cut_lately_;  // by party
   Thread thread_;
 };
 

@@ -94,7 +94,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool AcceptHead(Intake* intake);
   boost::asio::awaitable<bool> ReadBody(Intake* intake);
   bool GrowBody(size_t bytes);
-  void RejectIntake(const boost::system::error_code& ec);
+  std::string RefuseChunk(uint64_t size, std::string_view extension) const;
+  void RejectIntake(const boost::system::error_code& ec, const std::string& why = "");
   void Dispatch(HttpRequest request);
   // Whether the connection counts among those of its address that wait.
   void CountWaiting();

@@ -23,6 +23,13 @@ bool IsDigits(std::string_view text) {
          std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
+// The characters of a host and its port (RFC 3986), which leave out those that end or begin a part
+// of a URL elsewhere.
+bool IsHostChar(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+         std::string_view("-._~%!$&'()*+,;=:[]").find(c) != std::string_view::npos;
+}
+
 std::string_view TrimBlanks(std::string_view text) {
   while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
   while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
@@ -84,20 +91,50 @@ bool HttpHeadScanner::ScanField(std::string_view line) {
     return Refuse("a field of the head is not NAME: VALUE: " + Excerpt(line));
   }
   const std::string_view value = TrimBlanks(line.substr(colon + 1));
-  if (EqualsIgnoreCaseAscii(name, "content-length")) {
-    if (std::exchange(has_length_, true)) return Refuse("Content-Length stands there twice");
-    if (!IsDigits(value)) return Refuse("Content-Length is no number: " + Excerpt(value));
-  } else if (EqualsIgnoreCaseAscii(name, "transfer-encoding")) {
-    if (std::exchange(has_encoding_, true)) return Refuse("Transfer-Encoding stands there twice");
+  if (!TakeSingle(name, value)) return false;
+  if (has_length_ && has_encoding_) {
+    return Refuse("Content-Length and Transfer-Encoding exclude each other");
+  }
+  return true;
+}
+
+// Fields that may stand there once.
+bool HttpHeadScanner::TakeSingle(std::string_view name, std::string_view value) {
+  const auto again = [&](std::string_view field, bool* has) {
+    if (!EqualsIgnoreCaseAscii(name, field) || !std::exchange(*has, true)) return false;
+    Refuse(std::string(field) + " stands there twice");
+    return true;
+  };
+  if (again("Host", &has_host_) || again("Authorization", &has_authorization_) ||
+      again("X-Api-Key", &has_api_key_) || again("Content-Length", &has_length_) ||
+      again("Transfer-Encoding", &has_encoding_)) {
+    return false;
+  }
+  if (EqualsIgnoreCaseAscii(name, "host") && !std::all_of(value.begin(), value.end(), IsHostChar)) {
+    return Refuse("Host is no name or address: " + Excerpt(value));
+  }
+  if (EqualsIgnoreCaseAscii(name, "content-length") && !IsDigits(value)) {
+    return Refuse("Content-Length is no number: " + Excerpt(value));
+  }
+  if (EqualsIgnoreCaseAscii(name, "transfer-encoding")) {
     if (!EqualsIgnoreCaseAscii(value, "chunked")) {
       return Refuse("the only Transfer-Encoding known here is chunked, not " + Excerpt(value));
     }
     if (http_1_0_) return Refuse("HTTP/1.0 has no Transfer-Encoding");
   }
-  if (has_length_ && has_encoding_) {
-    return Refuse("Content-Length and Transfer-Encoding exclude each other");
-  }
   return true;
+}
+
+std::string HttpHeadScanner::RefuseTrailers(std::string_view bytes) {
+  HttpHeadScanner scanner;
+  scanner.first_line_ = false;
+  scanner.Scan(bytes);
+  return scanner.error_.empty() ? "" : "behind the last chunk: " + scanner.error_;
+}
+
+std::string HttpHeadScanner::RefuseExtension(std::string_view extension) {
+  if (std::none_of(extension.begin(), extension.end(), IsControl)) return "";
+  return "a chunk's extension holds a control byte";
 }
 
 }  // namespace aisp

@@ -9,6 +9,7 @@
 #include <boost/beast/http/error.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
+#include <functional>
 
 #include "common/strings.h"
 #include "net/http_connection.h"
@@ -64,6 +65,9 @@ bool TakeHead(const Message& message, HttpRequest* request) {
 struct HttpConnection::Intake {
   http::request_parser<http::buffer_body> parser;
   HttpRequest request;
+  // The parser keeps a reference to it.
+  std::function<void(uint64_t, boost::beast::string_view, error_code&)> on_chunk;
+  std::string chunk_error;  // why a chunk's head was refused
 };
 
 asio::awaitable<bool> HttpConnection::ReadRequest() {
@@ -178,6 +182,12 @@ asio::awaitable<bool> HttpConnection::ReadBody(Intake* intake) {
     out_.append("HTTP/1.1 100 Continue\r\n\r\n");
     Flush();
   }
+  intake->on_chunk = [this, intake](uint64_t size, boost::beast::string_view extension,
+                                    error_code& ec) {
+    intake->chunk_error = RefuseChunk(size, {extension.data(), extension.size()});
+    if (!intake->chunk_error.empty()) ec = http::error::bad_chunk;
+  };
+  parser.on_chunk_header(intake->on_chunk);
   while (!parser.is_done()) {
     const size_t had = body.size();
     if (body.capacity() - had < kBodyChunk) body.reserve(std::max(had + kBodyChunk, 2 * had));
@@ -190,7 +200,7 @@ asio::awaitable<bool> HttpConnection::ReadBody(Intake* intake) {
     body.resize(had + kBodyChunk - parser.get().body().size);
     if (ec == http::error::need_buffer) ec = {};
     if (ec || dead_ || timed_out_) {
-      RejectIntake(ec);
+      RejectIntake(ec, intake->chunk_error);
       co_return false;
     }
     if (!GrowBody(body.size())) co_return false;
@@ -202,8 +212,23 @@ asio::awaitable<bool> HttpConnection::ReadBody(Intake* intake) {
   co_return true;
 }
 
-// Tells the client why its request was not read, unless it is gone.
-void HttpConnection::RejectIntake(const error_code& ec) {
+// Of a chunk: what stands beside its size, and behind the last one.
+std::string HttpConnection::RefuseChunk(uint64_t size, std::string_view extension) const {
+  std::string error = HttpHeadScanner::RefuseExtension(extension);
+  if (size > 0 || !error.empty()) return error;
+  // The parser asks once all lines behind the last chunk are in the buffer, of which the extension
+  // is a part.
+  const auto bytes = buffer_.data();
+  const std::string_view arrived(static_cast<const char*>(bytes.data()), bytes.size());
+  const auto at = static_cast<size_t>(extension.data() - arrived.data());
+  const size_t line_end = arrived.find("\r\n", at);
+  if (line_end == std::string_view::npos) return "the last chunk's end is not where it was read";
+  return HttpHeadScanner::RefuseTrailers(arrived.substr(line_end + 2));
+}
+
+// Tells the client why its request was not read, unless it is gone. `why`: where more is known than
+// the code says.
+void HttpConnection::RejectIntake(const error_code& ec, const std::string& why) {
   read_deadline_ = kNever;
   if (dead_) return;
   const HttpServerOptions& options = state_->options;
@@ -215,7 +240,7 @@ void HttpConnection::RejectIntake(const error_code& ec) {
   const bool connection_broke = ec.category() == asio::error::get_system_category();
   if (connection_broke || ec == http::error::end_of_stream) return;
   const Refusal refusal = RefusalOf(ec, options);
-  Reject(refusal.status, refusal.message);
+  Reject(refusal.status, why.empty() ? refusal.message : "not a valid HTTP request: " + why);
 }
 
 // False when the body's next bytes are refused.

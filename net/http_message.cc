@@ -138,7 +138,8 @@ bool SplitTarget(std::string_view target, std::string* path, std::string* query)
     target = slash == std::string_view::npos ? "/" : target.substr(slash);
   }
   if (target.empty() || (target.front() != '/' && target != "*")) return false;
-  target = target.substr(0, target.find('#'));
+  // A fragment never leaves a client; who takes it for a part of the path would see another one.
+  if (target.find('#') != std::string_view::npos) return false;
   const size_t mark = target.find('?');
   *path = target.substr(0, mark);
   *query = mark == std::string_view::npos ? std::string() : std::string(target.substr(mark + 1));

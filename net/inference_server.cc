@@ -85,7 +85,9 @@ constexpr int kMaxStreamsPerConnection = 1024;
 // Of a tenant or an address, in a burst and in a second.
 constexpr VainCalls::Limits kVainCalls{.at_once = 1000, .per_second = 500};
 constexpr size_t kMaxWatchers = 256;
-// The kernel takes twice as much. Some 300 heads of calls.
+// Of gRPC, for calls of reflection; more are refused.
+constexpr int kMaxThreads = 64;
+// The kernel takes twice as much. Some 300 heads of calls, or 1,600 of twenty bytes.
 constexpr int kReceiveBuffer = 24 << 10;
 constexpr int kMaxMetadataBytes = 64 << 10;
 constexpr int kLookAheadBytes = 64 << 10;
@@ -385,6 +387,8 @@ void SetBounds(const InferenceServerOptions& o, grpc::ServerBuilder* builder) {
   builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
   grpc::ResourceQuota quota("clients");
   quota.Resize(o.max_total_bytes + kQuotaBase);
+  // Reflection, which needs no key, takes a thread for each of its streams.
+  quota.SetMaxThreads(kMaxThreads);
   builder->SetResourceQuota(quota);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
   builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);

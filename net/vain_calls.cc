@@ -82,22 +82,45 @@ void VainCalls::GiveBack(const std::string& party, const std::string& grpc_peer)
   Return(&connections_, kOwn, grpc_peer);
 }
 
-// gRPC asks it for an interceptor when the head of a call is there, before the message; it has
-// none.
+// Counts a call of a service that gRPC answers on threads of its own, whose peer is not known
+// before this hook.
+class VainCalls::LateHead final : public grpc::experimental::Interceptor {
+ public:
+  LateHead(std::shared_ptr<VainCalls> calls, grpc::ServerContextBase* context)
+      : calls_(std::move(calls)), context_(context) {}
+  void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
+    if (methods->QueryInterceptionHookPoint(
+            grpc::experimental::InterceptionHookPoints::POST_RECV_INITIAL_METADATA)) {
+      calls_->OnHead(context_->peer());
+    }
+    methods->Proceed();
+  }
+
+ private:
+  const std::shared_ptr<VainCalls> calls_;
+  grpc::ServerContextBase* const context_;
+};
+
+// gRPC asks it for an interceptor when the head of a call is there, before the message.
 class VainCalls::Hook final : public grpc::experimental::ServerInterceptorFactoryInterface {
  public:
   explicit Hook(std::shared_ptr<VainCalls> calls) : calls_(std::move(calls)) {}
   grpc::experimental::Interceptor* CreateServerInterceptor(
       grpc::experimental::ServerRpcInfo* call) override {
     const std::string peer = call->server_context()->peer();
-    calls_->bytes_->OnHead(PeerKey(peer));
-    calls_->Count(AddressOfPeer(peer), peer, calls_->clock_.Now());
+    if (peer.empty()) return new LateHead(calls_, call->server_context());
+    calls_->OnHead(peer);
     return nullptr;
   }
 
  private:
   const std::shared_ptr<VainCalls> calls_;
 };
+
+void VainCalls::OnHead(const std::string& grpc_peer) {
+  bytes_->OnHead(PeerKey(grpc_peer));
+  Count(AddressOfPeer(grpc_peer), grpc_peer, clock_.Now());
+}
 
 void VainCalls::Watch(const std::shared_ptr<VainCalls>& calls, grpc::ServerBuilder* builder) {
   std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> hooks;

@@ -44,6 +44,8 @@ class VainCalls {
 
  private:
   class Hook;
+  class LateHead;
+  void OnHead(const std::string& grpc_peer);
   struct Bucket {
     double left = 0;
     Instant at;

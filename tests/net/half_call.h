@@ -18,10 +18,14 @@ namespace aisp {
 // Speaks HTTP/2 far enough to send the head of a call and a part of its message.
 class HalfCall {
  public:
-  // `authorization` and `timeout` may be empty.
+  // `authorization` and `timeout` may be empty. `from`: the last byte of its own address.
   HalfCall(uint16_t port, const std::string& authorization, const std::string& timeout = "",
-           const std::string& path = "/aisp.v1.Inference/Generate") {
+           const std::string& path = "/aisp.v1.Inference/Generate", uint32_t from = 1) {
     fd_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in own{};
+    own.sin_family = AF_INET;
+    own.sin_addr.s_addr = htonl((127U << 24) + from);
+    EXPECT_EQ(bind(fd_, reinterpret_cast<const sockaddr*>(&own), sizeof(own)), 0);
     sockaddr_in to{};
     to.sin_family = AF_INET;
     to.sin_port = htons(port);
@@ -41,14 +45,14 @@ class HalfCall {
     if (!authorization.empty()) add("authorization", authorization);
     if (!timeout.empty()) add("grpc-timeout", timeout);
     bytes += half::Frame(1, 4, 1, head_);
-    Send(bytes);
+    TrySend(bytes);
   }
   ~HalfCall() { close(fd_); }
   // A gRPC message of `announced` bytes of which `sent` follow.
   void Announce(uint32_t announced, size_t sent) {
     std::string data(5, '\0');
     for (int i = 0; i < 4; ++i) data[4 - i] = static_cast<char>(announced >> (8 * i));
-    Send(half::Frame(0, 0, 1, data + std::string(sent, 'x')));
+    TrySend(half::Frame(0, 0, 1, data + std::string(sent, 'x')));
   }
   // All that comes until the server ends the call or the connection; empty after `limit`.
   std::string AwaitEnd(std::chrono::milliseconds limit) {
@@ -67,13 +71,30 @@ class HalfCall {
     return got;
   }
 
+  // As below, with heads of some twenty bytes: fields that were sent before are named by number.
+  int OpenAndResetShort(int calls) {
+    // All fields of head_ once more, this time to be remembered.
+    std::string remembered;
+    size_t fields = 0;
+    for (size_t at = 0; at < head_.size(); ++fields) {
+      const size_t name = static_cast<unsigned char>(head_[at + 1]);
+      const size_t value = static_cast<unsigned char>(head_[at + 2 + name]);
+      remembered += '\x40' + head_.substr(at + 1, name + value + 2);
+      at += name + value + 3;
+    }
+    if (!TrySend(half::Frame(1, 4, 3, remembered))) return 0;
+    head_.clear();
+    // The newest of them is number 62.
+    for (size_t i = fields; i > 0; --i) head_ += static_cast<char>(0x80 | (61 + i));
+    return OpenAndReset(calls, 5);
+  }
   // Opens calls with this one's head and resets each at once; how many of `calls` were taken.
-  int OpenAndReset(int calls) {
+  int OpenAndReset(int calls, uint32_t first_stream = 3) {
     const std::string reset("\0\0\0\x08", 4);
     for (int i = 0; i < calls; i += 50) {
       std::string bytes;
       for (int k = i; k < i + 50; ++k) {
-        const auto stream = static_cast<uint32_t>(2 * k + 3);
+        const uint32_t stream = 2 * static_cast<uint32_t>(k) + first_stream;
         bytes += half::Frame(1, 4, stream, head_) + half::Frame(3, 0, stream, reset);
       }
       if (!TrySend(bytes)) return i;
@@ -98,6 +119,7 @@ class HalfCall {
   static std::string Literal(const std::string& text) {
     return std::string(1, static_cast<char>(text.size())) + text;
   }
+  // False: the server has closed the connection, which may be what a test is about.
   bool TrySend(const std::string& bytes) const {
     size_t sent = 0;
     while (sent < bytes.size()) {
@@ -106,10 +128,6 @@ class HalfCall {
       sent += static_cast<size_t>(n);
     }
     return true;
-  }
-  void Send(const std::string& bytes) {
-    EXPECT_EQ(send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL),
-              static_cast<ssize_t>(bytes.size()));
   }
   int fd_ = -1;
   std::string head_;

@@ -54,6 +54,14 @@ TEST(HttpHeadScanner, RefusesWhatCouldBeReadInTwoWays) {
       {Head("Content-Length: +3\r\n"), "no number"},
       {Head("Content-Length: 0x3\r\n"), "no number"},
       {Head("Content-Length:\r\n"), "no number"},
+      {Head("Host: x\r\n"), "Host stands there twice"},
+      {"POST / HTTP/1.0\r\nHost: x\r\nHost: y\r\n\r\n", "Host stands there twice"},
+      {"GET / HTTP/1.1\r\nHost: a b\r\n\r\n", "no name or address"},
+      {"GET / HTTP/1.1\r\nHost: a/b\r\n\r\n", "no name or address"},
+      {"GET / HTTP/1.1\r\nHost: user@a\r\n\r\n", "no name or address"},
+      {"GET / HTTP/1.1\r\nHost: a\xff\r\n\r\n", "no name or address"},
+      {Head("Authorization: Bearer a\r\nAuthorization: Bearer b\r\n"), "Authorization stands"},
+      {Head("X-Api-Key: a\r\nx-api-key: b\r\n"), "X-Api-Key stands"},
       {Head("X: a\r\n b\r\n"), "folded"},
       {Head("X: a\r\n\tb\r\n"), "folded"},
       {Head("X: a\rb\r\n"), "CR stands"},
@@ -72,6 +80,27 @@ TEST(HttpHeadScanner, RefusesWhatCouldBeReadInTwoWays) {
     EXPECT_EQ(scanner.Scan(c.head), 0u) << c.head;
     EXPECT_THAT(scanner.error(), HasSubstr(c.said)) << c.head;
   }
+}
+
+TEST(HttpHeadScanner, TakesTheHostsThatThereAre) {
+  for (const std::string host :
+       {"", "x", "a.example:8080", "[::1]:80", "[fe80::1%25eth0]", "a_b"}) {
+    const std::string head = "GET / HTTP/1.1\r\nHost: " + host + "\r\n\r\n";
+    HttpHeadScanner scanner;
+    EXPECT_EQ(scanner.Scan(head), head.size()) << scanner.error();
+  }
+}
+
+TEST(HttpHeadScanner, HoldsWhatIsBesideChunksToTheSameRules) {
+  EXPECT_EQ(HttpHeadScanner::RefuseExtension(";a=\"b \tc\""), "");
+  EXPECT_THAT(HttpHeadScanner::RefuseExtension(";a=\"\n\""), HasSubstr("control byte"));
+  EXPECT_EQ(HttpHeadScanner::RefuseTrailers("\r\nGET"), "");
+  EXPECT_EQ(HttpHeadScanner::RefuseTrailers("X: a\r\nY: b\r\n\r\nGET\n"), "");
+  EXPECT_THAT(HttpHeadScanner::RefuseTrailers("X: a\r\n b\r\n\r\n"), HasSubstr("folded"));
+  EXPECT_THAT(HttpHeadScanner::RefuseTrailers("X: a\nY: b\r\n\r\n"), HasSubstr("LF alone"));
+  std::string many;
+  for (size_t i = 0; i <= HttpHeadScanner::kMaxFields; ++i) many += "X: a\r\n";
+  EXPECT_THAT(HttpHeadScanner::RefuseTrailers(many + "\r\n"), HasSubstr("fields"));
 }
 
 }  // namespace

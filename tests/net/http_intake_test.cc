@@ -141,34 +141,59 @@ TEST_F(HttpIntakeTest, NothingIsSmuggledBehindARequest) {
     if (exchange->request().path == "/smuggled") ++smuggled;
     Echo(exchange);
   });
-  const std::string next = "GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n";
-  const std::string post = "POST / HTTP/1.1\r\nHost: x\r\n";
-  const std::string chunked = "Transfer-Encoding: chunked\r\n";
+  // What follows the first line and Host.
   for (const std::string& attack : std::vector<std::string>{
-           post + "Content-Length: 4\r\n" + chunked + "\r\n0\r\n\r\n" + next,
-           post + chunked + "Content-Length: 4\r\n\r\n0\r\n\r\n" + next,
-           post + chunked + chunked + "\r\n0\r\n\r\n" + next,
-           post + "Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n" + next,
-           post + "Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n" + next,
-           post +
-               "Transfer-Encoding:\x0b"
-               "chunked\r\n\r\n0\r\n\r\n" +
-               next,
-           post + "Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n" + next,
-           post + "X: y\r\n Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + next,
-           post + "X: y\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + next,
-           post + "Content-Length: 0\r\nContent-Length: 44\r\n\r\n" + next,
-           post + "Content-Length: 0, 44\r\n\r\n" + next,
-           post + std::string("Content-Length: 0\0\r\n\r\n", 23) + next,
-           post + chunked + "\r\n0x0\r\n\r\n" + next,
-           post + chunked + "\r\n-0\r\n\r\n" + next,
-           post + chunked + "\r\n10000000000000000\r\n\r\n" + next,
-           post + chunked + "\r\n1\r\nZZ\r\n0\r\n\r\n" + next,
-           post + chunked + "\r\n\r\n0\r\n\r\n" + next,
-           post + chunked + "\r\n0\n\r\n" + next,
-           post + chunked + "\r\n1\nZ\r\n0\r\n\r\n" + next,
+           "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+           "Transfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n0\r\n\r\n",
+           "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+           "Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+           "Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+           "Transfer-Encoding:\013chunked\r\n\r\n0\r\n\r\n",
+           "Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+           "X: y\r\n Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+           "X: y\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+           "Content-Length: 0\r\nContent-Length: 44\r\n\r\n",
+           "Content-Length: 0, 44\r\n\r\n",
+           std::string("Content-Length: 0\0\r\n\r\n", 23),
+           "Host: y\r\n\r\n",
+           "Authorization: Bearer a\r\nAuthorization: Bearer b\r\n\r\n",
        }) {
-    const std::string answer = Raw(attack);
+    std::string request = "POST / HTTP/1.1\r\nHost: x\r\n";
+    request.append(attack).append("GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n");
+    const std::string answer = Raw(request);
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 400 ")) << attack;
+    EXPECT_THAT(answer, HasSubstr("Connection: close")) << attack;
+  }
+  EXPECT_THAT(Raw("POST /#/smuggled HTTP/1.1\r\nHost: x\r\n\r\n"), StartsWith("HTTP/1.1 400 "));
+  EXPECT_EQ(smuggled, 0);
+}
+
+TEST_F(HttpIntakeTest, NothingIsSmuggledBehindChunks) {
+  std::atomic<int> smuggled{0};
+  StartServer([&](const Exchange& exchange) {
+    if (exchange->request().path == "/smuggled") ++smuggled;
+    Echo(exchange);
+  });
+  // What follows the first line and Host.
+  for (const std::string& attack : std::vector<std::string>{
+           "Transfer-Encoding: chunked\r\n\r\n0x0\r\n\r\n",
+           "Transfer-Encoding: chunked\r\n\r\n-0\r\n\r\n",
+           "Transfer-Encoding: chunked\r\n\r\n10000000000000000\r\n\r\n",
+           "Transfer-Encoding: chunked\r\n\r\n1\r\nZZ\r\n0\r\n\r\n",
+           "Transfer-Encoding: chunked\r\n\r\n\r\n0\r\n\r\n",
+           "Transfer-Encoding: chunked\r\n\r\n0\n\r\n",
+           "Transfer-Encoding: chunked\r\n\r\n1\nZ\r\n0\r\n\r\n",
+           "Transfer-Encoding: chunked\r\n\r\n1;a=\"\n\"\r\nZ\r\n0\r\n\r\n",
+           "Transfer-Encoding: chunked\r\n\r\n1;a=\"\x01\"\r\nZ\r\n0\r\n\r\n",
+           "Transfer-Encoding: chunked\r\n\r\n1;a\n\r\nZ\r\n0\r\n\r\n",
+           "Transfer-Encoding: chunked\r\n\r\n1\r\nZ\r\n0;a=\"\n\n\"\r\n\r\n",
+           "Transfer-Encoding: chunked\r\n\r\n0\r\nX: y\r\n Z: a\r\n\r\n",
+           "Transfer-Encoding: chunked\r\n\r\n0\r\nX: y\nZ: a\r\n\r\n",
+           "Transfer-Encoding: chunked\r\n\r\n0\r\nTransfer-Encoding: chunked\r\n\r\n",
+       }) {
+    std::string request = "POST / HTTP/1.1\r\nHost: x\r\n";
+    request.append(attack).append("GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n");
+    const std::string answer = Raw(request);
     EXPECT_THAT(answer, StartsWith("HTTP/1.1 400 ")) << attack;
     EXPECT_THAT(answer, HasSubstr("Connection: close")) << attack;
   }

@@ -1,10 +1,14 @@
 // Calls that come to nothing, at the gRPC port for clients: who asks again, and who resets.
+#include <gmock/gmock.h>
+
 #include <atomic>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "net/open_streams.h"
 #include "tests/net/half_call.h"
 #include "tests/net/inference_server_fixture.h"
 
@@ -54,14 +58,57 @@ TEST_F(InferenceServerTest, CallsThatAreOpenedAndResetAreCut) {
   Serve();
   constexpr int kCalls = 1'000'000;
   constexpr const char* kTokenize = "/aisp.v1.Inference/Tokenize";
+  uint32_t from = 1;
   using Call = std::pair<const char*, const char*>;
   for (const auto& [path, key] :
        {Call{kTokenize, "Bearer k"}, Call{kTokenize, ""}, Call{"/grpc.health.v1.Health/Check", ""},
         Call{"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", ""},
         Call{"/no", ""}}) {
-    HalfCall hostile(server_->port(), key, "", path);
+    // An address that was cut may not dial as often as it likes.
+    HalfCall hostile(server_->port(), key, "", path, ++from);
     EXPECT_LT(hostile.OpenAndReset(kCalls), kCalls) << path << " " << key;
+    HalfCall shorter(server_->port(), key, "", path, ++from);
+    EXPECT_LT(shorter.OpenAndResetShort(kCalls), kCalls) << path << " " << key;
   }
+}
+
+TEST_F(InferenceServerTest, WhoIsCutDialsAgainAFewTimesASecond) {
+  Serve();
+  constexpr uint32_t kHostile = 99;
+  constexpr const char* kTokenize = "/aisp.v1.Inference/Tokenize";
+  int cut = 0;
+  std::string answer = "grpc-status";
+  // It is cut, dials again, and in the end is not let in.
+  for (; cut < 1000 && answer.find("grpc-status") != std::string::npos; ++cut) {
+    HalfCall hostile(server_->port(), "", "", kTokenize, kHostile);
+    EXPECT_LT(hostile.OpenAndResetShort(10'000'000), 10'000'000);
+    HalfCall again(server_->port(), "", "", kTokenize, kHostile);
+    again.Announce(0, 0);
+    answer = again.AwaitEnd(kLong);
+  }
+  EXPECT_THAT(answer, ::testing::HasSubstr("closed"));
+  HalfCall other(server_->port(), "", "", kTokenize, kHostile + 1);
+  other.Announce(0, 0);
+  EXPECT_THAT(other.AwaitEnd(kLong), ::testing::HasSubstr("grpc-status"));
+}
+
+TEST_F(InferenceServerTest, IdleStreamsOfReflectionTakeFewThreads) {
+  Serve();
+  std::vector<std::unique_ptr<HalfCall>> idle;
+  for (int i = 0; i < 100; ++i) {
+    idle.push_back(std::make_unique<HalfCall>(
+        server_->port(), "", "", "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"));
+  }
+  EXPECT_THAT(idle.back()->AwaitEnd(kLong), ::testing::HasSubstr("grpc-status"));
+}
+
+TEST(OpenStreams, AreThoseThatBeganAndDidNotEnd) {
+  EXPECT_EQ(OpenStreams::InSocket(R"({"data":{"streamsFailed":"3","streamsStarted":"12",)"
+                                  R"("streamsSucceeded":"4"}})"),
+            5u);
+  EXPECT_EQ(OpenStreams::InSocket(R"({"data":{"streamsStarted":"12"}})"), 12u);
+  EXPECT_EQ(OpenStreams::InSocket("{}"), 0u);
+  EXPECT_EQ(OpenStreams().Of("no connection"), 0u);
 }
 
 }  // namespace
