@@ -28,6 +28,8 @@ namespace fs = std::filesystem;
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr const char* kOneFile = "model.safetensors";
 constexpr auto kTick = std::chrono::milliseconds(200);
+// The sizes of one pull add up without a check: its shards, and a few files beside them.
+static_assert(INT64_MAX / kMaxFileBytes > static_cast<int64_t>(kMaxShards) + 64);
 constexpr uint64_t kMaxSmallBytes = 64u << 20;  // config.json and the index are read whole
 
 // One pull under way: steps in order, each over files in parallel.

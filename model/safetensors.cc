@@ -77,10 +77,13 @@ Result<StoredTensor> ParseEntry(const Json& entry, uint64_t data_bytes, Extent* 
   if (dtype == nullptr)
     return InvalidArgument(fmt::format("unknown dtype \"{}\"", Excerpt(t.dtype)));
   uint64_t bytes = dtype->bytes;
+  uint64_t stride = 1;  // an extent of 0 leaves no bytes, and the strides of the others
   for (const Json& d : entry["shape"]) {
     const auto extent_of = AsUnsigned(d);
     if (!extent_of || *extent_of > uint64_t{1} << 48 ||
-        __builtin_mul_overflow(bytes, *extent_of, &bytes)) {
+        __builtin_mul_overflow(bytes, *extent_of, &bytes) ||
+        __builtin_mul_overflow(stride, std::max<uint64_t>(1, *extent_of), &stride) ||
+        stride > INT64_MAX) {
       return InvalidArgument(fmt::format("impossible shape {}", Excerpt(entry["shape"].dump())));
     }
     t.shape.push_back(static_cast<int64_t>(*extent_of));
