@@ -274,7 +274,7 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& director
   auto checkpoint = std::make_unique<Checkpoint>();
   checkpoint->directory_ = directory;
   for (const std::string& name : list.files) {
-    const std::string path = directory + "/" + name;
+    const std::string path = fmt::format("{}/{}", directory, name);
     AISP_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path));
     AISP_ASSIGN_OR_RETURN(auto tensors, ParseSafetensors(file.bytes(), path));
     checkpoint->files_.push_back(std::move(file));
@@ -287,7 +287,7 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& director
   }
   for (const auto& [tensor, file] : list.file_of_tensor) {
     const StoredTensor* stored = checkpoint->Find(tensor);
-    if (stored == nullptr || stored->file != directory + "/" + file) {
+    if (stored == nullptr || stored->file != fmt::format("{}/{}", directory, file)) {
       return InvalidArgument(
           fmt::format("{}: the index says that tensor \"{}\" is in {}, but it is not", directory,
                       Excerpt(tensor), file));
