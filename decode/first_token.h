@@ -14,7 +14,9 @@ namespace aisp {
 // the state of a constraint.
 bool MayBeDrawnElsewhere(const SequenceRequest& request);
 
-// DATA_LOSS: not a token of the vocabulary, or not with the logprobs that were asked for.
-Status CheckDrawn(const v1::DrawnToken& drawn, int32_t num_logprobs, int32_t vocabulary);
+// DATA_LOSS: not a token of the vocabulary, one that was not to be drawn as the `generated`-th of
+// the answer, or not with the logprobs that were asked for.
+Status CheckDrawn(const v1::DrawnToken& drawn, const v1::FirstDraw& asked, int64_t generated,
+                  int32_t vocabulary);
 
 }  // namespace aisp

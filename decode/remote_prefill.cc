@@ -7,6 +7,7 @@
 #include "decode/decode_role_impl.h"
 #include "decode/first_token.h"
 #include "decode/granted_blocks.h"
+#include "proto/reported_timing.h"
 #include "worker/feature_codec.h"
 #include "worker/sampling_codec.h"
 
@@ -261,9 +262,9 @@ Result<std::optional<SampledToken>> DecodeRole::Impl::TakeDrawn(const DecodeRequ
                                                                 const v1::PrefillDone& done) const {
   // Unasked, its KV would not be here.
   if (!request.draw_asked || !done.has_drawn()) return std::nullopt;
-  const v1::SamplingParams& sampling = request.draw->sampling();
+  const int64_t generated = int64_t{request.tokens()} - int64_t{request.draw->prompt_tokens()};
   AISP_RETURN_IF_ERROR(
-      CheckDrawn(done.drawn(), sampling.num_logprobs(), deps.engine->vocabulary()));
+      CheckDrawn(done.drawn(), *request.draw, generated, deps.engine->vocabulary()));
   return DrawnFromWire(done.drawn());
 }
 
@@ -304,16 +305,21 @@ void DecodeRole::Impl::NoteFilled(DecodeRequest& request, const v1::PrefillDone&
   const Lease& lease = *leases.Find(request.epoch);
   request.filled = true;
   request.remote.filled = deps.clock->Now();
-  request.remote.queue = Duration(done.queue_ns());
-  request.remote.prefill = Duration(done.prefill_ns());
-  request.remote.moving = Duration(done.transfer_ns());
-  request.remote.cached_tokens = done.prefill_cached_tokens();
-  request.remote.blocks = done.blocks();
+  const ReportBounds bounds{.elapsed = request.remote.filled - request.remote.asked,
+                            .tokens = request.tokens()};
+  request.remote.queue = Duration(BoundNs(bounds, done.queue_ns()));
+  request.remote.prefill = Duration(BoundNs(bounds, done.prefill_ns()));
+  request.remote.moving = Duration(BoundNs(bounds, done.transfer_ns()));
+  request.remote.cached_tokens = BoundCount(bounds, done.prefill_cached_tokens());
+  request.remote.blocks = BoundCount(bounds, done.blocks());
   request.remote.preemptions = done.preemptions();
   request.remote.pull = done.pull();
+  BoundPull(bounds, &request.remote.pull);
   request.remote.transport = lease.writer.transport->capabilities().name;
   request.remote.worker = lease.writer.worker_id;
-  request.remote.its_spans.assign(done.spans().begin(), done.spans().end());
+  ReportedSpans spans = done.spans();
+  BoundSpans(bounds, &spans);
+  request.remote.its_spans.assign(spans.begin(), spans.end());
   LogDebug("KV arrived", {{"request", request.trace_id},
                           {"address", request.address},
                           {"blocks", done.blocks()},

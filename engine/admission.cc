@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/check.h"
+#include "engine/draw_checks.h"
 #include "engine/engine_impl.h"
 
 namespace aisp {
@@ -28,6 +29,7 @@ Status Engine::Impl::Validate(const SequenceRequest& request) const {
         fmt::format("prompt_tokens is {} and must be within [1, {}]", request.prompt_tokens, size));
   }
   AISP_RETURN_IF_ERROR(ValidateOutputs(request));
+  AISP_RETURN_IF_ERROR(CheckDraws(request, executor->vocabulary()));
   if (!request.adapter.empty() && !HasAdapter(request.adapter)) {
     // Another worker may have it.
     return Unavailable(
@@ -98,6 +100,7 @@ Result<SequenceId> Engine::Impl::Add(SequenceRequest request) {
         "{} sequences wait or run and the limit is {}; try again later or another worker",
         table.alive(), options.max_sequences_total));
   }
+  FitDraws(&request.sampling);
   if (request.pooling != Pooling::kNone) request.max_new_tokens = 0;
   FinishReason finished = FinishedAtStart(request);
   if (request.guide) {

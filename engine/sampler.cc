@@ -238,7 +238,9 @@ SampledToken Sampler::Sample(std::span<const float> logits, const SampleRow& row
         if (weights_[i] > 0.0f) candidates_.push_back(static_cast<int32_t>(i));
       }
     }
-    out.token = Draw(p, row.position, max);
+    // Divided by next to nothing: what is drawn then is the greatest. Other scores are no numbers.
+    const bool drawable = std::isfinite(max) && !candidates_.empty();
+    out.token = drawable ? Draw(p, row.position, max) : best;
   }
   if (p.num_logprobs >= 0) out.logprob = LogprobsUnder(row.mask, logits, out.token, p.num_logprobs);
   return out;

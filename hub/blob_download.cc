@@ -268,7 +268,7 @@ Result<HubFile> FileOf(const HubReply& reply, HubFile file, const std::string& w
   file.commit = reply.Header("x-repo-commit");
   const std::string size =
       linked.empty() ? reply.Header("content-length") : reply.Header("x-linked-size");
-  const auto bytes = ParseIntInRange(size, 0, int64_t{1} << 50);
+  const auto bytes = ParseIntInRange(size, 0, kMaxFileBytes);
   if (!bytes) {
     return FailedPrecondition(fmt::format(
         "{}: the hub says no size of it ('{}'), so it could not be checked", what, Excerpt(size)));

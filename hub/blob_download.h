@@ -19,6 +19,9 @@
 namespace aisp {
 
 // A file as the hub describes it.
+// What the hub may say that a file has.
+inline constexpr int64_t kMaxFileBytes = int64_t{1} << 50;
+
 struct HubFile {
   std::string name;
   std::string hash;  // of its content: SHA-256 or Git's SHA-1; its blob's name

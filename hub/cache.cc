@@ -164,6 +164,10 @@ Result<std::vector<std::string>> ShardsOf(const std::string& index, const std::s
                       where, Excerpt(tensor), Excerpt(name)));
     }
     shards.insert(name);
+    if (shards.size() > kMaxShards) {
+      return InvalidArgument(
+          fmt::format("{}: tensors lie in more than {} files", where, kMaxShards));
+    }
   }
   return std::vector<std::string>(shards.begin(), shards.end());
 }

@@ -56,8 +56,11 @@ class HubCache {
   HubRepo repo_;
 };
 
+// Far more than any model has, and few enough that their sizes can be added up.
+inline constexpr size_t kMaxShards = 4096;
+
 // The names of the shards in the text of a model.safetensors.index.json, sorted. INVALID_ARGUMENT:
-// it is none, or one of them is no file name; `where` is for the message.
+// it is none, names more than kMaxShards, or one is no file name; `where` is for the message.
 Result<std::vector<std::string>> ShardsOf(const std::string& index, const std::string& where);
 
 // The folder of a snapshot that is whole. NOT_FOUND says what was looked for and what is missing.

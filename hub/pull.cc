@@ -28,6 +28,8 @@ namespace fs = std::filesystem;
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr const char* kOneFile = "model.safetensors";
 constexpr auto kTick = std::chrono::milliseconds(200);
+// The sizes of one pull add up without a check: its shards, and a few files beside them.
+static_assert(INT64_MAX / kMaxFileBytes > static_cast<int64_t>(kMaxShards) + 64);
 constexpr uint64_t kMaxSmallBytes = 64u << 20;  // config.json and the index are read whole
 
 // One pull under way: steps in order, each over files in parallel.
@@ -112,6 +114,7 @@ Status Puller::RunParallel(std::vector<Task> tasks) {
     changed.notify_all();
   };
   std::vector<std::thread> threads;
+  threads.reserve(count);
   for (size_t i = 0; i < count; ++i) threads.emplace_back(work);
   {
     std::unique_lock lock(mutex);
@@ -203,6 +206,7 @@ Status Puller::DescribeWeights() {
   if (hooks_.check_index) AISP_RETURN_IF_ERROR(hooks_.check_index(text));
   std::vector<std::optional<HubFile>> shards(names.size());
   std::vector<Task> tasks;
+  tasks.reserve(names.size());
   for (size_t i = 0; i < names.size(); ++i) tasks.push_back(DescribeTask(names[i], &shards[i]));
   AISP_RETURN_IF_ERROR(RunParallel(std::move(tasks)));
   for (size_t i = 0; i < names.size(); ++i) {
@@ -221,6 +225,7 @@ Status Puller::DescribeRest() {
                                     "chat_template.jinja", "tokenizer.json"};
   std::optional<HubFile> found[std::size(kNames)], sentencepiece;
   std::vector<Task> tasks;
+  tasks.reserve(std::size(kNames));
   for (size_t i = 0; i < std::size(kNames); ++i)
     tasks.push_back(DescribeTask(kNames[i], &found[i]));
   AISP_RETURN_IF_ERROR(RunParallel(std::move(tasks)));
@@ -256,6 +261,7 @@ Status Puller::CheckHeaders() {
   what_ = "the weights' headers";
   std::vector<std::string> headers(shards_.size());
   std::vector<Task> tasks;
+  tasks.reserve(shards_.size());
   for (size_t i = 0; i < shards_.size(); ++i) {
     tasks.push_back([this, i, &headers](HubHttp& http) -> Status {
       AISP_ASSIGN_OR_RETURN(headers[i], FetchSafetensorsHeader(context_, shards_[i], http));

@@ -77,10 +77,13 @@ Result<StoredTensor> ParseEntry(const Json& entry, uint64_t data_bytes, Extent* 
   if (dtype == nullptr)
     return InvalidArgument(fmt::format("unknown dtype \"{}\"", Excerpt(t.dtype)));
   uint64_t bytes = dtype->bytes;
+  uint64_t stride = 1;  // an extent of 0 leaves no bytes, and the strides of the others
   for (const Json& d : entry["shape"]) {
     const auto extent_of = AsUnsigned(d);
     if (!extent_of || *extent_of > uint64_t{1} << 48 ||
-        __builtin_mul_overflow(bytes, *extent_of, &bytes)) {
+        __builtin_mul_overflow(bytes, *extent_of, &bytes) ||
+        __builtin_mul_overflow(stride, std::max<uint64_t>(1, *extent_of), &stride) ||
+        stride > INT64_MAX) {
       return InvalidArgument(fmt::format("impossible shape {}", Excerpt(entry["shape"].dump())));
     }
     t.shape.push_back(static_cast<int64_t>(*extent_of));
@@ -271,7 +274,7 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& director
   auto checkpoint = std::make_unique<Checkpoint>();
   checkpoint->directory_ = directory;
   for (const std::string& name : list.files) {
-    const std::string path = directory + "/" + name;
+    const std::string path = fmt::format("{}/{}", directory, name);
     AISP_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path));
     AISP_ASSIGN_OR_RETURN(auto tensors, ParseSafetensors(file.bytes(), path));
     checkpoint->files_.push_back(std::move(file));
@@ -284,7 +287,7 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& director
   }
   for (const auto& [tensor, file] : list.file_of_tensor) {
     const StoredTensor* stored = checkpoint->Find(tensor);
-    if (stored == nullptr || stored->file != directory + "/" + file) {
+    if (stored == nullptr || stored->file != fmt::format("{}/{}", directory, file)) {
       return InvalidArgument(
           fmt::format("{}: the index says that tensor \"{}\" is in {}, but it is not", directory,
                       Excerpt(tensor), file));

@@ -64,6 +64,8 @@ struct RouterOptions {
   Duration batch_patience = std::chrono::seconds(60);
   Duration best_effort_patience = std::chrono::seconds(180);
   size_t max_prefix_units_per_worker = size_t{1} << 20;
+  // Ids of tokens are below it: those that workers say are checked. 0: not known.
+  int32_t vocabulary = 0;
   PolicyOptions policy;
   PrefixPulls pulls = PrefixPulls::kOff;
   // LoRA adapters that the settings name, version 0; and how many there may be.

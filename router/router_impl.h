@@ -371,6 +371,8 @@ struct Router::Impl {
   // What came of its prompt's rows. False when the worker broke the protocol.
   bool DeliverPrompt(Request& request, const v1::TokenEvent& event);
   void DeliverEmbedding(Request& request, const v1::TokenEvent& event);
+  bool IdsOfTheModel(const v1::TokenEvent& event) const;
+  v1::Timing TimingOf(const Request& request, const v1::TokenEvent& event) const;
   void OnAttemptEnded(Request& request, const v1::TokenEvent& event);
   void TakeOver(Request& request, const Error& why);
   // Its worker gave it back untouched.

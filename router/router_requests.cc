@@ -5,6 +5,7 @@
 
 #include "common/check.h"
 #include "common/log.h"
+#include "proto/reported_timing.h"
 #include "router/router_impl.h"
 
 namespace aisp {
@@ -51,7 +52,21 @@ void Router::Impl::OnTokenBatch(LinkId link, const v1::TokenBatch& batch) {
   }
 }
 
+// Others would go to the client, and to the next worker after a takeover, which refuses them.
+bool Router::Impl::IdsOfTheModel(const v1::TokenEvent& event) const {
+  const int32_t end = options.vocabulary > 0 ? options.vocabulary : INT32_MAX;
+  const auto known = [end](int32_t id) { return id >= 0 && id < end; };
+  const auto all_known = [&known](const v1::TokenLogprobs& each) {
+    return std::all_of(each.top_ids().begin(), each.top_ids().end(), known);
+  };
+  const auto& prompt = event.prompt_logprobs().logprobs();
+  return std::all_of(event.tokens().begin(), event.tokens().end(), known) &&
+         std::all_of(event.logprobs().begin(), event.logprobs().end(), all_known) &&
+         std::all_of(prompt.begin(), prompt.end(), all_known);
+}
+
 bool Router::Impl::OnTokenEvent(uint64_t wire_id, const v1::TokenEvent& event) {
+  if (!IdsOfTheModel(event)) return false;
   const RequestId id = by_wire.at(wire_id);
   if (event.has_prompt_logprobs()) {
     if (!DeliverPrompt(requests.at(id.value), event)) return false;
@@ -64,8 +79,6 @@ bool Router::Impl::OnTokenEvent(uint64_t wire_id, const v1::TokenEvent& event) {
   int skip = 0;
   if (event.tokens_size() > 0) {
     if (event.first_position() > next) return false;  // tokens are missing
-    // No id at all: what would go to the client's text, and to the next worker after a takeover.
-    if (*std::min_element(event.tokens().begin(), event.tokens().end()) < 0) return false;
     skip = static_cast<int>(std::min<uint32_t>(next - event.first_position(),
                                                static_cast<uint32_t>(event.tokens_size())));
     const uint32_t fresh = static_cast<uint32_t>(event.tokens_size() - skip);
@@ -98,13 +111,21 @@ bool Router::Impl::DeliverPrompt(Request& request, const v1::TokenEvent& event) 
   return true;
 }
 
+// What a worker says of it, within what was seen of it here; the wait here is queueing too.
+v1::Timing Router::Impl::TimingOf(const Request& request, const v1::TokenEvent& event) const {
+  v1::Timing timing = event.timing();
+  BoundTiming({.elapsed = clock->Now() - request.dispatched,
+               .tokens = static_cast<int64_t>(request.length())},
+              &timing);
+  timing.set_queue_ns(timing.queue_ns() + (request.dispatched - request.submitted).count());
+  return timing;
+}
+
 void Router::Impl::DeliverEmbedding(Request& request, const v1::TokenEvent& event) {
   if (request.spec.pooling == v1::POOL_NONE) return;
   v1::TokenEvent out = event;
   out.set_request_id(request.id.value);
-  const auto waited = std::clamp<int64_t>(event.timing().queue_ns(), 0,
-                                          (clock->Now() - request.dispatched).count());
-  out.mutable_timing()->set_queue_ns(waited + (request.dispatched - request.submitted).count());
+  *out.mutable_timing() = TimingOf(request, event);
   request.observer->OnEmbedding(out);
 }
 
@@ -124,14 +145,11 @@ void Router::Impl::Deliver(Request& request, const v1::TokenEvent& event, int sk
   EndPromise(request);
   if (request.first_token == kNever) {
     request.first_token = now;
-    *out.mutable_timing() = event.timing();
-    const auto waited =
-        std::clamp<int64_t>(event.timing().queue_ns(), 0, (now - request.dispatched).count());
-    out.mutable_timing()->set_queue_ns(waited + (request.dispatched - request.submitted).count());
+    *out.mutable_timing() = TimingOf(request, event);
     metrics.ObserveFirstToken(now - request.submitted, out.timing(),
                               request.spec.tenant.service_class);
-    LearnFromPull(request, event.timing().pull());
-    LearnFromFirstToken(request, event.timing());
+    LearnFromPull(request, out.timing().pull());
+    LearnFromFirstToken(request, out.timing());
   } else {
     metrics.itl_s.Observe(ToSeconds(now - request.last_token));
   }

@@ -55,6 +55,7 @@ RouterOptions RouterOptionsOf(const Config& config, const ServedModel& model, bo
   o.max_adapters = static_cast<int32_t>(config.model.max_loras);
   o.on_adapters = [adapters = model.adapters](const v1::AdapterSet& set) { adapters->Set(set); };
   if (alone) o.takeover_wait = {};
+  o.vocabulary = model.vocabulary;
   o.max_inflight = static_cast<int32_t>(config.router.max_inflight);
   o.default_timeout = config.router.default_timeout;
   o.silence_limit = config.router.silence_limit;

@@ -8,13 +8,13 @@ SamplingParams SamplingFromWire(const v1::SamplingParams& wire, uint32_t choice)
   SamplingParams params;
   params.temperature = wire.temperature();
   params.top_k = wire.top_k();
-  params.top_p = wire.top_p() > 0 ? wire.top_p() : 1.0f;  // unset
+  params.top_p = wire.top_p() != 0 ? wire.top_p() : 1.0f;  // unset
   params.min_p = wire.min_p();
   params.seed = wire.seed();
   params.choice = choice;
   params.presence_penalty = wire.presence_penalty();
   params.frequency_penalty = wire.frequency_penalty();
-  params.repetition_penalty = wire.repetition_penalty() > 0 ? wire.repetition_penalty() : 1.0f;
+  params.repetition_penalty = wire.repetition_penalty() != 0 ? wire.repetition_penalty() : 1.0f;
   for (const auto& [token, bias] : wire.logit_bias()) params.logit_bias.emplace_back(token, bias);
   // A protobuf map has no order of its own.
   std::sort(params.logit_bias.begin(), params.logit_bias.end());

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
 
 #include "common/random.h"
@@ -281,19 +282,105 @@ TEST(FirstToken, WhatCannotHaveBeenAskedForIsDataLoss) {
   }
 }
 
+// As the first of an answer of which nothing is there yet.
+Status CheckFirst(const v1::DrawnToken& drawn, int32_t num_logprobs, int32_t vocabulary) {
+  v1::FirstDraw asked;
+  asked.mutable_sampling()->set_num_logprobs(num_logprobs);
+  return CheckDrawn(drawn, asked, 0, vocabulary);
+}
+
+TEST(FirstToken, AStopTokenThatMayNotComeYetIsNotBelieved) {
+  v1::FirstDraw asked;
+  asked.mutable_sampling()->set_num_logprobs(-1);
+  asked.set_min_new_tokens(2);
+  asked.add_stop_token_ids(7);
+  v1::DrawnToken drawn;
+  drawn.set_token(7);
+  EXPECT_FALSE(CheckDrawn(drawn, asked, 0, 10));
+  EXPECT_FALSE(CheckDrawn(drawn, asked, 1, 10));
+  EXPECT_TRUE(CheckDrawn(drawn, asked, 2, 10));
+  drawn.set_token(6);
+  EXPECT_TRUE(CheckDrawn(drawn, asked, 0, 10));
+}
+
+TEST(FirstToken, LogprobsThatAreNoneAreNotBelieved) {
+  for (const float wrong : {NAN, INFINITY, -INFINITY, 3.0f}) {
+    v1::DrawnToken drawn;
+    drawn.set_token(7);
+    drawn.mutable_logprobs()->set_logprob(wrong);
+    EXPECT_FALSE(CheckFirst(drawn, 1, 10)) << wrong;
+    drawn.mutable_logprobs()->set_logprob(-1);
+    drawn.mutable_logprobs()->add_top_ids(3);
+    drawn.mutable_logprobs()->add_top_logprobs(wrong);
+    EXPECT_FALSE(CheckFirst(drawn, 1, 10)) << wrong;
+    drawn.mutable_logprobs()->set_top_logprobs(0, -0.5f);
+    EXPECT_TRUE(CheckFirst(drawn, 1, 10));
+  }
+}
+
+// What a prefill worker tells of its work goes to clients, metrics and placements.
+TEST(FirstToken, WorkThatNobodyCanHaveDoneIsCutToWhatWasSeen) {
+  for (const int64_t ns : {INT64_MAX, INT64_MIN, int64_t{-1}}) {
+    Watched w;
+    w.on_down = [&](v1::PrefillToDecode& m) {
+      if (!m.has_done()) return true;
+      Done& done = *m.mutable_done();
+      done.set_queue_ns(ns);
+      done.set_prefill_ns(ns);
+      done.set_transfer_ns(ns);
+      done.set_prefill_cached_tokens(UINT32_MAX);
+      done.set_blocks(UINT32_MAX);
+      done.mutable_pull()->set_result(v1::PrefixPull::FILLED);
+      done.mutable_pull()->set_duration_ns(ns);
+      done.mutable_pull()->set_promotion_ns(INT64_MAX);
+      done.mutable_pull()->set_tokens(UINT32_MAX);
+      for (int i = 0; i < 5000; ++i) {
+        v1::TraceSpan& span = *done.add_spans();
+        span.set_name(std::string(10'000, 'n'));
+        span.set_start_ns(ns);
+        span.set_duration_ns(INT64_MAX);
+      }
+      return true;
+    };
+    w.rig.Attach();
+    const Instant sent = w.rig.clock.Now();
+    const auto prompt = MakePrompt(100, 1);
+    w.rig.router->Generate("d", w.rig.MakeRequest(1, prompt, 3));
+    w.rig.ExpectAnswer(1, prompt, 3);
+    const v1::Timing timing = w.rig.router->answers[1].timings.at(0);
+    const int64_t seen = (w.rig.clock.Now() - sent).count();
+    for (const int64_t part :
+         {timing.queue_ns(), timing.prefill_ns(), timing.transfer_ns(), timing.transfer_total_ns(),
+          timing.pull().duration_ns(), timing.pull().promotion_ns()}) {
+      EXPECT_GE(part, 0);
+      EXPECT_LE(part, seen);
+    }
+    EXPECT_LE(timing.cached_tokens(), 100u);
+    EXPECT_LE(timing.kv_blocks_moved(), 100u);
+    EXPECT_LE(timing.pull().tokens(), 100u);
+    EXPECT_LT(timing.spans_size(), 200);
+    EXPECT_LT(timing.ByteSizeLong(), 400'000u);
+    for (const v1::TraceSpan& span : timing.spans()) {
+      EXPECT_GE(span.start_ns(), 0);
+      EXPECT_LE(span.start_ns(), seen);
+      EXPECT_LE(span.duration_ns(), seen);
+    }
+  }
+}
+
 TEST(FirstToken, LogprobsThatWereAskedForMustCome) {
   v1::DrawnToken drawn;
   drawn.set_token(7);
-  EXPECT_TRUE(CheckDrawn(drawn, -1, 10));
-  EXPECT_FALSE(CheckDrawn(drawn, 0, 10));
+  EXPECT_TRUE(CheckFirst(drawn, -1, 10));
+  EXPECT_FALSE(CheckFirst(drawn, 0, 10));
   drawn.mutable_logprobs()->set_logprob(-0.5f);
-  EXPECT_TRUE(CheckDrawn(drawn, 0, 10));
-  EXPECT_FALSE(CheckDrawn(drawn, -1, 10));
+  EXPECT_TRUE(CheckFirst(drawn, 0, 10));
+  EXPECT_FALSE(CheckFirst(drawn, -1, 10));
   drawn.mutable_logprobs()->add_top_ids(3);
-  EXPECT_FALSE(CheckDrawn(drawn, 2, 10)) << "an id without its logprob";
+  EXPECT_FALSE(CheckFirst(drawn, 2, 10)) << "an id without its logprob";
   drawn.mutable_logprobs()->add_top_logprobs(-0.25f);
-  EXPECT_TRUE(CheckDrawn(drawn, 2, 10));
-  EXPECT_FALSE(CheckDrawn(drawn, 0, 10)) << "more than were asked for";
+  EXPECT_TRUE(CheckFirst(drawn, 2, 10));
+  EXPECT_FALSE(CheckFirst(drawn, 0, 10)) << "more than were asked for";
 }
 
 TEST(FirstToken, ASecondWordOfItChangesNothing) {

@@ -113,6 +113,38 @@ TEST_F(PrefillPull, AHolderThatDiesWhileItWritesGivesItsGrantBackByItsDeath) {
   ExpectAllBack();
 }
 
+// At the same time, over lanes of their own, while their holder's pool is wanted for something
+// else: before a write has landed, between two, and when one of the two is over.
+TEST_F(PrefillPull, TwoWorkersPullTheSamePrefixWhileItsHolderEvictsIt) {
+  for (size_t landed = 0; landed < 8; ++landed) {
+    Start();
+    p(1).transport->hold = true;
+    const auto longer = Longer(40);
+    const auto other = Longer(30, 78);
+    rig_->router->Generate("d", Pulling(1, longer));
+    rig_->router->Generate("d", rig_->MakePull(2, other, 8, /*holder=*/1));
+    ASSERT_TRUE(rig_->RunUntil([&] { return p(1).transport->queued() >= 2; }));
+    BlockManager& blocks = p(1).engine->blocks();
+    std::vector<Reservation> taken;
+    const auto evict = [&] {
+      taken.push_back(std::move(*blocks.Reserve(blocks.Available())));
+      EXPECT_EQ(blocks.Available(), 0);
+    };
+    evict();
+    p(1).transport->Land(landed);
+    rig_->RunFor(milliseconds(1));
+    evict();
+    p(1).transport->hold = false;
+    p(1).transport->Land();
+    rig_->ExpectAnswer(1, longer, 8);
+    rig_->ExpectAnswer(2, other, 8);
+    EXPECT_EQ(Timing(1).pull().result(), v1::PrefixPull::FILLED);
+    EXPECT_EQ(Timing(2).pull().result(), v1::PrefixPull::FILLED);
+    taken.clear();
+    ExpectAllBack();
+  }
+}
+
 TEST_F(PrefillPull, ABlockThatIsNotWhatWasWrittenIsNotRead) {
   Start();
   p(1).transport->spoil = 1;

@@ -371,6 +371,30 @@ TEST_F(PrefixPull, AnotherTenantsPrefixIsNotGivenAway) {
   ExpectAllBack();
 }
 
+// Of an adapter the KV is another one's, though the tokens are the same.
+TEST_F(PrefixPull, AnotherAdaptersPrefixIsNotGivenAway) {
+  Start();
+  int asked = 0;
+  rig_->kv_links.on_up = [&](v1::DecodeToPrefill& m) {
+    if (m.has_prefill() && m.prefill().cached_only()) {
+      ++asked;
+      m.mutable_prefill()->set_adapter("digest of another one");
+    }
+    return true;
+  };
+  const auto longer = Longer(40);
+  rig_->router->Generate("d", Pulling(1, longer));
+  rig_->ExpectAnswer(1, longer, 8);
+  EXPECT_EQ(asked, 1);
+  EXPECT_EQ(Pulled(1).result(), v1::PrefixPull::MISSED);
+  EXPECT_EQ(Computed(), 141u + 7u);
+  const Engine& engine = *rig_->decode->engine;
+  EXPECT_NE(engine.RootOf("", ""), engine.RootOf("", "a"));
+  EXPECT_NE(engine.RootOf("", "a"), engine.RootOf("", "b"));
+  EXPECT_NE(engine.RootOf("a", ""), engine.RootOf("", "a"));
+  ExpectAllBack();
+}
+
 // A holder that computes, one layer after the other, on the thread that hears of pulls: the pull is
 // over before the step is in which it was asked for.
 TEST_F(PrefixPull, NobodyWaitsForTheEndOfAStep) {

@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <functional>
+
 #include "tests/engine/small_engine.h"
 
 namespace aisp {
@@ -26,6 +29,69 @@ TEST(Engine, RequestsThatCannotRunAreRefusedWithBothNumbers) {
   wrong.prompt_tokens = 11;
   EXPECT_THAT(why(wrong), HasSubstr("prompt_tokens is 11"));
   h.ExpectIdle();
+}
+
+// Peers say them too: a prefill worker draws by what a decode worker tells it.
+TEST(Engine, DrawsThatNoNumberDescribesAreTheirRequestsError) {
+  EngineHarness h(SmallModel());
+  const float nan = NAN, inf = INFINITY;
+  const std::function<void(SequenceRequest&, float)> fields[] = {
+      [](SequenceRequest& r, float v) { r.sampling.temperature = v; },
+      [](SequenceRequest& r, float v) { r.sampling.top_p = v; },
+      [](SequenceRequest& r, float v) { r.sampling.min_p = v; },
+      [](SequenceRequest& r, float v) { r.sampling.presence_penalty = v; },
+      [](SequenceRequest& r, float v) { r.sampling.frequency_penalty = v; },
+      [](SequenceRequest& r, float v) { r.sampling.repetition_penalty = v; },
+      [](SequenceRequest& r, float v) {
+        r.sampling.logit_bias = {{3, v}};
+      },
+  };
+  for (const KvSource source : {KvSource::kLocal, KvSource::kPrefillOnly, KvSource::kRemote}) {
+    for (const auto& field : fields) {
+      for (const float value : {nan, inf, -inf, 1e30f, -1e30f}) {
+        SequenceRequest request = MakeRequest(SomeTokens(10, 1));
+        request.kv_source = source;
+        request.draws_first = source == KvSource::kPrefillOnly;
+        field(request, value);
+        const auto added = h.engine.Add(std::move(request));
+        ASSERT_FALSE(added.has_value()) << value;
+        EXPECT_EQ(added.error().code, Code::kInvalidArgument);
+        EXPECT_EQ(FaultOf(added.error().code), Fault::kRequest);
+      }
+    }
+  }
+  const std::function<void(SequenceRequest&)> counts[] = {
+      [](SequenceRequest& r) { r.sampling.min_p = 1.5f; },
+      [](SequenceRequest& r) { r.sampling.num_logprobs = INT32_MAX; },
+      [](SequenceRequest& r) { r.stop_token_ids.assign(1001, 7); },
+      [](SequenceRequest& r) {
+        r.sampling.logit_bias.assign(1001, {7, 1.0f});
+      },
+  };
+  for (const auto& count : counts) {
+    SequenceRequest request = MakeRequest(SomeTokens(10, 1));
+    count(request);
+    EXPECT_FALSE(h.engine.Add(std::move(request)).has_value());
+  }
+  h.ExpectIdle();
+}
+
+TEST(Engine, TemperaturesThatOverflowLogitsAreGreedy) {
+  std::vector<SamplingParams> seen;
+  EngineHarness h(SmallModel());
+  h.executor.row_fault = [&](const SampleRow& row) -> Status {
+    seen.push_back(*row.params);
+    return {};
+  };
+  SequenceRequest request = MakeRequest(SomeTokens(10, 1), 1);
+  request.sampling.temperature = 1e-40f;
+  request.sampling.repetition_penalty = 1e-40f;
+  h.Add(request);
+  h.Run();
+  ASSERT_EQ(seen.size(), 1u);
+  EXPECT_EQ(seen[0].temperature, 0);
+  EXPECT_GT(100 / seen[0].repetition_penalty, 0);
+  EXPECT_TRUE(std::isfinite(100 / seen[0].repetition_penalty));
 }
 
 TEST(Engine, AStopTokenAsTheLastTokenOfATakeoverEndsAtOnce) {

@@ -264,6 +264,13 @@ TEST_F(SamplerTest, LogitsThatAreNotFiniteFailTheRow) {
 TEST_F(SamplerTest, ExtremeTemperaturesStayWithinTheDistribution) {
   params_.temperature = 1e-6f;
   EXPECT_EQ(Histogram(kTen, 100)[2], 100);
+  // Logits divided by it overflow.
+  params_.temperature = 1e-40f;
+  EXPECT_EQ(Histogram(kTen, 100)[2], 100);
+  EXPECT_EQ(Histogram({-3.0f, -1.0f, -2.0f}, 100)[1], 100);
+  params_.top_p = 0.9f;
+  EXPECT_EQ(Histogram(kTen, 100)[2], 100);
+  params_.top_p = 1;
   params_.temperature = 1e6f;
   const auto counts = Histogram(kTen, 20000);
   EXPECT_LT(ChiSquare(counts, std::vector<double>(10, 0.1)), 27.9);

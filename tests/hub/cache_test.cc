@@ -154,5 +154,20 @@ TEST(Shards, NamesThatAreNoFilesOfTheFolderAreRefused) {
   EXPECT_FALSE(ShardsOf("nonsense", "index"));
 }
 
+// Their sizes are added up, and each may be as large as a disk.
+TEST(Shards, MoreThanAnyModelHasAreRefused) {
+  const auto index = [](size_t files) {
+    std::string text = R"({"weight_map": {)";
+    for (size_t i = 0; i < files; ++i)
+      text += (i > 0 ? ",\"t" : "\"t") + std::to_string(i) + "\":\"s" + std::to_string(i) +
+              ".safetensors\"";
+    return text + "}}";
+  };
+  EXPECT_TRUE(ShardsOf(index(kMaxShards), "index"));
+  const auto more = ShardsOf(index(kMaxShards + 1), "index");
+  ASSERT_FALSE(more);
+  EXPECT_EQ(more.error().code, Code::kInvalidArgument);
+}
+
 }  // namespace
 }  // namespace aisp

@@ -64,6 +64,9 @@ TEST(Safetensors, EveryLieOfAHeaderIsNamed) {
   ExpectRefused(
       File(R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}})", 0),
       "shape");
+  ExpectRefused(
+      File(R"({"a":{"dtype":"F32","shape":[0,4294967296,4294967296],"data_offsets":[0,0]}})", 0),
+      "shape");
   ExpectRefused(File(R"({"a":{"dtype":"F32","shape":[2.5],"data_offsets":[0,8]}})", 8), "shape");
   ExpectRefused(File(R"({"a":{"dtype":"F32","data_offsets":[0,8]}})", 8), "needs dtype");
   ExpectRefused(File(R"({"a":7})", 0), "needs dtype");

@@ -1,4 +1,7 @@
 // The prefill role against a decode worker played by the test: prompts, grants, leases, draws.
+#include <cmath>
+#include <functional>
+
 #include "tests/prefill/prefill_role_rig.h"
 
 namespace aisp {
@@ -48,6 +51,52 @@ TEST_F(PrefillRoleTest, TimesThatNoClockCanHoldAreLongOnes) {
   Run();
   ASSERT_TRUE(Last().has_done());
   EXPECT_TRUE(executor_->Holds(prompt, GrantedBlocks(5), 0, 70));
+}
+
+TEST_F(PrefillRoleTest, ADrawThatCannotBeIsItsRequestsErrorAlone) {
+  Hello();
+  const std::function<void(v1::FirstDraw&)> lies[] = {
+      [](v1::FirstDraw& draw) { draw.mutable_sampling()->set_temperature(NAN); },
+      [](v1::FirstDraw& draw) { draw.mutable_sampling()->set_top_p(NAN); },
+      [](v1::FirstDraw& draw) { draw.mutable_sampling()->set_min_p(2); },
+      [](v1::FirstDraw& draw) { draw.mutable_sampling()->set_repetition_penalty(-INFINITY); },
+      [](v1::FirstDraw& draw) { (*draw.mutable_sampling()->mutable_logit_bias())[7] = INFINITY; },
+      [](v1::FirstDraw& draw) { draw.mutable_sampling()->set_num_logprobs(INT32_MAX); },
+      [](v1::FirstDraw& draw) { draw.set_prompt_tokens(0); },
+      [](v1::FirstDraw& draw) { draw.set_prompt_tokens(72); },
+      [](v1::FirstDraw& draw) { draw.set_prompt_tokens(UINT32_MAX); },
+      [](v1::FirstDraw& draw) { draw.mutable_stop_token_ids()->Resize(1001, -1); },
+  };
+  const auto prompt = MakePrompt(71, 1);
+  uint64_t transfer = 0;
+  for (const auto& lie : lies) {
+    v1::DecodeToPrefill message;
+    message.mutable_prefill()->set_transfer_id(++transfer);
+    *message.mutable_prefill()->mutable_tokens() = {prompt.begin(), prompt.end()};
+    message.mutable_prefill()->mutable_draw()->set_prompt_tokens(71);
+    lie(*message.mutable_prefill()->mutable_draw());
+    Send(std::move(message));
+    Run();
+    ASSERT_TRUE(Last().has_failed()) << transfer;
+    EXPECT_EQ(Last().failed().transfer_id(), transfer);
+    EXPECT_EQ(Last().failed().error().code(), static_cast<int>(Code::kInvalidArgument));
+    EXPECT_FALSE(Last().failed().error().retryable());
+  }
+  // Ids that are none and stops that no count reaches change no draw.
+  v1::DecodeToPrefill message;
+  message.mutable_prefill()->set_transfer_id(++transfer);
+  *message.mutable_prefill()->mutable_tokens() = {prompt.begin(), prompt.end()};
+  v1::FirstDraw* draw = message.mutable_prefill()->mutable_draw();
+  draw->set_prompt_tokens(71);
+  draw->set_min_new_tokens(UINT32_MAX);
+  for (const int32_t id : {INT32_MIN, -1, 1000, INT32_MAX}) draw->add_stop_token_ids(id);
+  Send(std::move(message));
+  Run();
+  Grant(transfer, 78, 5);
+  Run();
+  ASSERT_TRUE(Last().has_done());
+  EXPECT_TRUE(Last().done().has_drawn());
+  EXPECT_EQ(p().engine->blocks().Stats().pinned, 0);
 }
 
 TEST_F(PrefillRoleTest, ADrawIsHeededAndBringsTheLastTokensKvToo) {

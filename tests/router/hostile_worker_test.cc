@@ -48,10 +48,61 @@ TEST(HostileWorker, ItsTimesAreNoLongerThanOurs) {
     event.set_request_id(h.Generates(d).at(0).request_id());
     event.set_first_position(20);
     event.add_tokens(7);
-    event.mutable_timing()->set_queue_ns(ns);
+    v1::Timing& timing = *event.mutable_timing();
+    timing.set_queue_ns(ns);
+    timing.set_prefill_ns(ns);
+    timing.set_transfer_ns(ns);
+    timing.set_transfer_total_ns(ns);
+    timing.set_first_decode_ns(ns);
+    timing.set_cached_tokens(UINT32_MAX);
+    timing.set_kv_blocks_moved(UINT32_MAX);
+    timing.set_fallback(std::string(1 << 20, 'f'));
+    for (int i = 0; i < 5000; ++i) {
+      v1::TraceSpan& span = *timing.add_spans();
+      span.set_start_ns(ns);
+      span.set_duration_ns(ns);
+      span.set_note(std::string(10'000, 'n'));
+    }
     h.router.OnMessage(d, message);
-    EXPECT_GE(observer.first_timing.queue_ns(), 0);
-    EXPECT_LE(observer.first_timing.queue_ns(), 30'000'000);
+    const v1::Timing& told = observer.first_timing;
+    for (const int64_t part : {told.queue_ns(), told.prefill_ns(), told.transfer_ns(),
+                               told.transfer_total_ns(), told.first_decode_ns()}) {
+      EXPECT_GE(part, 0);
+      EXPECT_LE(part, 30'000'000);
+    }
+    EXPECT_LE(told.cached_tokens(), 20u);
+    EXPECT_LE(told.kv_blocks_moved(), 20u);
+    EXPECT_LT(told.ByteSizeLong(), 200'000u);
+    for (const v1::TraceSpan& span : told.spans()) {
+      EXPECT_GE(span.start_ns(), 0);
+      EXPECT_LE(span.start_ns() + span.duration_ns(), 30'000'000);
+    }
+  }
+}
+
+TEST(HostileWorker, ATokenBeyondTheVocabularyIsItsFaultAndTheRequestMoves) {
+  for (const bool alternative : {false, true}) {
+    RouterOptions options;
+    options.vocabulary = 1000;
+    RouterHarness h(options);
+    const LinkId d0 = h.AddDecode("d0");
+    RecordingObserver observer;
+    ASSERT_TRUE(h.Submit(h.Request(20), &observer));
+    const LinkId d1 = h.AddDecode("d1");
+    v1::WorkerMessage message;
+    v1::TokenEvent& event = *message.mutable_tokens()->add_events();
+    event.set_request_id(h.Generates(d0).at(0).request_id());
+    event.set_first_position(20);
+    event.add_tokens(alternative ? 5 : 1000);
+    event.add_logprobs()->add_top_ids(alternative ? 1000 : 5);
+    h.router.OnMessage(d0, message);
+    EXPECT_TRUE(observer.tokens.empty());
+    EXPECT_EQ(h.sender.closed.count(d0), 1u);
+    h.Advance(std::chrono::milliseconds(100));
+    ASSERT_EQ(h.Generates(d1).size(), 1u);
+    EXPECT_EQ(h.Generates(d1).at(0).tokens_size(), 20) << "not a token of it goes to the next one";
+    h.Tokens(d1, h.Generates(d1).at(0).request_id(), 20, {999});
+    EXPECT_EQ(observer.tokens.size(), 1u);
   }
 }
 

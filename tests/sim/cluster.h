@@ -172,7 +172,9 @@ class SimCluster {
   // cluster_checks.cc
   void CheckQuiet();
   void CheckPoisonAlone();
-  void CheckNotBlind(const RouterProcess& router);
+  void CountQuietWorkers(const std::string& line);
+  void CheckLongStepsLoseNobody(const std::string& line);
+  void CheckMetrics(const RouterProcess& router);
   void CheckNames(const RouterProcess& router);
   void CheckClients(bool at_end);
 

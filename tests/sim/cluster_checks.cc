@@ -36,29 +36,40 @@ void SimCluster::CheckClients(bool at_end) {
   }
 }
 
-void SimCluster::CheckNotBlind(const RouterProcess& router) {
+// Not every seed brings them about, so the whole run is held to having seen them.
+void SimCluster::CountQuietWorkers(const std::string& line) {
+  for (const auto& [metric, what] :
+       {std::pair("aisp_router_quiet_workers_total{", "worker quiet"),
+        std::pair("aisp_request_moves_total{", "request moved off a drained or quiet worker")}) {
+    if (!line.starts_with(metric)) continue;
+    const double times = std::stod(line.substr(line.rfind(' ')));
+    if (times > 0) coverage_.Count(what, static_cast<uint64_t>(times));
+  }
+}
+
+// Where long steps are all that slows workers down, none of them counts as lost.
+void SimCluster::CheckLongStepsLoseNobody(const std::string& line) {
+  const bool lost = line.starts_with("aisp_workers_forgotten_total{cause=\"silent\"") ||
+                    line.starts_with("aisp_takeovers_total{");
+  if (settings_.long_steps_alone && lost && !line.ends_with(" 0"))
+    world_.Fail("workers in long steps were taken for lost: " + line);
+}
+
+// At rest a router knows every worker, and what each has cached.
+void SimCluster::CheckMetrics(const RouterProcess& router) {
   std::istringstream lines(router.metrics->Render());
-  size_t seen = 0;
+  size_t known = 0;
   for (std::string line; std::getline(lines, line);) {
-    for (const auto& [metric, what] :
-         {std::pair("aisp_router_quiet_workers_total{", "worker quiet"),
-          std::pair("aisp_request_moves_total{", "request moved off a drained or quiet worker")}) {
-      if (!line.starts_with(metric)) continue;
-      const double times = std::stod(line.substr(line.rfind(' ')));
-      if (times > 0) coverage_.Count(what, static_cast<uint64_t>(times));
-    }
-    const bool lost = line.starts_with("aisp_workers_forgotten_total{cause=\"silent\"") ||
-                      line.starts_with("aisp_takeovers_total{");
-    if (settings_.long_steps_alone && lost && !line.ends_with(" 0"))
-      world_.Fail("workers in long steps were taken for lost: " + line);
+    CountQuietWorkers(line);
+    CheckLongStepsLoseNobody(line);
     if (!line.starts_with("aisp_router_prefix_view_blind{")) continue;
-    ++seen;
+    ++known;
     if (line.ends_with(" 1"))
       world_.Fail(router.process->name + " is blind to a prefix cache: " + line);
   }
-  if (seen != workers_.size())
+  if (known != workers_.size())
     world_.Fail(
-        fmt::format("{} knows {} of {} workers", router.process->name, seen, workers_.size()));
+        fmt::format("{} knows {} of {} workers", router.process->name, known, workers_.size()));
 }
 
 // A name is held by the process that serves under it, not by one that was replaced.
@@ -98,7 +109,7 @@ void SimCluster::CheckQuiet() {
     if (Status ready = r.router->Ready(); !ready)
       world_.Fail(r.process->name + ": " + ready.error().message);
     r.frontend->CheckQuiet();
-    CheckNotBlind(r);
+    CheckMetrics(r);
     CheckNames(r);
   }
   for (WorkerSlot& slot : workers_) {

@@ -163,5 +163,24 @@ TEST(Fingerprint, ALayoutThatNoPoolHasIsNone) {
   }
 }
 
+// Offsets into it are products of all that it says.
+TEST(Fingerprint, ALayoutOfMoreBytesThanThereAreIsNone) {
+  v1::KvLayoutDesc desc = Sample().kv_layout();
+  desc.set_num_blocks(INT32_MAX);
+  EXPECT_TRUE(PeerLayout(desc));
+  for (const uint32_t blocks : {0u, 1u, uint32_t{INT32_MAX}}) {
+    v1::KvLayoutDesc most = Sample().kv_layout();
+    most.set_num_layers(1 << 16);
+    most.set_num_kv_heads(1 << 16);
+    most.set_head_dim(1 << 16);
+    most.set_block_tokens(1 << 16);
+    most.set_num_blocks(blocks);
+    EXPECT_FALSE(PeerLayout(most)) << blocks;
+  }
+  desc.set_head_dim(1 << 16);
+  desc.set_num_kv_heads(1 << 16);
+  EXPECT_FALSE(PeerLayout(desc)) << "its blocks may be, so many of them not";
+}
+
 }  // namespace
 }  // namespace aisp

@@ -139,6 +139,38 @@ TEST_F(DiskStoreTest, AWriteCutAnywhereIsFoundOut) {
   }
 }
 
+// What the half of a block was written over is gone; nothing else is, and room that comes back is
+// written to again.
+TEST_F(DiskStoreTest, ADiskThatFillsInTheMiddleOfAWriteAndHasRoomAgain) {
+  for (size_t room = 0; room < DiskStore::SlotBytes(kPayload); room += 512) {
+    FaultyDisk fresh;
+    fresh.bytes.resize(disk.bytes.size());
+    std::swap(disk, fresh);
+    DiskStore store = Open();
+    ASSERT_TRUE(Write(store, 1, 6));
+    ASSERT_TRUE(Write(store, 2, 7));
+    disk.room = room;
+    const Status full = Write(store, 2, 8);
+    ASSERT_FALSE(full) << room;
+    EXPECT_EQ(full.error().code, Code::kResourceExhausted);
+    const bool all_of_it = room >= DiskStore::kHeaderBytes + kPayload;
+    EXPECT_EQ(Read(store, 2, 7).has_value(), room == 0) << room;
+    EXPECT_EQ(Read(store, 2, 8).has_value(), all_of_it) << room;
+    // The same for who starts now; a block that its index names and that is torn is found out.
+    DiskStore after = Open();
+    const size_t found = Scan(after).size();
+    EXPECT_GE(found, 1u);
+    EXPECT_TRUE(Read(after, 1, 6));
+    EXPECT_EQ(Read(after, 2, 8).has_value(), all_of_it) << room;
+    disk.room.reset();
+    ASSERT_TRUE(Write(store, 2, 9));
+    EXPECT_TRUE(Read(store, 2, 9));
+    EXPECT_TRUE(Read(store, 1, 6));
+    DiskStore later = Open();
+    EXPECT_EQ(Scan(later).size(), 2u);
+  }
+}
+
 TEST_F(DiskStoreTest, AFlippedBitIsFoundOutWhereverItIs) {
   DiskStore store = Open();
   ASSERT_TRUE(Write(store, 2, 7));

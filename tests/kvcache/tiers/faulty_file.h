@@ -16,6 +16,7 @@ struct FaultyDisk {
   size_t longest = SIZE_MAX;        // what one call moves at most
   std::optional<Error> fail_reads;  // from now on
   std::optional<Error> fail_writes;
+  std::optional<size_t> room;           // then nothing more can be written: the disk is full
   std::optional<size_t> power_is_lost;  // after so many bytes more have been written
 };
 
@@ -31,7 +32,9 @@ class FaultyFile final : public BlockFile {
   }
   Result<size_t> WriteAt(uint64_t offset, std::span<const std::byte> from) override {
     if (disk_->fail_writes) return tl::unexpected(*disk_->fail_writes);
-    const size_t n = std::min(from.size(), disk_->longest);
+    if (disk_->room == size_t{0}) return Fail(Code::kResourceExhausted, "no space left on device");
+    const size_t n = std::min({from.size(), disk_->longest, disk_->room.value_or(SIZE_MAX)});
+    if (disk_->room) *disk_->room -= n;
     size_t kept = std::min(n, disk_->bytes.size() - offset);
     if (disk_->power_is_lost) {
       kept = std::min(kept, *disk_->power_is_lost);

@@ -199,6 +199,53 @@ TEST_F(TcpOwnerFaults, AMessageCutAnywhereIsNoWriteAndHarmsNobody) {
   ExpectServes();
 }
 
+// Whatever is said again, late or in another order lands in what is granted now, or nowhere.
+TEST_F(TcpOwnerFaults, WritesThatAreReplayedOrReorderedKeepToWhatIsGrantedNow) {
+  const auto message = [](uint64_t id, uint64_t epoch, uint64_t offset, std::byte value) {
+    const std::vector<std::byte> payload(512, value);
+    const TcpWriteHeader header{.flags = kTcpChecksummed,
+                                .id = id,
+                                .epoch = epoch,
+                                .payload_bytes = payload.size(),
+                                .checksum = FoldChecksum(0, payload),
+                                .copies = 1};
+    const TcpCopy copy{offset, payload.size()};
+    std::vector<std::byte> bytes;
+    for (const std::span<const std::byte> part :
+         {Bytes(header), Bytes(copy), std::span<const std::byte>(payload)})
+      bytes.insert(bytes.end(), part.begin(), part.end());
+    return bytes;
+  };
+  const UniqueFd socket = DialAndGreet(), other = DialAndGreet();
+  const auto say = [](const UniqueFd& to, const std::vector<std::byte>& bytes, uint64_t id) {
+    EXPECT_TRUE(SendAll(to.get(), bytes, Later()).has_value());
+    TcpAck ack;
+    EXPECT_TRUE(ReceiveAll(to.get(), Room(ack), Later()).has_value());
+    EXPECT_EQ(ack.id, id) << "acknowledged by its own id, in the order of the connection";
+    return ack.code == 0;
+  };
+  const BlockCopy mine{0, 8192, 512};
+  owner_.transport().RevokeEpoch(Epoch(1));
+  owner_.transport().AllowEpoch(Epoch(2), {&mine, 1});
+  const auto first = message(7, 2, 8192, std::byte{1});
+  const auto elsewhere = message(6, 2, 0, std::byte{2});
+  const auto early = message(9, 3, 8192, std::byte{3});
+  EXPECT_TRUE(say(socket, first, 7));
+  EXPECT_FALSE(say(socket, early, 9)) << "its epoch is not granted yet";
+  EXPECT_FALSE(say(socket, elsewhere, 6));
+  EXPECT_TRUE(say(socket, first, 7)) << "the same bytes in the same place";
+  EXPECT_TRUE(say(other, first, 7)) << "also over another connection";
+  EXPECT_EQ(owner_.pool()[8192], std::byte{1});
+  owner_.transport().RevokeEpoch(Epoch(2));
+  owner_.transport().AllowEpoch(Epoch(3), {&mine, 1});
+  EXPECT_TRUE(say(socket, early, 9));
+  EXPECT_FALSE(say(socket, first, 7)) << "of an epoch that is over";
+  EXPECT_FALSE(say(other, first, 7));
+  EXPECT_EQ(owner_.pool()[8192], std::byte{3});
+  EXPECT_EQ(owner_.pool()[0], std::byte{0});
+  owner_.transport().AllowEpoch(Epoch(1), {&mine, 1});
+}
+
 TEST_F(TcpOwnerFaults, DamagedPayloadIsReported) {
   const UniqueFd socket = DialAndGreet();
   const std::array<std::byte, 4> payload{std::byte{1}, std::byte{2}, std::byte{3}, std::byte{4}};
