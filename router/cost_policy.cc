@@ -49,6 +49,8 @@ constexpr double kMargin = 2.0;
 constexpr double kMostSpread = 0.1;
 // Of a TPOT: what nobody has been wrong about yet is not certain.
 constexpr double kLeastSpread = 0.025;
+// Keys that the rows of a step read; a worker may report more for its queue.
+constexpr double kMostStepContext = 1e15;
 
 std::string_view ReasonOf(const RequestSummary& request, const WorkerView& decode, bool remote,
                           bool pulls, bool any_prefill) {
@@ -225,8 +227,11 @@ double CostPolicy::QueueMs(const WorkerView& worker, const PromptWork& work, dou
   // Those steps read as far back as what is queued does: deep in a long prompt one takes many times
   // what its tokens say.
   PromptWork step = PromptWork::Of(0, chunk);
-  if (queued.tokens > 0)
-    step.context = std::max(step.context, queued.context / queued.tokens * chunk);
+  if (queued.tokens > 0) {
+    const double context = static_cast<double>(queued.context / queued.tokens) * chunk;
+    step.context =
+        std::max(step.context, static_cast<int64_t>(std::min(context, kMostStepContext)));
+  }
   const double shared_ms = steps * PromptMs(worker, step);
   return std::max(worker.busy_ms,
                   std::min(worker.backlog_ms, std::max(0.0, shared_ms - compute_ms)));
