@@ -228,7 +228,8 @@ double CostPolicy::QueueMs(const WorkerView& worker, const PromptWork& work, dou
   // what its tokens say.
   PromptWork step = PromptWork::Of(0, chunk);
   if (queued.tokens > 0) {
-    const double context = static_cast<double>(queued.context / queued.tokens) * chunk;
+    const int64_t per_token = queued.context / queued.tokens;
+    const double context = static_cast<double>(per_token) * chunk;
     step.context =
         std::max(step.context, static_cast<int64_t>(std::min(context, kMostStepContext)));
   }

@@ -2,8 +2,9 @@
 """How well TPOT can be predicted by someone who does not know which requests come next.
 
 Workers that compute prompts and decode are simulated under Poisson arrivals; a regression learns
-TPOT from all that is known when a request is placed, and is judged on another seed. Its error is
-what the future arrivals alone make of any prediction. Needs numpy and scikit-learn (PyPI).
+TPOT from every worker's queue and rows when a request is placed, and is judged on another seed.
+Its error is an estimate, not a bound, of what future arrivals do to any prediction. Needs numpy and
+scikit-learn (PyPI).
 """
 import argparse
 import random

@@ -396,6 +396,17 @@ TEST(CostPolicy, AShortPromptDoesNotWaitForAllTheLongOnesAhead) {
   EXPECT_GT(Pick("cost", Request(120), workers)->ttft_ms, 450);
 }
 
+// A worker may report anything; the product with a step's tokens is more than 64 bits hold.
+TEST(CostPolicy, AQueueOfImpossibleDepthIsALongWait) {
+  WorkerView workers[] = {Decode("d")};
+  workers[0].backlog_ms = 1e6;
+  workers[0].queued_prompts = 1;
+  workers[0].chunk_tokens = 1 << 14;
+  workers[0].queued_prefill = {.tokens = 1, .context = int64_t{1} << 50};
+  workers[0].cost.prefill.per_prefill_context_ms = 1e-5;
+  EXPECT_GT(Pick("cost", Request(120), workers)->ttft_ms, 1e6);
+}
+
 TEST(CostPolicy, ARequestFollowsThePromptThatWillLeaveItsPrefix) {
   WorkerView workers[] = {Decode("d0"), Decode("d1")};
   workers[0].promised_tokens = 4096;
