@@ -1,11 +1,11 @@
 // LinearFit: y = coefficients . x, learnt online from samples; coefficients are never negative.
 //
 // Recursive least squares in its Kalman form (Haykin, "Adaptive Filter Theory", ch. 10 and 14): the
-// coefficients are a random walk, which forgets old samples at a bounded rate, and no variance
-// grows above its prior, so that a direction that is not excited keeps its prior instead of blowing
-// up. A residual far outside the usual spread (a paused process, a page fault storm) moves the fit
-// only as far as a usual one would (Huber's weight). A coefficient that would turn negative is set
-// to zero and the others to what they are likeliest to be then.
+// coefficients are a random walk by a part of themselves, which forgets old samples at a bounded
+// rate, and no variance grows above its prior, so that a direction that is not excited keeps what
+// it was instead of blowing up. A residual far outside the usual spread (a paused process, a page
+// fault storm) moves the fit only as far as a usual one would (Huber's weight). A coefficient that
+// would turn negative is set to zero and the others to what they are likeliest to be then.
 //
 // Plain values, no allocation. One thread.
 #pragma once
@@ -27,8 +27,7 @@ class LinearFit {
   LinearFit(const Vector& prior, const Vector& typical) : typical_(typical) {
     for (int i = 0; i < kDim; ++i) {
       theta_[i] = prior[i] * typical[i];
-      // A prior off by a factor of thirty is still within one standard deviation.
-      const double deviation = 30.0 * std::max(theta_[i], 0.1);
+      const double deviation = kPriorSpread * std::max(theta_[i], 0.1);
       prior_variance_[i] = deviation * deviation;
       covariance_[i][i] = prior_variance_[i];
     }
@@ -43,7 +42,7 @@ class LinearFit {
     const double weight = samples_ < kTrustAll ? 0.3 : 0.05;
     spread_ += weight * (std::abs(residual) - spread_);
     ++samples_;
-    Update(x, residual);
+    Update(x, residual, std::max(spread_, kLeastNoise * std::abs(y)));
     KeepPositive();
   }
 
@@ -60,18 +59,32 @@ class LinearFit {
   uint64_t samples() const { return samples_; }
 
  private:
-  // Relative to the prior variance, per sample: an old sample's weight halves after a few hundred
-  // new ones.
-  static constexpr double kDrift = 1e-5;
+  // A prior off by so much is still within one standard deviation.
+  static constexpr double kPriorSpread = 30;
+  // Deviations of the walk at each sample, relative to the coefficients: of all together, as when a
+  // device is slowed down, and of each for itself. Under a steady load samples hardly tell one
+  // coefficient from another: were that forgotten soon, noise would divide a step among them.
+  static constexpr double kCommonDrift = 0.005;
+  static constexpr double kOwnDrift = 0.001;
+  // Of a coefficient near zero: relative to so much of its prior.
+  static constexpr double kDriftFloor = 0.03;
   // A residual counts at most as this many mean absolute residuals.
   static constexpr double kHuber = 4.0;
+  // The first samples seem to agree, having made the fit: taken for exact they would settle it.
+  static constexpr double kLeastNoise = 0.01;
   // Below this many samples every residual counts in full: the prior may be off by orders of
   // magnitude.
   static constexpr uint64_t kTrustAll = 8;
 
   void Drift() {
     for (int i = 0; i < kDim; ++i) {
-      covariance_[i][i] += kDrift * prior_variance_[i];
+      for (int j = 0; j < kDim; ++j)
+        covariance_[i][j] += kCommonDrift * kCommonDrift * theta_[i] * theta_[j];
+    }
+    for (int i = 0; i < kDim; ++i) {
+      const double floor = kDriftFloor / kPriorSpread * std::sqrt(prior_variance_[i]);
+      const double walk = kOwnDrift * std::max(theta_[i], floor);
+      covariance_[i][i] += walk * walk;
       if (covariance_[i][i] <= prior_variance_[i]) continue;
       // Scaling a row and its column by the same factor keeps the matrix positive definite.
       const double factor = std::sqrt(prior_variance_[i] / covariance_[i][i]);
@@ -82,9 +95,9 @@ class LinearFit {
     }
   }
 
-  void Update(const Vector& x, double residual) {
+  void Update(const Vector& x, double residual, double noise) {
     Vector gain{};
-    double innovation = std::max(spread_ * spread_, 1e-6);
+    double innovation = std::max(noise * noise, 1e-6);
     for (int i = 0; i < kDim; ++i) {
       for (int j = 0; j < kDim; ++j) gain[i] += covariance_[i][j] * x[j];
       innovation += gain[i] * x[i];

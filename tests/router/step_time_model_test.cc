@@ -123,6 +123,33 @@ TEST(StepTimeModel, FollowsAWorkerThatBecomesSlower) {
   ExpectClose(model, slower, 0.15);
 }
 
+// A decode worker fills up and then has about as many rows for minutes, with the noise of a card's
+// steps. What half as many rows would take was learnt on the way and must not be lost: the planner
+// asks for it.
+TEST(StepTimeModel, ASteadyLoadDoesNotBlurWhatFewerRowsTake) {
+  const Truth truth{3.35, 0, 0, 0.02, 3.4e-5};
+  for (uint64_t seed = 1; seed <= 50; ++seed) {
+    StepTimeModel model;
+    SplitMix64 random(seed);
+    const auto step = [&](double rows) {
+      const StepShape shape{0, 0, rows, rows * (1100 + 100 * random.Uniform())};
+      // A sum of three has about the shape of a normal distribution; its deviation is 5 %.
+      const double noise = random.Uniform() + random.Uniform() + random.Uniform() - 1.5;
+      model.Observe(shape, static_cast<uint64_t>(truth.Ms(shape) * (1 + 0.1 * noise) * 1e6));
+    };
+    for (int i = 0; i < 280; ++i) step(1 + i / 2);
+    for (int i = 0; i < 6000; ++i) {
+      step(130 + static_cast<double>(random.Below(16)));
+      if (i % 100 != 0) continue;
+      for (const double rows : {70.0, 140.0}) {
+        const StepShape shape{0, 0, rows, rows * 1150};
+        ASSERT_NEAR(model.Cost().StepMs(shape), truth.Ms(shape), 0.1 * truth.Ms(shape))
+            << rows << " rows after " << i << " steps, seed " << seed;
+      }
+    }
+  }
+}
+
 TEST(StepTimeModel, OutliersDoNotMoveTheFitFar) {
   const Truth truth{5, 0.1, 1e-6, 0.2, 1e-5};
   StepTimeModel model;
