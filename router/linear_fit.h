@@ -5,7 +5,7 @@
 // rate, and no variance grows above its prior, so that a direction that is not excited keeps what
 // it was instead of blowing up. A residual far outside the usual spread (a paused process, a page
 // fault storm) moves the fit only as far as a usual one would (Huber's weight). A coefficient that
-// would turn negative is set to zero and the others to what they are likeliest to be then.
+// is negative by the samples counts as zero and the others as what they are likeliest to be then.
 //
 // Plain values, no allocation. One thread.
 #pragma once
@@ -31,28 +31,30 @@ class LinearFit {
       prior_variance_[i] = deviation * deviation;
       covariance_[i][i] = prior_variance_[i];
     }
+    positive_ = theta_;
   }
 
   void Observe(Vector x, double y) {
     Drift();
-    double residual = y - Predict(x);
     for (int i = 0; i < kDim; ++i) x[i] /= typical_[i];
+    double residual = y;
+    for (int i = 0; i < kDim; ++i) residual -= theta_[i] * x[i];
     const double limit = kHuber * std::max(spread_, 0.02 * std::abs(y));
     if (samples_ >= kTrustAll) residual = std::clamp(residual, -limit, limit);
     const double weight = samples_ < kTrustAll ? 0.3 : 0.05;
     spread_ += weight * (std::abs(residual) - spread_);
     ++samples_;
     Update(x, residual, std::max(spread_, kLeastNoise * std::abs(y)));
-    KeepPositive();
+    positive_ = Positive();
   }
 
   double Predict(const Vector& x) const {
     double y = 0;
-    for (int i = 0; i < kDim; ++i) y += theta_[i] / typical_[i] * x[i];
+    for (int i = 0; i < kDim; ++i) y += positive_[i] / typical_[i] * x[i];
     return y;
   }
   Vector Coefficients() const {
-    Vector out = theta_;
+    Vector out = positive_;
     for (int i = 0; i < kDim; ++i) out[i] /= typical_[i];
     return out;
   }
@@ -71,7 +73,7 @@ class LinearFit {
   // A residual counts at most as this many mean absolute residuals.
   static constexpr double kHuber = 4.0;
   // The first samples seem to agree, having made the fit: taken for exact they would settle it.
-  static constexpr double kLeastNoise = 0.01;
+  static constexpr double kLeastNoise = 0.03;
   // Below this many samples every residual counts in full: the prior may be off by orders of
   // magnitude.
   static constexpr uint64_t kTrustAll = 8;
@@ -79,11 +81,11 @@ class LinearFit {
   void Drift() {
     for (int i = 0; i < kDim; ++i) {
       for (int j = 0; j < kDim; ++j)
-        covariance_[i][j] += kCommonDrift * kCommonDrift * theta_[i] * theta_[j];
+        covariance_[i][j] += kCommonDrift * kCommonDrift * positive_[i] * positive_[j];
     }
     for (int i = 0; i < kDim; ++i) {
       const double floor = kDriftFloor / kPriorSpread * std::sqrt(prior_variance_[i]);
-      const double walk = kOwnDrift * std::max(theta_[i], floor);
+      const double walk = kOwnDrift * std::max(positive_[i], floor);
       covariance_[i][i] += walk * walk;
       if (covariance_[i][i] <= prior_variance_[i]) continue;
       // Scaling a row and its column by the same factor keeps the matrix positive definite.
@@ -113,20 +115,24 @@ class LinearFit {
     }
   }
 
-  void KeepPositive() {
+  // For those that ask. What was learnt stays as it is: were it put right at every sample, what
+  // noise did to the first ones would stay in the fit, which takes itself to be surer than that.
+  Vector Positive() const {
+    Vector theta = theta_;
     for (int round = 0; round < kDim; ++round) {
-      const int i =
-          static_cast<int>(std::min_element(theta_.begin(), theta_.end()) - theta_.begin());
-      if (theta_[i] >= 0) return;
-      const double excess = theta_[i];
-      for (int j = 0; j < kDim; ++j) theta_[j] -= covariance_[j][i] / covariance_[i][i] * excess;
-      theta_[i] = 0;
+      const int i = static_cast<int>(std::min_element(theta.begin(), theta.end()) - theta.begin());
+      if (theta[i] >= 0) break;
+      const double excess = theta[i];
+      for (int j = 0; j < kDim; ++j) theta[j] -= covariance_[j][i] / covariance_[i][i] * excess;
+      theta[i] = 0;
     }
-    for (double& t : theta_) t = std::max(0.0, t);
+    for (double& t : theta) t = std::max(0.0, t);
+    return theta;
   }
 
   Vector typical_{};
-  Vector theta_{};  // coefficients of x / typical
+  Vector theta_{};     // coefficients of x / typical, as the samples have them
+  Vector positive_{};  // likewise, none negative
   std::array<Vector, kDim> covariance_{};
   Vector prior_variance_{};
   double spread_ = 0;  // running mean of |residual|

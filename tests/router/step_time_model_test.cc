@@ -143,10 +143,33 @@ TEST(StepTimeModel, ASteadyLoadDoesNotBlurWhatFewerRowsTake) {
       if (i % 100 != 0) continue;
       for (const double rows : {70.0, 140.0}) {
         const StepShape shape{0, 0, rows, rows * 1150};
-        ASSERT_NEAR(model.Cost().StepMs(shape), truth.Ms(shape), 0.1 * truth.Ms(shape))
+        ASSERT_NEAR(model.Cost().StepMs(shape), truth.Ms(shape), 0.08 * truth.Ms(shape))
             << rows << " rows after " << i << " steps, seed " << seed;
       }
     }
+  }
+}
+
+// Of the first few steps noise says more than their rows do, and some costs seem to be negative.
+// That must not stick: three seconds later the planner decides by what these steps said.
+TEST(StepTimeModel, WhatNoiseSaysAtFirstIsForgotten) {
+  const Truth truth{3.35, 0, 0, 0.02, 3.4e-5};
+  for (uint64_t seed = 1; seed <= 50; ++seed) {
+    StepTimeModel model;
+    SplitMix64 random(seed);
+    for (int i = 0; i < 300; ++i) {
+      const double rows = 1 + i / 4;
+      const StepShape shape{0, 0, rows, rows * (1024 + i % 40)};
+      const double noise = random.Uniform() + random.Uniform() + random.Uniform() - 1.5;
+      model.Observe(shape, static_cast<uint64_t>(truth.Ms(shape) * (1 + 0.1 * noise) * 1e6));
+    }
+    const auto part = [](const auto& ms) {
+      return ms({0, 0, 60, 60 * 1150.0}) / ms({0, 0, 120, 120 * 1150.0});
+    };
+    const double want = part([&](const StepShape& s) { return truth.Ms(s); });
+    const StepCost cost = model.Cost();
+    EXPECT_NEAR(part([&](const StepShape& s) { return cost.StepMs(s); }), want, 0.06 * want)
+        << "seed " << seed << ", base " << cost.decode.base_ms;
   }
 }
 
