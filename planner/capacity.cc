@@ -18,8 +18,11 @@ constexpr double kLeast = 1.0 / 64;
 // More splits than that are not tried one by one.
 constexpr int kMostSplits = 33;
 
-// Mean wait of an M/D/1 queue in which each takes `service`.
-double QueueMs(double busy, double service) { return service * busy / (2 * (1 - busy)); }
+// Mean wait of a queue in which each takes `service`: M/D/1, and longer by as much as arrivals vary
+// more than by chance (Kingman's bound, which is near where a queue is long).
+double QueueMs(const Load& load, double busy, double service) {
+  return service * busy / (2 * (1 - busy)) * std::max(1.0, load.dispersion);
+}
 
 struct Decoding {
   bool ok = false;
@@ -92,7 +95,7 @@ bool Keeps(const Load& load, const Machine& m, const Split& split, const Objecti
   const double computing = remote > 0 ? split.prefill / remote : split.decode;
   const double shorter = 1 / std::sqrt(computing);
   if (remote < 1) {
-    const double wait_ms = shorter * QueueMs(d.busy, d.prompt_ms);
+    const double wait_ms = shorter * QueueMs(load, d.busy, d.prompt_ms);
     late += (1 - remote) * LatePrompts(d.prompt_ms, wait_ms, limits.ttft_ms);
   }
   if (remote <= 0) return late <= kMisses;
@@ -102,7 +105,7 @@ bool Keeps(const Load& load, const Machine& m, const Split& split, const Objecti
   const double prompt_ms = m.cost.PromptMs(work, m.chunk_tokens, {});
   const double busy = rate * 1e-3 * remote * prompt_ms / split.prefill;
   if (busy >= kBusiest) return false;
-  const double wait_ms = shorter * QueueMs(busy, prompt_ms);
+  const double wait_ms = shorter * QueueMs(load, busy, prompt_ms);
   late += remote * LatePrompts(prompt_ms + m.handoff_ms + d.tpot_ms, wait_ms, limits.ttft_ms);
   return late <= kMisses;
 }

@@ -17,6 +17,8 @@ struct Load {
   double prompt_tokens = 0;    // of a request
   double uncached_tokens = 0;  // of them: to be computed
   double new_tokens = 1;
+  // Variance of the arrivals in a second over that of a Poisson process; bursts have more than 1.
+  double dispersion = 1;
 };
 
 // What one worker can do. All are taken to be alike.

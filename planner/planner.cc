@@ -11,6 +11,11 @@ namespace aisp::planner {
 namespace {
 
 constexpr size_t kMaxSamples = 256;
+// Bursts are looked for in so many seconds.
+constexpr size_t kCountedSeconds = 32;
+constexpr size_t kFewestSeconds = 8;
+// Said in reasons from here on.
+constexpr double kBursts = 2;
 // A forecast goes no further than so much above what is: a load that begins is no trend.
 constexpr double kMostGrowth = 1.25;
 // Where the headroom is ample, only a far better split is worth a change.
@@ -97,7 +102,11 @@ struct Planner::Fleet {
 
 void Planner::Remember(Instant now, const RouterTotals& totals) {
   // A router that was restarted counts from zero: what was known is of another one.
-  if (!samples_.empty() && totals.requests < samples_.back().totals.requests) samples_.clear();
+  if (!samples_.empty() && totals.requests < samples_.back().totals.requests) {
+    samples_.clear();
+    second_.reset();
+  }
+  Count(now, totals);
   samples_.push_back({now, totals});
   while (samples_.size() > kMaxSamples ||
          (samples_.size() > 2 && now - samples_[1].at >= options_.window))
@@ -109,6 +118,35 @@ void Planner::Remember(Instant now, const RouterTotals& totals) {
     new_tokens_ = std::max(1.0, static_cast<double>(Less(totals.new_tokens, first.new_tokens)) /
                                     static_cast<double>(finished));
   }
+}
+
+void Planner::Count(Instant now, const RouterTotals& totals) {
+  if (!second_) second_ = Sample{now, totals};
+  const double seconds = ToSeconds(now - second_->at);
+  if (seconds < 1) return;
+  arrivals_.push_back(static_cast<double>(Less(totals.requests, second_->totals.requests)) /
+                      seconds);
+  if (arrivals_.size() > kCountedSeconds) arrivals_.pop_front();
+  second_ = Sample{now, totals};
+}
+
+// By differences between one second and the next, so that a load that grows is no burst; neither is
+// one that begins or ends once: the greatest rise and fall do not count.
+double Planner::Dispersion() const {
+  if (arrivals_.size() < kFewestSeconds) return 1;
+  double sum = 0, squares = 0, rise = 0, fall = 0;
+  for (size_t i = 0; i < arrivals_.size(); ++i) {
+    sum += arrivals_[i];
+    if (i == 0) continue;
+    const double difference = arrivals_[i] - arrivals_[i - 1];
+    squares += difference * difference;
+    rise = std::max(rise, difference);
+    fall = std::min(fall, difference);
+  }
+  if (sum <= 0) return 1;
+  const auto seconds = static_cast<double>(arrivals_.size());
+  const double variance = (squares - rise * rise - fall * fall) / 2 / (seconds - 3);
+  return std::max(1.0, variance / (sum / seconds));
 }
 
 Load Planner::Between(const Sample& from, const Sample& to) const {
@@ -237,6 +275,20 @@ Duration Planner::MoveAfter(const Load& load) const {
                     std::max(options_.move_after, options_.deadline / 3));
 }
 
+// The figures that a reason ends with.
+std::string Planner::Figures(const Plan& plan, const Best& best) {
+  const Load& load = plan.load;
+  const std::string bursts =
+      load.dispersion > kBursts
+          ? fmt::format(", in bursts (variance {:.0f} times chance's)", load.dispersion)
+          : "";
+  return fmt::format(
+      "{:.1f} requests/s of {:.0f} ({:.0f} uncached) / {:.0f} tokens{}; {} has room for {:.2f} of "
+      "it, {} for {:.2f}",
+      load.requests_per_s, load.prompt_tokens, load.uncached_tokens, load.new_tokens, bursts,
+      Text(plan.current), plan.headroom, Text(best.split), best.headroom);
+}
+
 Plan Planner::Judge(Instant now, const Observation& seen) {
   Plan plan;
   Fleet fleet(seen.workers);
@@ -246,6 +298,7 @@ Plan Planner::Judge(Instant now, const Observation& seen) {
   if (prompts_) fleet.UsePromptsAlone(*prompts_);
   plan.current = fleet.split();
   plan.load = Forecast();
+  plan.load.dispersion = Dispersion();
   plan.headroom = Headroom(plan.load, fleet.machine, plan.current, options_.limits);
   const int budget = options_.max_workers > 0 ? options_.max_workers : fleet.total();
   plan.wanted = Wanted(plan.load, fleet.machine, budget);
@@ -266,11 +319,7 @@ Plan Planner::Judge(Instant now, const Observation& seen) {
   const bool homeward = idle && options_.home && options_.home->workers() == plan.current.workers();
   Split target = same_size && !better ? plan.current : best.split;
   if (homeward) target = *options_.home;
-  const std::string at = fmt::format(
-      "{:.1f} requests/s of {:.0f} ({:.0f} uncached) / {:.0f} tokens; {} has room for {:.2f} of "
-      "it, {} for {:.2f}",
-      plan.load.requests_per_s, plan.load.prompt_tokens, plan.load.uncached_tokens,
-      plan.load.new_tokens, Text(plan.current), plan.headroom, Text(best.split), best.headroom);
+  const std::string at = Figures(plan, best);
   if (target == plan.current) {
     Disagreed(now);
     plan.reason = "stays: " + at;

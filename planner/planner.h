@@ -96,10 +96,14 @@ class Planner {
   struct Fleet;
 
   Plan Judge(Instant now, const Observation& seen);
+  static std::string Figures(const Plan& plan, const Best& best);
   void Remember(Instant now, const RouterTotals& totals);
   // Requests a second and their shape, of the samples from `from` on.
   Load Between(const Sample& from, const Sample& to) const;
   Load Forecast() const;
+  // Counts arrivals by the second.
+  void Count(Instant now, const RouterTotals& totals);
+  double Dispersion() const;
   Split Wanted(const Load& load, const Machine& machine, int most) const;
   // For how long the target has been wanted, which is not the split of now.
   Duration Agreed(Instant now, const Split& target);
@@ -115,6 +119,8 @@ class Planner {
 
   const PlannerOptions options_;
   std::deque<Sample> samples_;       // over the window
+  std::deque<double> arrivals_;      // in each of the last seconds
+  std::optional<Sample> second_;     // at which the present one began
   double new_tokens_ = 64;           // of a request, the last that was known
   std::optional<StepCost> prompts_;  // of a worker that ran nothing else, the last that was known
   Split candidate_;

@@ -276,6 +276,52 @@ TEST(Planner, AGrowingLoadIsSeenAheadAndNoiseIsNone) {
   EXPECT_NEAR(fleet.last.load.requests_per_s, 400, 40);
 }
 
+// In a burst prompts wait for prefill workers while decode workers have room for them; the mean
+// over the seconds does not show it.
+TEST(Planner, BurstsLeaveFewerToPrefillAlone) {
+  PlannerOptions options = Options();
+  options.limits = kLimits;
+  Planner for_steady(options);
+  Fleet steady(2, 2);
+  steady.Run(&for_steady, LoadOf(72, 1024, 256), seconds(60));
+  Planner for_bursts(options);
+  Fleet bursts(2, 2);
+  for (int i = 0; i < 6; ++i) {
+    bursts.Run(&for_bursts, LoadOf(200, 1024, 256), seconds(2));
+    bursts.Run(&for_bursts, LoadOf(40, 1024, 256), seconds(8));
+  }
+  EXPECT_LT(bursts.split().prefill, steady.split().prefill) << bursts.last.reason;
+  EXPECT_NEAR(steady.last.load.dispersion, 1, 0.01);
+  EXPECT_GT(bursts.last.load.dispersion, 10);
+  EXPECT_THAT(bursts.last.reason, HasSubstr("in bursts"));
+  const int settled = bursts.changes;
+  for (int i = 0; i < 30; ++i) {
+    bursts.Run(&for_bursts, LoadOf(200, 1024, 256), seconds(2));
+    bursts.Run(&for_bursts, LoadOf(40, 1024, 256), seconds(8));
+  }
+  EXPECT_EQ(bursts.changes, settled) << "it must not swing: " << bursts.last.reason;
+}
+
+TEST(Planner, ALoadThatBeginsOrEndsOrGrowsIsNoBurst) {
+  Planner planner(Options());
+  Fleet fleet(2, 2);
+  const auto expect_none = [&](const char* what) {
+    EXPECT_NEAR(fleet.last.load.dispersion, 1, 0.5) << what;
+  };
+  fleet.Run(&planner, {}, seconds(10));
+  for (int i = 0; i < 12; ++i) {
+    fleet.Run(&planner, LoadOf(90, 1024, 256), seconds(1));
+    expect_none("begins");
+  }
+  fleet.Run(&planner, {}, seconds(5));
+  expect_none("ends");
+  fleet.Run(&planner, {}, seconds(60));
+  for (int i = 0; i < 30; ++i) {
+    fleet.Run(&planner, LoadOf(6 * i, 1024, 256), seconds(1));
+    expect_none("grows");
+  }
+}
+
 TEST(Planner, ARefusedWorkerIsLeftAloneAndARestartedRouterIsNoLoad) {
   Fleet fleet(3, 1);
   Planner planner(Options());
