@@ -235,7 +235,7 @@ void HttpConnection::Reject(int status, std::string_view message) {
       error_body ? error_body({path_, request_id_}, status, message) : std::string(message) + "\n");
 }
 
-void HttpConnection::Respond(int status, const HttpHeaders& headers, const std::string& body) {
+void HttpConnection::Respond(int status, const HttpHeaders& headers, std::string body) {
   answer_ = IntakeBudget::Share(&state_->answers, "");
   // An answer of our own fits always, so this happens once.
   if (body.size() > kSmallAnswer && answer_.GrowTo(body.size()) != IntakeBudget::Share::Grown::kYes)
@@ -249,7 +249,7 @@ void HttpConnection::Respond(int status, const HttpHeaders& headers, const std::
   head.http_1_0 = http_1_0_;
   head.now_s = std::time(nullptr);
   AppendHead(head, &out_);
-  if (!head_request_ && StatusHasBody(status)) out_.append(body);
+  if (!head_request_ && StatusHasBody(status)) pending_ = std::move(body);
   CompleteAnswer();
   Flush();
 }
@@ -313,15 +313,20 @@ void HttpConnection::ScheduleFlush() {
 
 // Moves what is to be sent to out_; false when there is nothing.
 bool HttpConnection::FillOut() {
-  if (out_sent_ > out_.size() / 2) {
+  const bool empty = out_sent_ == out_.size();
+  if (empty || (!pending_.empty() && out_sent_ > out_.size() / 2)) {
     out_.erase(0, out_sent_);
     out_sent_ = 0;
     if (out_.empty() && out_.capacity() > kSendBudget) out_.shrink_to_fit();
   }
   if (chunked_) {
     AppendChunk(pending_, &out_);
-  } else {
+  } else if (pending_.size() <= kSmallAnswer) {
     out_.append(pending_);
+  } else {
+    // Copying tens of megabytes would keep the loop from others.
+    if (!empty) return true;
+    out_.swap(pending_);
   }
   pending_.clear();
   if (last_chunk_due_) out_.append(kLastChunk);

@@ -75,7 +75,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void Vanish(HttpExchange::Gone why, bool reset);
 
   // For the exchange.
-  void Respond(int status, const HttpHeaders& headers, const std::string& body);
+  void Respond(int status, const HttpHeaders& headers, std::string body);
   void BeginStream(int status, const HttpHeaders& headers);
   void Write(std::string_view bytes);
   void End();
@@ -146,7 +146,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool complete_ = false;  // the handler has said everything
   bool sent_ = false;      // and the kernel has taken it
   bool last_chunk_due_ = false;
-  std::string pending_;  // body bytes of a stream, not framed yet
+  std::string pending_;  // body bytes that are not in out_ yet; of a stream: not framed yet
   std::string out_;      // bytes for the socket
   size_t out_sent_ = 0;
   IntakeBudget::Share answer_;  // of out_, when the answer is a whole one

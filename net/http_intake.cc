@@ -24,8 +24,21 @@ using boost::system::error_code;
 
 namespace {
 
-// A body's buffer grows by so much at first, then by doubling.
+// A body's buffer grows by so much at first.
 constexpr size_t kBodyChunk = 16 << 10;
+// Less room than this, or than this part of a whole body, stays unused in its buffer: to move a
+// large body would keep the loop from others.
+constexpr size_t kLeastSlack = 1024;
+constexpr size_t kSlackPart = 8;
+
+// Room for a body of which `had` bytes have arrived and `announced` (0: unknown) are said to come.
+// What is announced costs nothing to claim: the room follows what has arrived.
+size_t NextCapacity(size_t had, size_t announced) {
+  constexpr size_t kFactor = 4;
+  const size_t least = had + kBodyChunk;
+  if (announced == 0) return std::max(least, 2 * had);
+  return std::max(least, std::min(announced + kBodyChunk, kFactor * had));
+}
 
 auto Into(error_code& ec) { return asio::redirect_error(asio::use_awaitable, ec); }
 
@@ -188,9 +201,10 @@ asio::awaitable<bool> HttpConnection::ReadBody(Intake* intake) {
     if (!intake->chunk_error.empty()) ec = http::error::bad_chunk;
   };
   parser.on_chunk_header(intake->on_chunk);
+  const size_t announced = parser.content_length() ? *parser.content_length() : 0;
   while (!parser.is_done()) {
     const size_t had = body.size();
-    if (body.capacity() - had < kBodyChunk) body.reserve(std::max(had + kBodyChunk, 2 * had));
+    if (body.capacity() - had < kBodyChunk) body.reserve(NextCapacity(had, announced));
     body.resize(had + kBodyChunk);
     parser.get().body().data = body.data() + had;
     parser.get().body().size = kBodyChunk;
@@ -206,8 +220,8 @@ asio::awaitable<bool> HttpConnection::ReadBody(Intake* intake) {
     if (!GrowBody(body.size())) co_return false;
   }
   // It is kept until the answer has been sent.
-  constexpr size_t kSlack = 1024;
-  if (body.capacity() - body.size() > kSlack) body.shrink_to_fit();
+  if (body.capacity() - body.size() > std::max(kLeastSlack, body.size() / kSlackPart))
+    body.shrink_to_fit();
   body_.Whole();
   co_return true;
 }

@@ -18,8 +18,8 @@ constexpr size_t kJobBytes = 256;
 
 WorkPool::WorkPool(const std::string& name, int threads, size_t max_queued)
     : small_(max_queued), large_(max_queued) {
-  for (int i = 0; i < threads; ++i) StartThread(fmt::format("{}-{}", name, i), &small_);
-  StartThread(fmt::format("{}-large", name), &large_);
+  for (int i = 0; i < threads; ++i) StartThread(fmt::format("{}-{}", name, i), &small_, Thread::Priority::kNormal);
+  StartThread(fmt::format("{}-large", name), &large_, Thread::Priority::kBackground);
 }
 
 WorkPool::~WorkPool() {
@@ -28,10 +28,13 @@ WorkPool::~WorkPool() {
   for (Thread& thread : threads_) thread.Join();
 }
 
-void WorkPool::StartThread(const std::string& name, Queue* queue) {
-  threads_.emplace_back(name, [queue] {
-    while (auto job = queue->Pop()) (*job)();
-  });
+void WorkPool::StartThread(const std::string& name, Queue* queue, Thread::Priority priority) {
+  threads_.emplace_back(
+      name,
+      [queue] {
+        while (auto job = queue->Pop()) (*job)();
+      },
+      priority);
 }
 
 bool WorkPool::TrySubmit(size_t bytes, std::function<void()> job, const TenantShare& tenant) {
