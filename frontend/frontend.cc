@@ -401,10 +401,10 @@ void Frontend::OnPool(const std::shared_ptr<HttpExchange>& exchange, const Calle
       [this, loop, exchange, caller, slot, turn, work = std::move(work)]() mutable {
         const ApiResult<void> wanted = turn->Check();
         ApiResult<std::string> body = wanted ? work() : tl::unexpected(wanted.error());
-        loop->Post([this, exchange, caller, slot = std::move(slot),
-                    body = std::move(body)]() mutable {
-          Respond(*exchange, caller, std::move(body));
-        });
+        loop->Post(
+            [this, exchange, caller, slot = std::move(slot), body = std::move(body)]() mutable {
+              Respond(*exchange, caller, std::move(body));
+            });
       },
       context_->tenants->ShareOf(caller.tenant, 0));
   if (taken) return;
@@ -414,8 +414,7 @@ void Frontend::OnPool(const std::shared_ptr<HttpExchange>& exchange, const Calle
                                   "too many requests are being tokenized; try again shortly")));
 }
 
-void Frontend::Respond(HttpExchange& exchange, const Caller& caller,
-                       ApiResult<std::string> body) {
+void Frontend::Respond(HttpExchange& exchange, const Caller& caller, ApiResult<std::string> body) {
   if (!body) {
     const int status = RespondError(exchange, body.error());
     return Log(caller, status, body.error().message);

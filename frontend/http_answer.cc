@@ -163,7 +163,7 @@ void HttpTextAnswer::Open(ChoiceStream& choice) {
   if (const std::string echo = EchoOf(choice.index()); !echo.empty()) {
     const std::span<const ChoiceLogprob> logprobs =
         prepared_->EchoesLogprobs() ? std::span<const ChoiceLogprob>(choice.prompt_logprobs())
-                         : std::span<const ChoiceLogprob>();
+                                    : std::span<const ChoiceLogprob>();
     encoder_->Text(choice.index(), 0, echo, logprobs, {}, &out_);
   }
 }
@@ -250,8 +250,9 @@ void HttpTextAnswer::AnswerWhole(std::span<const std::unique_ptr<ChoiceStream>> 
   // The job, which counted these bytes, ends before the pool is done.
   context_->answers_bytes += bytes;
   // A full pool does not cost an answer that is there.
-  const std::function<void()> write = [context = context_, loop = context_->loop, exchange = exchange_, answer,
-                      bytes, headers, encoder = std::shared_ptr(std::move(encoder_))]() mutable {
+  const std::function<void()> write = [context = context_, loop = context_->loop,
+                                       exchange = exchange_, answer, bytes, headers,
+                                       encoder = std::shared_ptr(std::move(encoder_))]() mutable {
     loop->Post([context, exchange = std::move(exchange), bytes, headers = std::move(headers),
                 body = answer->Write(encoder.get())]() mutable {
       context->answers_bytes -= bytes;

@@ -18,7 +18,8 @@ constexpr size_t kJobBytes = 256;
 
 WorkPool::WorkPool(const std::string& name, int threads, size_t max_queued)
     : small_(max_queued), large_(max_queued) {
-  for (int i = 0; i < threads; ++i) StartThread(fmt::format("{}-{}", name, i), &small_, Thread::Priority::kNormal);
+  for (int i = 0; i < threads; ++i)
+    StartThread(fmt::format("{}-{}", name, i), &small_, Thread::Priority::kNormal);
   StartThread(fmt::format("{}-large", name), &large_, Thread::Priority::kBackground);
 }
 
