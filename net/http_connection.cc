@@ -44,16 +44,19 @@ HttpConnection::HttpConnection(asio::ip::tcp::socket socket, Peer peer,
       peer_(std::move(peer)),
       state_(std::move(state)),
       refusal_(std::move(refusal)),
-      buffer_(state_->options.max_header_bytes + kReadChunk) {
+      buffer_(state_->options.max_header_bytes + kReadChunk),
+      party_(peer_.address) {
   state_->connections.insert(this);
   if (!refusal_.empty()) ++state_->refusing;
-  CountWaiting();
+  SetPhase(Phase::kIdle);
 }
 
 HttpConnection::~HttpConnection() {
   if (exchange_ != nullptr) exchange_->Detach();
   known_ = true;
   CountWaiting();
+  RestFor("");
+  if (leaving_) --state_->leaving;
   if (!refusal_.empty()) --state_->refusing;
   state_->connections.erase(this);
   if (state_->on_closed && !state_->stopped) state_->on_closed();
@@ -204,6 +207,30 @@ void HttpConnection::Vanish(HttpExchange::Gone why, bool reset) {
 void HttpConnection::SetPhase(Phase phase) {
   phase_ = phase;
   CountWaiting();
+  const bool rests = refusal_.empty() && (phase == Phase::kIdle || phase == Phase::kReading);
+  RestFor(rests && !leaving_ ? party_ : "");
+}
+
+// Who stays with one party keeps its place.
+void HttpConnection::RestFor(const std::string& party) {
+  if (party == rests_for_) return;
+  if (!rests_for_.empty()) {
+    const auto from = state_->resting.find(rests_for_);
+    from->second.erase(rests_at_);
+    if (from->second.empty()) state_->resting.erase(from);
+  }
+  rests_for_ = party;
+  if (party.empty()) return;
+  auto& to = state_->resting[party];
+  rests_at_ = to.insert(to.end(), this);
+}
+
+void HttpConnection::Leave() {
+  leaving_ = true;
+  ++state_->leaving;
+  RestFor("");
+  read_deadline_ = state_->clock.Now();
+  CheckDeadlines(read_deadline_);
 }
 
 void HttpConnection::CountWaiting() {

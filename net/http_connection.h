@@ -15,6 +15,7 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
+#include <list>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -48,7 +49,14 @@ struct HttpServerState {
   IntakeBudget answers;  // whole ones, while they are sent
   // By address: connections that wait for a request of somebody unknown.
   std::unordered_map<std::string, size_t> waiting;
+  // By tenant, or address of somebody unknown: connections without a running request, the one that
+  // has been so for longest first.
+  std::unordered_map<std::string, std::list<HttpConnection*>> resting;
   size_t refusing = 0;  // connections that are only told why they are refused
+  size_t leaving = 0;   // connections that make room for others
+  // Ends the oldest resting connection of the party that has most of them, and more than `party`,
+  // for which there is no room. False: there is none.
+  bool MakeRoomFor(const std::string& party);
   bool draining = false;
   bool stopped = false;  // the server is destroyed
   // The set of connections has shrunk.
@@ -73,6 +81,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // The client is gone, or shall be: the exchange hears why, the socket closes. `reset`: what the
   // kernel still holds for the client is thrown away.
   void Vanish(HttpExchange::Gone why, bool reset);
+
+  // For one that rests: it ends as if its time were over.
+  void Leave();
 
   // For the exchange.
   void Respond(int status, const HttpHeaders& headers, std::string body);
@@ -99,6 +110,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void Dispatch(HttpRequest request);
   // Whether the connection counts among those of its address that wait.
   void CountWaiting();
+  // Whether it is among those of `party` that rest; "": it is not.
+  void RestFor(const std::string& party);
   void SetPhase(Phase phase);
   boost::asio::awaitable<void> AwaitAnswer();
   boost::asio::awaitable<void> Linger();
@@ -133,6 +146,10 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   IntakeBudget::Share body_;  // of the request in progress
   bool known_ = false;        // a request for a tenant came this way
   bool waits_ = false;        // counted in state_->waiting
+  std::string party_;         // of the last request; at first its address
+  std::string rests_for_;     // in state_->resting, at:
+  std::list<HttpConnection*>::iterator rests_at_;
+  bool leaving_ = false;
 
   // The answer in progress.
   std::string request_id_;

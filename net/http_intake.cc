@@ -105,8 +105,9 @@ asio::awaitable<bool> HttpConnection::ReadRequest() {
   HttpIntake wanted;
   if (state_->options.intake) wanted = state_->options.intake(intake.request);
   if (!wanted.party.empty()) known_ = true;
-  body_ = IntakeBudget::Share(&state_->bodies,
-                              wanted.party.empty() ? peer_.address : "tenant:" + wanted.party);
+  party_ = wanted.party.empty() ? peer_.address : "tenant:" + wanted.party;
+  SetPhase(Phase::kReading);
+  body_ = IntakeBudget::Share(&state_->bodies, party_);
   if (wanted.read_body) {
     const bool has_body = co_await ReadBody(&intake);
     if (!has_body) co_return false;
@@ -246,6 +247,7 @@ void HttpConnection::RejectIntake(const error_code& ec, const std::string& why) 
   read_deadline_ = kNever;
   if (dead_) return;
   const HttpServerOptions& options = state_->options;
+  if (leaving_) return Reject(503, "the server needs this connection for others; try again");
   if (timed_out_) {
     Reject(408, "the request was not complete within " +
                     std::to_string(static_cast<int64_t>(ToMs(options.read_timeout))) + " ms");

@@ -20,6 +20,8 @@ namespace {
 // More connections than allowed are told so; more than this many of those are closed without an
 // answer.
 constexpr size_t kMaxRefusing = 64;
+// Connections that make room for others and have not closed yet.
+constexpr size_t kMaxLeaving = 64;
 constexpr Duration kAcceptRetry = std::chrono::milliseconds(100);
 
 std::string EndpointName(const tcp::endpoint& endpoint) {
@@ -36,9 +38,10 @@ std::string PartyOf(const tcp::endpoint& endpoint) {
 }
 
 // Why a connection from there is not served; "" when it is.
-std::string RefusalOf(const HttpServerState& state, const std::string& party) {
+std::string RefusalOf(HttpServerState& state, const std::string& party) {
   const HttpServerOptions& options = state.options;
-  if (state.connections.size() >= options.max_connections) {
+  if (state.connections.size() - state.leaving >= options.max_connections &&
+      !state.MakeRoomFor(party)) {
     return "the server has all the connections that it allows (" +
            std::to_string(options.max_connections) + "); try again soon";
   }
@@ -59,6 +62,19 @@ Duration SweepInterval(const HttpServerOptions& options) {
 }
 
 }  // namespace
+
+bool HttpServerState::MakeRoomFor(const std::string& party) {
+  // They are gone when they have closed, or a second later.
+  if (leaving >= kMaxLeaving) return false;
+  const auto own = resting.find(party);
+  const std::list<HttpConnection*>* most = own == resting.end() ? nullptr : &own->second;
+  for (const auto& [name, theirs] : resting) {
+    if (most == nullptr || theirs.size() > most->size()) most = &theirs;
+  }
+  if (most == nullptr || (own != resting.end() && most == &own->second)) return false;
+  most->front()->Leave();
+  return true;
+}
 
 struct HttpServer::Impl : std::enable_shared_from_this<HttpServer::Impl> {
   Impl(IoLoop* loop, HttpServerOptions options)
