@@ -158,6 +158,7 @@ void HttpConnection::CheckDeadlines(Instant now) {
   if (now >= write_deadline_ && Trickles()) return Vanish(HttpExchange::Gone::kSlowReader, true);
   if (now < read_deadline_) return;
   timed_out_ = true;
+  if (pausing_ != nullptr) pausing_->cancel();
   error_code ignored;
   socket_.cancel(ignored);
 }
@@ -199,6 +200,7 @@ void HttpConnection::Vanish(HttpExchange::Gone why, bool reset) {
   if (exchange_ != nullptr) exchange_->Lose(why);
   exchange_ = nullptr;
   pending_.clear();
+  if (pausing_ != nullptr) pausing_->cancel();
   error_code ignored;
   if (reset) socket_.set_option(asio::socket_base::linger(true, 0), ignored);
   socket_.close(ignored);
@@ -264,6 +266,7 @@ void HttpConnection::Reject(int status, std::string_view message) {
 
 void HttpConnection::Respond(int status, const HttpHeaders& headers, std::string body) {
   answer_ = IntakeBudget::Share(&state_->answers, "");
+  refused_in_row_ = status == 429 ? refused_in_row_ + 1 : 0;
   // An answer of our own fits always, so this happens once.
   if (body.size() > kSmallAnswer && answer_.GrowTo(body.size()) != IntakeBudget::Share::Grown::kYes)
     return Reject(503, "the answers that wait for slow clients fill http.max_total_body");
@@ -282,6 +285,7 @@ void HttpConnection::Respond(int status, const HttpHeaders& headers, std::string
 }
 
 void HttpConnection::BeginStream(int status, const HttpHeaders& headers) {
+  refused_in_row_ = 0;
   HttpHead head;
   head.status = status;
   head.headers = &headers;

@@ -14,6 +14,7 @@
 
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <list>
 #include <memory>
@@ -101,6 +102,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // http_intake.cc. True when the handler has got a request. False with complete_: it was answered
   // with an error; else: the connection ends.
   boost::asio::awaitable<bool> ReadRequest();
+  // Of one whose requests are refused for want of room, one after the other: as long as it was told
+  // to wait before it tries again.
+  boost::asio::awaitable<void> Pause();
   boost::asio::awaitable<bool> ReadHead(Intake* intake);
   bool AcceptHead(Intake* intake);
   boost::asio::awaitable<bool> ReadBody(Intake* intake);
@@ -150,6 +154,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::string rests_for_;     // in state_->resting, at:
   std::list<HttpConnection*>::iterator rests_at_;
   bool leaving_ = false;
+  int refused_in_row_ = 0;                        // answers of 429
+  boost::asio::steady_timer* pausing_ = nullptr;  // while it is not read
 
   // The answer in progress.
   std::string request_id_;

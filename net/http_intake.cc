@@ -40,6 +40,10 @@ size_t NextCapacity(size_t had, size_t announced) {
   return std::max(least, std::min(announced + kBodyChunk, kFactor * had));
 }
 
+// After the second refusal in a row, doubled with each; at most what Retry-After says as a rule.
+constexpr Duration kShortestPause = std::chrono::milliseconds(10);
+constexpr Duration kLongestPause = std::chrono::seconds(1);
+
 auto Into(error_code& ec) { return asio::redirect_error(asio::use_awaitable, ec); }
 
 struct Refusal {
@@ -90,6 +94,8 @@ asio::awaitable<bool> HttpConnection::ReadRequest() {
   body_ = {};
   SetPhase(Phase::kIdle);
   read_deadline_ = state_->clock.Now() + IdleTimeout();
+  if (refused_in_row_ > 1) co_await Pause();
+  if (timed_out_ || dead_) co_return false;
   while (buffer_.size() == 0) {
     if (peer_ended_ || timed_out_ || dead_) co_return false;
     const bool got = co_await AwaitBytes();
@@ -116,6 +122,18 @@ asio::awaitable<bool> HttpConnection::ReadRequest() {
   }
   Dispatch(std::move(intake.request));
   co_return true;
+}
+
+asio::awaitable<void> HttpConnection::Pause() {
+  constexpr int kDoublings = 7;
+  const Duration wait =
+      std::min(kLongestPause, kShortestPause * (1 << std::min(refused_in_row_ - 2, kDoublings)));
+  asio::steady_timer timer(socket_.get_executor());
+  timer.expires_after(wait);
+  pausing_ = &timer;
+  error_code ec;
+  co_await timer.async_wait(Into(ec));
+  pausing_ = nullptr;
 }
 
 asio::awaitable<bool> HttpConnection::ReadHead(Intake* intake) {

@@ -43,6 +43,31 @@ TEST_F(HttpIntakeTest, AnnouncedBodiesTakeNothingUntilTheyArrive) {
   EXPECT_EQ(Client().Request("POST", "/", std::string(40 << 10, 'x'))->status, 200);
 }
 
+// Else a few thousand of them that ask again at once are all that the loop does.
+TEST_F(HttpIntakeTest, WhoIsRefusedAgainAndAgainIsReadLessOften) {
+  std::atomic<int> asked{0};
+  StartServer([&](const Exchange& exchange) {
+    ++asked;
+    exchange->Respond(exchange->request().path == "/full" ? 429 : 200, {}, "");
+  });
+  HttpClient client = Client();
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(client.Request("GET", "/full")->status, 429);
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(10 + 20 + 40));
+  // Requests that are sent ahead wait in the kernel, and whoever leaves meanwhile is let go.
+  std::string ahead;
+  for (int i = 0; i < 1000; ++i) ahead += "GET /full HTTP/1.1\r\nHost: x\r\n\r\n";
+  ASSERT_TRUE(client.SendRaw(ahead));
+  client.Close();
+  AwaitConnections(0);
+  EXPECT_LT(asked.load(), 100);
+  // Others are not affected, nor is who was refused before.
+  HttpClient other = Client();
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(other.Request("GET", "/full")->status, 429);
+  EXPECT_EQ(other.Request("GET", "/")->status, 200);
+  EXPECT_EQ(other.Request("GET", "/")->status, 200);
+}
+
 // Kept open by a request now and then, they are within their time for ever.
 TEST_F(HttpIntakeTest, ConnectionsThatATenantKeepsMakeRoomForOthers) {
   options_.max_connections = 5;
