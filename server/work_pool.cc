@@ -8,9 +8,6 @@
 namespace aisp {
 namespace {
 
-// As for places at the router: a tenant takes at most so many times the places that are left, times
-// its weight, so that whoever comes new finds some.
-constexpr double kShareOfRest = 4;
 // What a job costs beside its text.
 constexpr size_t kJobBytes = 256;
 
@@ -48,8 +45,7 @@ bool WorkPool::Queue::TryPush(size_t bytes, std::function<void()>&& job,
     const std::lock_guard lock(mutex_);
     if (closed_ || size_ >= capacity_) return false;
     FairShare::Account* const account = shares_.Enter(tenant);
-    const double most = kShareOfRest * account->weight * static_cast<double>(capacity_ - size_);
-    if (!tenant.name.empty() && static_cast<double>(account->work) > most) {
+    if (!tenant.name.empty() && !FairShare::MayTake(*account, size_, capacity_)) {
       shares_.Leave(account);
       return false;
     }
