@@ -71,7 +71,7 @@ asio::awaitable<void> HttpConnection::Run() {
     phase_ = Phase::kReading;
     read_deadline_ = state_->clock.Now() + state_->options.read_timeout;
     std::string why;
-    const bool greeted = co_await socket_.Handshake(state_->handshakes, &why);
+    const bool greeted = co_await socket_.Handshake(state_->handshakes, peer_.address, &why);
     read_deadline_ = kNever;
     if (!greeted) {
       LogInfo("TLS handshake failed", {{"peer", peer_.name}, {"why", why}});
