@@ -78,8 +78,8 @@ struct Choice {
   std::vector<ToolCall> calls = {};
   std::vector<Piece> order = {};  // empty: all of the reasoning, of the text, and the calls
   std::string_view stop = {};     // as ChoiceEnd::stop
-  // Of every token of the prompt, the first one without; empty: not wanted.
-  std::vector<ChoiceLogprob> prompt_logprobs = {};
+  // Of every token of the prompt, the first one without; empty: not wanted. Choices share them.
+  std::span<const ChoiceLogprob> prompt_logprobs = {};
 };
 
 class AnswerEncoder {

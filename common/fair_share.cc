@@ -35,6 +35,18 @@ void FairShare::Leave(Account* account) {
   Forget();
 }
 
+// Without the second rule many tenants would have everything among them: each that has few at the
+// moment takes one of the last.
+bool FairShare::MayTake(const Account& account, size_t taken, size_t limit) {
+  constexpr double kShareOfRest = 4;
+  constexpr size_t kLastPart = 64;
+  if (taken >= limit) return false;
+  const size_t rest = limit - taken;
+  if (account.work > 1 && rest <= limit / kLastPart) return false;
+  return static_cast<double>(account.work) <=
+         kShareOfRest * account.weight * static_cast<double>(rest);
+}
+
 // Who is behind everybody with work would be lifted anyway.
 void FairShare::Forget() {
   const double floor = Floor();

@@ -49,6 +49,12 @@ class FairShare {
     account->service += static_cast<double>(tokens) / account->weight;
   }
 
+  // Whether a tenant may take one of `limit` places of which `taken` are taken, so that who comes
+  // new finds one: four times what is left, times its weight, and of the last 64th one at most.
+  // Its work counts the piece that wants the place. One alone has four of five places, two have
+  // four of nine each.
+  static bool MayTake(const Account& account, size_t taken, size_t limit);
+
   // Tenants with work.
   size_t active() const { return active_; }
   // Those that are only remembered too.

@@ -10,6 +10,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "common/check.h"
@@ -28,16 +29,23 @@ sigset_t AsynchronousSignals() {
   return set;
 }
 
+// On Linux a nice value is a thread's own. It need not work: then it is a thread like others.
+void GiveWay() {
+  constexpr int kNicer = 5;
+  setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + kNicer);
+}
+
 }  // namespace
 
-Thread::Thread(const std::string& name, std::function<void()> body) {
+Thread::Thread(const std::string& name, std::function<void()> body, Priority priority) {
   // The mask is inherited: setting it here leaves no moment in which the new thread could take a
   // signal.
   const sigset_t block = AsynchronousSignals();
   sigset_t before;
   AISP_CHECK(pthread_sigmask(SIG_BLOCK, &block, &before) == 0);
-  thread_ = std::thread([name = name.substr(0, kMaxNameBytes), body = std::move(body)] {
+  thread_ = std::thread([name = name.substr(0, kMaxNameBytes), body = std::move(body), priority] {
     pthread_setname_np(pthread_self(), name.c_str());
+    if (priority == Priority::kBackground) GiveWay();
     body();
   });
   AISP_CHECK(pthread_sigmask(SIG_SETMASK, &before, nullptr) == 0);

@@ -1,6 +1,7 @@
 // Threads with names, and a way to wake one that sleeps in epoll.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <thread>
@@ -15,8 +16,13 @@ namespace aisp {
 // are for the main thread. Move-only; the owner's thread.
 class Thread {
  public:
+  // kBackground: long work that others are not to wait for. Where cores are fewer than threads that
+  // want them, it gets about a third of what each other one gets.
+  enum class Priority : uint8_t { kNormal, kBackground };
+
   Thread() = default;
-  Thread(const std::string& name, std::function<void()> body);
+  Thread(const std::string& name, std::function<void()> body,
+         Priority priority = Priority::kNormal);
   Thread(Thread&&) noexcept = default;
   Thread& operator=(Thread&& other) noexcept;
   ~Thread();

@@ -161,8 +161,10 @@ void Engine::Impl::HandToReader(Sequence& s, SampledToken* sampled, Instant now,
   if (sampled != nullptr && !sampled->status) {
     Error& error = sampled->status.error();
     const Fault fault = FaultOf(error.code);
-    if (error.code != Code::kResourceExhausted)
+    if (error.code != Code::kResourceExhausted) {
+      if (error.code == Code::kInternal) Distrust(s);
       return EndWith(s, FinishReason::kError, std::move(error), fault);
+    }
     sampled = nullptr;
   }
   PublishWholeBlocks(s);
@@ -214,7 +216,8 @@ bool Engine::Impl::AbsorbToken(Sequence& s, SampledToken& sampled, Instant now,
   output.preemptions = s.times.preemptions;
   output.drafts = s.drafts;
   if (!sampled.status) {
-    // What made these logits wrong may lie in the KV, so none of this step's blocks is published.
+    // None of this step's blocks is published.
+    if (sampled.status.error().code == Code::kInternal) Distrust(s);
     output.finish = FinishReason::kError;
     output.fault = FaultOf(sampled.status.error().code);
     output.error = std::move(sampled.status).error();
@@ -244,6 +247,29 @@ bool Engine::Impl::AbsorbToken(Sequence& s, SampledToken& sampled, Instant now,
   out->push_back(std::move(output));
   if (ends) End(s);
   return !ends;
+}
+
+// What made a sequence's outputs no numbers may lie in the KV that it began from, its own or
+// another worker's: whoever comes next computes all of it anew. Who runs on it already keeps it to
+// himself.
+void Engine::Impl::Distrust(const Sequence& s) {
+  const std::vector<BlockId> forgotten = blocks.Forget(s.blocks);
+  if (tiers) {
+    std::vector<Hash128> keys;
+    tiers->ExtendKeys(s.root, s.request.tokens, &keys);
+    tiers->Forget(keys);
+  }
+  if (forgotten.empty()) return;
+  std::vector<bool> wrong(static_cast<size_t>(blocks.layout().num_blocks));
+  for (const BlockId block : forgotten) wrong[static_cast<size_t>(block.value)] = true;
+  const auto touched = [&](const std::vector<BlockId>& held) {
+    return std::ranges::any_of(held,
+                               [&](BlockId b) { return wrong[static_cast<size_t>(b.value)]; });
+  };
+  table.ForEachAlive([&](Sequence& other) {
+    if (touched(other.blocks)) other.publishes = false;
+  });
+  for (auto& [epoch, prefix] : pulled) prefix.publishes &= !touched(prefix.blocks);
 }
 
 bool Engine::Impl::TakeToken(Sequence& s, TokenId token) {

@@ -169,6 +169,7 @@ struct Engine::Impl {
   bool AbsorbToken(Sequence& s, SampledToken& sampled, Instant now, std::vector<TokenOutput>* out);
   // False: the sequence's constraint does not allow the token.
   static bool TakeToken(Sequence& s, TokenId token);
+  void Distrust(const Sequence& s);
   void PublishWholeBlocks(Sequence& s);
   void ReleaseHusk(Sequence& s);
 
@@ -322,6 +323,7 @@ struct Engine::Impl {
     std::vector<TokenId> tokens;
     std::vector<BlockId> blocks;  // all of it, pinned with kTier
     int32_t matched = 0;          // of them: published here already
+    bool publishes = true;
   };
   std::map<Epoch, PulledPrefix> pulled;
   std::optional<FeatureCache> feature_cache;

@@ -60,6 +60,7 @@ void Engine::Impl::PrefixFilled(Epoch epoch, int32_t end_token) {
   const auto filled =
       std::span<const BlockId>(prefix.blocks).first(static_cast<size_t>(end_token / BlockTokens()));
   blocks.EndLease(epoch);
+  if (!prefix.publishes) return DropPrefix(epoch);
   blocks.Publish(prefix.root, tokens, filled, prefix.matched);
   if (tiers) {
     std::vector<Hash128> keys;

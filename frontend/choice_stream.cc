@@ -131,7 +131,9 @@ void ChoiceStream::AddPromptToken(ChoiceLogprob logprob) {
     if (prompt_logprobs_.size() + 1 == options_.prompt.size())
       prompt_code_points_ += CodePoints(prompt_text_->Flush());
   }
-  said_bytes_ += sizeof(logprob) + logprob.top.size() * sizeof(TopLogprob);
+  const size_t bytes = sizeof(logprob) + logprob.top.size() * sizeof(TopLogprob);
+  said_bytes_ += bytes;
+  prompt_bytes_ += bytes;
   prompt_logprobs_.push_back(std::move(logprob));
 }
 

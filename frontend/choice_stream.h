@@ -91,11 +91,14 @@ class ChoiceStream final : public RequestObserver {
   std::vector<TokenId> TakeTokenIds() { return std::exchange(token_ids_, {}); }
   // Of every token of the prompt, the first one without a value; text offsets are in the prompt.
   const std::vector<ChoiceLogprob>& prompt_logprobs() const { return prompt_logprobs_; }
+  std::vector<ChoiceLogprob> TakePromptLogprobs() { return std::exchange(prompt_logprobs_, {}); }
   // Code points of the prompt's text, with prompt logprobs.
   size_t prompt_code_points() const { return prompt_code_points_; }
   std::vector<float> TakeEmbedding() { return std::exchange(embedding_, {}); }
   // Bytes that were kept of all that it said, taken or not; an estimate.
   size_t said_bytes() const { return said_bytes_; }
+  // Of these, what is said of the prompt's tokens.
+  size_t prompt_bytes() const { return prompt_bytes_; }
   // With a parser: the text told apart; TakeText gives nothing then.
   std::vector<AnswerPart> TakeParts() { return std::exchange(parts_, {}); }
   bool parses() const { return options_.parser != nullptr; }
@@ -140,6 +143,7 @@ class ChoiceStream final : public RequestObserver {
   std::vector<TokenId> token_ids_;
   size_t text_code_points_ = 0;
   size_t said_bytes_ = 0;
+  size_t prompt_bytes_ = 0;
   uint32_t completion_tokens_ = 0;
   uint32_t preemptions_ = 0;
   v1::DraftCounts drafts_;

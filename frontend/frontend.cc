@@ -294,7 +294,8 @@ void Frontend::CountResponseTokens(const std::shared_ptr<HttpExchange>& exchange
 void Frontend::Generate(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller,
                         std::function<ApiResult<PreparedRequest>()> prepare) {
   StartJob(exchange, caller, std::move(prepare),
-           std::make_unique<HttpTextAnswer>(context_, exchange));
+           std::make_unique<HttpTextAnswer>(context_, exchange,
+                                            context_->tenants->ShareOf(caller.tenant, 0)));
 }
 
 void Frontend::Embed(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller,
@@ -400,9 +401,10 @@ void Frontend::OnPool(const std::shared_ptr<HttpExchange>& exchange, const Calle
       [this, loop, exchange, caller, slot, turn, work = std::move(work)]() mutable {
         const ApiResult<void> wanted = turn->Check();
         ApiResult<std::string> body = wanted ? work() : tl::unexpected(wanted.error());
-        loop->Post([this, exchange, caller, slot = std::move(slot), body = std::move(body)] {
-          Respond(*exchange, caller, body);
-        });
+        loop->Post(
+            [this, exchange, caller, slot = std::move(slot), body = std::move(body)]() mutable {
+              Respond(*exchange, caller, std::move(body));
+            });
       },
       context_->tenants->ShareOf(caller.tenant, 0));
   if (taken) return;
@@ -412,13 +414,12 @@ void Frontend::OnPool(const std::shared_ptr<HttpExchange>& exchange, const Calle
                                   "too many requests are being tokenized; try again shortly")));
 }
 
-void Frontend::Respond(HttpExchange& exchange, const Caller& caller,
-                       const ApiResult<std::string>& body) {
+void Frontend::Respond(HttpExchange& exchange, const Caller& caller, ApiResult<std::string> body) {
   if (!body) {
     const int status = RespondError(exchange, body.error());
     return Log(caller, status, body.error().message);
   }
-  exchange.Respond(200, Json(), *body);
+  exchange.Respond(200, Json(), std::move(*body));
   Log(caller, 200);
 }
 

@@ -67,7 +67,7 @@ class Frontend {
   // `bytes`: how much work it is.
   void OnPool(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller, size_t bytes,
               std::function<ApiResult<std::string>()> work);
-  void Respond(HttpExchange& exchange, const Caller& caller, const ApiResult<std::string>& body);
+  void Respond(HttpExchange& exchange, const Caller& caller, ApiResult<std::string> body);
   void Log(const Caller& caller, int status, std::string_view error = {});
 
   FrontendContext* const context_;

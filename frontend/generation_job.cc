@@ -294,7 +294,8 @@ std::optional<ApiError> GenerationJob::HoldAnswer(const ChoiceStream& choice) {
   const bool gathers = http && prepared_.gathers_answer;
   const bool may_stream = !gathers && !scores && prepared_.pooling == v1::POOL_NONE;
   if (stream && !gathers && !scores) return std::nullopt;
-  const size_t said = choice.said_bytes();
+  const size_t copies = http && !stream ? prepared_.PromptCopies() : 1;
+  const size_t said = choice.said_bytes() + choice.prompt_bytes() * (copies - 1);
   const size_t more = said - std::exchange(held_of_[choice.index()], said);
   held_ += more;
   context_->answers_bytes += more;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "api/messages_encoder.h"
+#include "frontend/whole_answer.h"
 
 namespace aisp {
 namespace {
@@ -13,6 +14,9 @@ namespace {
 int64_t RetrySeconds(Duration d) {
   return std::max<int64_t>(1, (d.count() + 999'999'999) / 1'000'000'000);
 }
+
+// A larger whole answer is written by the pool.
+constexpr size_t kWrittenAtOnce = 128 << 10;
 
 double NsToMs(int64_t ns) { return static_cast<double>(ns) * 1e-6; }
 
@@ -73,13 +77,6 @@ size_t OfNextText(const std::vector<ChoiceLogprob>& logprobs) {
   return logprobs.size();
 }
 
-void AddPiece(Choice::Piece::Kind kind, size_t bytes, uint32_t text_part,
-              std::vector<Choice::Piece>* order) {
-  if (order->empty() || order->back().kind != kind) order->push_back({kind});
-  order->back().bytes += bytes;
-  order->back().text_part = text_part;
-}
-
 bool IsMessages(std::string_view path) {
   constexpr std::string_view kPath = "/v1/messages";
   return path == kPath || (path.starts_with(kPath) && path[kPath.size()] == '/');
@@ -132,8 +129,9 @@ int RespondError(HttpExchange& exchange, const ApiError& error, Duration retry_a
   return status;
 }
 
-HttpTextAnswer::HttpTextAnswer(FrontendContext* context, std::shared_ptr<HttpExchange> exchange)
-    : context_(context), exchange_(std::move(exchange)) {}
+HttpTextAnswer::HttpTextAnswer(FrontendContext* context, std::shared_ptr<HttpExchange> exchange,
+                               TenantShare tenant)
+    : context_(context), exchange_(std::move(exchange)), tenant_(std::move(tenant)) {}
 
 std::unique_ptr<AnswerEncoder> HttpTextAnswer::MakeEncoder() const {
   if (prepared_->make_encoder) return prepared_->make_encoder();
@@ -164,21 +162,10 @@ void HttpTextAnswer::Open(ChoiceStream& choice) {
   encoder_->Open(choice.index(), UsageSoFar(*prepared_, choice), &out_);
   if (const std::string echo = EchoOf(choice.index()); !echo.empty()) {
     const std::span<const ChoiceLogprob> logprobs =
-        EchoesLogprobs() ? std::span<const ChoiceLogprob>(choice.prompt_logprobs())
-                         : std::span<const ChoiceLogprob>();
+        prepared_->EchoesLogprobs() ? std::span<const ChoiceLogprob>(choice.prompt_logprobs())
+                                    : std::span<const ChoiceLogprob>();
     encoder_->Text(choice.index(), 0, echo, logprobs, {}, &out_);
   }
-}
-
-bool HttpTextAnswer::EchoesLogprobs() const {
-  return prepared_->prompt_logprobs >= 0 && !prepared_->echoes.empty() &&
-         prepared_->options.sampling.num_logprobs() >= 0;
-}
-
-const std::vector<ChoiceLogprob>& HttpTextAnswer::PromptLogprobs(
-    std::span<const std::unique_ptr<ChoiceStream>> choices, uint32_t choice) const {
-  const uint32_t n = prepared_->options.n;
-  return choices[choice / n * n]->prompt_logprobs();
 }
 
 void HttpTextAnswer::OnProgress(ChoiceStream& choice) {
@@ -193,7 +180,7 @@ void HttpTextAnswer::OnProgress(ChoiceStream& choice) {
   } else if (choice.HasNews()) {
     auto logprobs = choice.TakeLogprobs();
     // In a stream every choice has brought its own prompt's.
-    const size_t before = EchoesLogprobs() ? choice.prompt_code_points() : 0;
+    const size_t before = prepared_->EchoesLogprobs() ? choice.prompt_code_points() : 0;
     for (ChoiceLogprob& each : logprobs) each.text_offset += before;
     const auto token_ids = choice.TakeTokenIds();
     encoder_->Text(choice.index(), choice.completion_tokens(), choice.TakeText(), logprobs,
@@ -253,51 +240,26 @@ void HttpTextAnswer::OnDone(std::span<const std::unique_ptr<ChoiceStream>> choic
 
 void HttpTextAnswer::AnswerWhole(std::span<const std::unique_ptr<ChoiceStream>> choices,
                                  const Usage& usage) {
-  std::vector<Choice> out;
-  for (const auto& choice : choices) {
-    Choice c;
-    c.index = choice->index();
-    c.text = EchoOf(choice->index()) + choice->TakeText();
-    c.finish_reason = choice->finish_reason();
-    c.stop = choice->stop();
-    c.has_logprobs = prepared_->options.sampling.num_logprobs() >= 0;
-    c.logprobs = choice->TakeLogprobs();
-    if (prepared_->prompt_logprobs >= 0) {
-      const auto& prompt = PromptLogprobs(choices, choice->index());
-      if (EchoesLogprobs()) {
-        const uint32_t n = prepared_->options.n;
-        const size_t before = choices[choice->index() / n * n]->prompt_code_points();
-        for (ChoiceLogprob& each : c.logprobs) each.text_offset += before;
-        c.logprobs.insert(c.logprobs.begin(), prompt.begin(), prompt.end());
-      } else {
-        c.prompt_logprobs = prompt;
-      }
-    }
-    c.token_ids = choice->TakeTokenIds();
-    uint32_t texts = 0;
-    for (AnswerPart& part : choice->TakeParts()) {
-      switch (part.kind) {
-        case AnswerPart::Kind::kContent:
-          c.text += part.text;
-          AddPiece(Choice::Piece::Kind::kText, part.text.size(), ++texts, &c.order);
-          break;
-        case AnswerPart::Kind::kReasoning:
-          if (!prepared_->include_reasoning) break;
-          c.reasoning += part.text;
-          AddPiece(Choice::Piece::Kind::kReasoning, part.text.size(), texts, &c.order);
-          break;
-        case AnswerPart::Kind::kCall:
-          c.order.push_back({Choice::Piece::Kind::kCall});
-          c.calls.push_back({CallId(c.index, part.call), std::move(part.text), ""});
-          break;
-        case AnswerPart::Kind::kArguments:
-          c.calls.back().arguments += part.text;
-          break;
-      }
-    }
-    out.push_back(std::move(c));
-  }
-  exchange_->Respond(200, Headers(kJsonContentType), encoder_->Whole(out, usage));
+  const auto answer = std::make_shared<WholeAnswer>(
+      *prepared_, choices, [this](uint32_t choice, uint32_t call) { return CallId(choice, call); },
+      usage);
+  HttpHeaders headers = Headers(kJsonContentType);
+  const size_t bytes = answer->bytes();
+  if (bytes <= kWrittenAtOnce)
+    return exchange_->Respond(200, std::move(headers), answer->Write(encoder_.get()));
+  // The job, which counted these bytes, ends before the pool is done.
+  context_->answers_bytes += bytes;
+  // A full pool does not cost an answer that is there.
+  const std::function<void()> write = [context = context_, loop = context_->loop,
+                                       exchange = exchange_, answer, bytes, headers,
+                                       encoder = std::shared_ptr(std::move(encoder_))]() mutable {
+    loop->Post([context, exchange = std::move(exchange), bytes, headers = std::move(headers),
+                body = answer->Write(encoder.get())]() mutable {
+      context->answers_bytes -= bytes;
+      exchange->Respond(200, std::move(headers), std::move(body));
+    });
+  };
+  if (!context_->pool->TrySubmit(bytes, write, tenant_)) write();
 }
 
 void HttpTextAnswer::OnFailed(const ApiError& error, Duration retry_after) {

@@ -27,7 +27,9 @@ int RespondError(HttpExchange& exchange, const ApiError& error, Duration retry_a
 
 class HttpTextAnswer final : public AnswerSink {
  public:
-  HttpTextAnswer(FrontendContext* context, std::shared_ptr<HttpExchange> exchange);
+  // `tenant`: whose turn it is when the pool writes a large answer.
+  HttpTextAnswer(FrontendContext* context, std::shared_ptr<HttpExchange> exchange,
+                 TenantShare tenant);
 
   void OnTraced(const std::string& traceparent) override { traceparent_ = traceparent; }
   void OnPrepared(const PreparedRequest& prepared) override;
@@ -52,14 +54,10 @@ class HttpTextAnswer final : public AnswerSink {
   void Flush();
   HttpHeaders Headers(std::string_view content_type) const;
   std::string EchoOf(uint32_t choice) const;
-  // Of the choice's prompt: the first choice of each prompt brought them.
-  const std::vector<ChoiceLogprob>& PromptLogprobs(
-      std::span<const std::unique_ptr<ChoiceStream>> choices, uint32_t choice) const;
-  // With echo and logprobs: code points of the echo, which go before each token's place.
-  bool EchoesLogprobs() const;
 
   FrontendContext* const context_;
   const std::shared_ptr<HttpExchange> exchange_;
+  const TenantShare tenant_;
   const PreparedRequest* prepared_ = nullptr;
   std::unique_ptr<AnswerEncoder> encoder_;
   std::vector<bool> opened_;  // choices whose first event is out

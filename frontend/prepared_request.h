@@ -49,6 +49,13 @@ struct PreparedRequest {
   bool ScoresPrompt(uint32_t choice) const {
     return prompt_logprobs >= 0 && choice % options.n == 0;
   }
+  // How often a whole answer over HTTP says what it says of a prompt's tokens.
+  size_t PromptCopies() const {
+    return prompt_logprobs >= 0 && endpoint != Endpoint::kChat ? options.n : 1;
+  }
+  bool EchoesLogprobs() const {
+    return prompt_logprobs >= 0 && !echoes.empty() && options.sampling.num_logprobs() >= 0;
+  }
   bool WantsEveryPosition() const {
     return prompt_logprobs >= 0 || (pooling != v1::POOL_NONE && pooling != v1::POOL_LAST);
   }

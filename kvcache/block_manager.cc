@@ -221,6 +221,24 @@ void BlockManager::Publish(const Hash128& root, std::span<const TokenId> tokens,
   if (!stored.unit_hashes.empty()) m.events.Append(std::move(stored));
 }
 
+std::vector<BlockId> BlockManager::Forget(std::span<const BlockId> blocks) {
+  Impl& m = *impl_;
+  int32_t top = PrefixIndex::kNone;
+  for (size_t i = 0; i < blocks.size() && top == PrefixIndex::kNone; ++i)
+    top = m.index.Canonical(blocks[i].value);
+  std::vector<BlockId> forgotten;
+  if (top == PrefixIndex::kNone) return forgotten;
+  while (m.index.Parent(top) != PrefixIndex::kNone) top = m.index.Parent(top);
+  KvCacheEvent removed{KvCacheEvent::Kind::kRemoved, {}};
+  for (const int32_t block : m.index.Subtree(top)) {
+    m.index.Erase(block, &removed.unit_hashes);
+    m.pool.Unpublish(block);
+    forgotten.push_back(BlockId(block));
+  }
+  m.events.Append(std::move(removed));
+  return forgotten;
+}
+
 void BlockManager::ClearCache() {
   impl_->index.Clear();
   impl_->pool.UnpublishAll();

@@ -128,6 +128,10 @@ class BlockManager {
   int32_t LeasedBlocks()
       const;  // lease pins of all open epochs: what silent writers can hold back at most
 
+  // Forgets the published prefix of a sequence with these `blocks`, and whatever is published
+  // behind any block of it: cached blocks become free, pinned ones stay with their pins and are no
+  // longer found. Those that were forgotten; O(blocks of the pool).
+  std::vector<BlockId> Forget(std::span<const BlockId> blocks);
   // Forgets every published prefix and reports kCleared: cached blocks become free, pinned ones
   // stay with their pins and their content, but are no longer found.
   void ClearCache();

@@ -1,5 +1,7 @@
 #include "kvcache/block_pool.h"
 
+#include <utility>
+
 #include "common/check.h"
 
 namespace aisp {
@@ -84,6 +86,22 @@ void BlockPool::Retire(int32_t block) {
   b.published = false;
   b.parent = kNone;
   MakeFree(block);
+}
+
+void BlockPool::Unpublish(int32_t block) {
+  Block& b = blocks_[Index(block)];
+  AISP_CHECK(b.published && b.held_children == 0);
+  const int32_t parent = std::exchange(b.parent, kNone);
+  if (!b.Held()) {
+    RemoveCached(block);
+    b.published = false;
+    return MakeFree(block);
+  }
+  b.published = false;
+  if (parent == kNone) return;
+  Block& p = blocks_[Index(parent)];
+  --p.held_children;
+  if (!p.Held()) Unhold(parent);
 }
 
 void BlockPool::UnpublishAll() {

@@ -55,6 +55,9 @@ class BlockPool {
   void Publish(int32_t block, int32_t parent);
   // The cached leaf OldestCached() becomes free.
   void Retire(int32_t block);
+  // A published block without published children is published no more: a cached one becomes free,
+  // a pinned one stays with its pins.
+  void Unpublish(int32_t block);
   // No block is published any more: cached ones become free, pinned ones keep their pins.
   void UnpublishAll();
 

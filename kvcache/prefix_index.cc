@@ -118,6 +118,27 @@ void PrefixIndex::Clear() {
   shared_units_.Clear();
 }
 
+std::vector<int32_t> PrefixIndex::Subtree(int32_t top) const {
+  enum class Place : uint8_t { kUnknown, kInside, kOutside };
+  std::vector<Place> places(nodes_.size(), Place::kUnknown);
+  places[Index(top)] = Place::kInside;
+  std::vector<int32_t> out{top};
+  std::vector<int32_t> path;
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    if (!nodes_[i].published) continue;
+    int32_t block = static_cast<int32_t>(i);
+    for (; block != kNone && places[Index(block)] == Place::kUnknown; block = Parent(block))
+      path.push_back(block);
+    const Place place = block == kNone ? Place::kOutside : places[Index(block)];
+    for (; !path.empty(); path.pop_back()) {
+      places[Index(path.back())] = place;
+      if (place == Place::kInside) out.push_back(path.back());
+    }
+  }
+  std::ranges::reverse(out);
+  return out;
+}
+
 bool PrefixIndex::HoldsTokens(int32_t block, std::span<const TokenId> tokens) const {
   return std::ranges::equal(TokensOf(block), tokens);
 }

@@ -58,6 +58,8 @@ class PrefixIndex {
   // Forgets a leaf. Appends the unit hashes that no published block has any more.
   void Erase(int32_t block, std::vector<Hash128>* gone);
   void Clear();
+  // A published block and all that is published behind it, children before their parents.
+  std::vector<int32_t> Subtree(int32_t top) const;
 
   bool Published(int32_t block) const { return nodes_[Index(block)].published; }
   int32_t Parent(int32_t block) const { return nodes_[Index(block)].parent; }

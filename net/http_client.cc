@@ -46,6 +46,8 @@ struct HttpClient::Impl {
   // Appends what arrives to `input`; false at the end of the connection.
   Result<bool> Receive();
   Result<std::string> ReadLine();
+  // The same, of heads and trailers, all of an answer within kMaxHead.
+  Result<std::string> ReadHeadLine();
   Result<HttpAnswer> ReadHead(bool head_request);
   Result<std::optional<std::string>> ReadChunk();
   std::string Take(size_t limit);
@@ -58,6 +60,7 @@ struct HttpClient::Impl {
   std::string input;  // received, not consumed
   Body body = Body::kNone;
   size_t left = 0;  // of the body or of the chunk
+  size_t head_bytes = 0;
   SseReader sse;
 };
 
@@ -164,10 +167,21 @@ Result<std::string> HttpClient::Impl::ReadLine() {
   return line;
 }
 
+Result<std::string> HttpClient::Impl::ReadHeadLine() {
+  AISP_ASSIGN_OR_RETURN(std::string line, ReadLine());
+  head_bytes += line.size() + 2;
+  if (head_bytes > kMaxHead) {
+    return Unavailable("more than " + std::to_string(kMaxHead) +
+                       " bytes of heads and trailers from " + authority);
+  }
+  return line;
+}
+
 Result<HttpAnswer> HttpClient::Impl::ReadHead(bool head_request) {
   HttpAnswer answer;
+  head_bytes = 0;
   do {  // interim answers (1xx) come before the real one
-    AISP_ASSIGN_OR_RETURN(const std::string status_line, ReadLine());
+    AISP_ASSIGN_OR_RETURN(const std::string status_line, ReadHeadLine());
     if (!status_line.starts_with("HTTP/1.") || status_line.size() < 12) {
       return Unavailable("no HTTP answer from " + authority + ": " + Excerpt(status_line));
     }
@@ -175,7 +189,7 @@ Result<HttpAnswer> HttpClient::Impl::ReadHead(bool head_request) {
     answer.status = static_cast<int>(status);
     answer.headers.clear();
     for (;;) {
-      AISP_ASSIGN_OR_RETURN(const std::string line, ReadLine());
+      AISP_ASSIGN_OR_RETURN(const std::string line, ReadHeadLine());
       if (line.empty()) break;
       const size_t colon = line.find(':');
       if (colon == std::string::npos) return Unavailable("a broken head from " + authority);
@@ -209,7 +223,7 @@ Result<std::optional<std::string>> HttpClient::Impl::ReadChunk() {
     if (left == 0) {
       body = Body::kNone;
       for (;;) {
-        AISP_ASSIGN_OR_RETURN(const std::string trailer, ReadLine());
+        AISP_ASSIGN_OR_RETURN(const std::string trailer, ReadHeadLine());
         if (trailer.empty()) return std::nullopt;
       }
     }

@@ -44,16 +44,19 @@ HttpConnection::HttpConnection(asio::ip::tcp::socket socket, Peer peer,
       peer_(std::move(peer)),
       state_(std::move(state)),
       refusal_(std::move(refusal)),
-      buffer_(state_->options.max_header_bytes + kReadChunk) {
+      buffer_(state_->options.max_header_bytes + kReadChunk),
+      party_(peer_.address) {
   state_->connections.insert(this);
   if (!refusal_.empty()) ++state_->refusing;
-  CountWaiting();
+  SetPhase(Phase::kIdle);
 }
 
 HttpConnection::~HttpConnection() {
   if (exchange_ != nullptr) exchange_->Detach();
   known_ = true;
   CountWaiting();
+  RestFor("");
+  if (leaving_) --state_->leaving;
   if (!refusal_.empty()) --state_->refusing;
   state_->connections.erase(this);
   if (state_->on_closed && !state_->stopped) state_->on_closed();
@@ -68,7 +71,7 @@ asio::awaitable<void> HttpConnection::Run() {
     phase_ = Phase::kReading;
     read_deadline_ = state_->clock.Now() + state_->options.read_timeout;
     std::string why;
-    const bool greeted = co_await socket_.Handshake(state_->handshakes, &why);
+    const bool greeted = co_await socket_.Handshake(state_->handshakes, peer_.address, &why);
     read_deadline_ = kNever;
     if (!greeted) {
       LogInfo("TLS handshake failed", {{"peer", peer_.name}, {"why", why}});
@@ -155,6 +158,7 @@ void HttpConnection::CheckDeadlines(Instant now) {
   if (now >= write_deadline_ && Trickles()) return Vanish(HttpExchange::Gone::kSlowReader, true);
   if (now < read_deadline_) return;
   timed_out_ = true;
+  if (pausing_ != nullptr) pausing_->cancel();
   error_code ignored;
   socket_.cancel(ignored);
 }
@@ -196,6 +200,7 @@ void HttpConnection::Vanish(HttpExchange::Gone why, bool reset) {
   if (exchange_ != nullptr) exchange_->Lose(why);
   exchange_ = nullptr;
   pending_.clear();
+  if (pausing_ != nullptr) pausing_->cancel();
   error_code ignored;
   if (reset) socket_.set_option(asio::socket_base::linger(true, 0), ignored);
   socket_.close(ignored);
@@ -204,6 +209,30 @@ void HttpConnection::Vanish(HttpExchange::Gone why, bool reset) {
 void HttpConnection::SetPhase(Phase phase) {
   phase_ = phase;
   CountWaiting();
+  const bool rests = refusal_.empty() && (phase == Phase::kIdle || phase == Phase::kReading);
+  RestFor(rests && !leaving_ ? party_ : "");
+}
+
+// Who stays with one party keeps its place.
+void HttpConnection::RestFor(const std::string& party) {
+  if (party == rests_for_) return;
+  if (!rests_for_.empty()) {
+    const auto from = state_->resting.find(rests_for_);
+    from->second.erase(rests_at_);
+    if (from->second.empty()) state_->resting.erase(from);
+  }
+  rests_for_ = party;
+  if (party.empty()) return;
+  auto& to = state_->resting[party];
+  rests_at_ = to.insert(to.end(), this);
+}
+
+void HttpConnection::Leave() {
+  leaving_ = true;
+  ++state_->leaving;
+  RestFor("");
+  read_deadline_ = state_->clock.Now();
+  CheckDeadlines(read_deadline_);
 }
 
 void HttpConnection::CountWaiting() {
@@ -235,8 +264,9 @@ void HttpConnection::Reject(int status, std::string_view message) {
       error_body ? error_body({path_, request_id_}, status, message) : std::string(message) + "\n");
 }
 
-void HttpConnection::Respond(int status, const HttpHeaders& headers, const std::string& body) {
+void HttpConnection::Respond(int status, const HttpHeaders& headers, std::string body) {
   answer_ = IntakeBudget::Share(&state_->answers, "");
+  refused_in_row_ = status == 429 ? refused_in_row_ + 1 : 0;
   // An answer of our own fits always, so this happens once.
   if (body.size() > kSmallAnswer && answer_.GrowTo(body.size()) != IntakeBudget::Share::Grown::kYes)
     return Reject(503, "the answers that wait for slow clients fill http.max_total_body");
@@ -249,12 +279,13 @@ void HttpConnection::Respond(int status, const HttpHeaders& headers, const std::
   head.http_1_0 = http_1_0_;
   head.now_s = std::time(nullptr);
   AppendHead(head, &out_);
-  if (!head_request_ && StatusHasBody(status)) out_.append(body);
+  if (!head_request_ && StatusHasBody(status)) pending_ = std::move(body);
   CompleteAnswer();
   Flush();
 }
 
 void HttpConnection::BeginStream(int status, const HttpHeaders& headers) {
+  refused_in_row_ = 0;
   HttpHead head;
   head.status = status;
   head.headers = &headers;
@@ -313,15 +344,20 @@ void HttpConnection::ScheduleFlush() {
 
 // Moves what is to be sent to out_; false when there is nothing.
 bool HttpConnection::FillOut() {
-  if (out_sent_ > out_.size() / 2) {
+  const bool empty = out_sent_ == out_.size();
+  if (empty || (!pending_.empty() && out_sent_ > out_.size() / 2)) {
     out_.erase(0, out_sent_);
     out_sent_ = 0;
     if (out_.empty() && out_.capacity() > kSendBudget) out_.shrink_to_fit();
   }
   if (chunked_) {
     AppendChunk(pending_, &out_);
-  } else {
+  } else if (pending_.size() <= kSmallAnswer) {
     out_.append(pending_);
+  } else {
+    // Copying tens of megabytes would keep the loop from others.
+    if (!empty) return true;
+    out_.swap(pending_);
   }
   pending_.clear();
   if (last_chunk_due_) out_.append(kLastChunk);

@@ -14,7 +14,9 @@
 
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
+#include <list>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -48,7 +50,14 @@ struct HttpServerState {
   IntakeBudget answers;  // whole ones, while they are sent
   // By address: connections that wait for a request of somebody unknown.
   std::unordered_map<std::string, size_t> waiting;
+  // By tenant, or address of somebody unknown: connections without a running request, the one that
+  // has been so for longest first.
+  std::unordered_map<std::string, std::list<HttpConnection*>> resting;
   size_t refusing = 0;  // connections that are only told why they are refused
+  size_t leaving = 0;   // connections that make room for others
+  // Ends the oldest resting connection of the party that has most of them, and more than `party`,
+  // for which there is no room. False: there is none.
+  bool MakeRoomFor(const std::string& party);
   bool draining = false;
   bool stopped = false;  // the server is destroyed
   // The set of connections has shrunk.
@@ -74,8 +83,11 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // kernel still holds for the client is thrown away.
   void Vanish(HttpExchange::Gone why, bool reset);
 
+  // For one that rests: it ends as if its time were over.
+  void Leave();
+
   // For the exchange.
-  void Respond(int status, const HttpHeaders& headers, const std::string& body);
+  void Respond(int status, const HttpHeaders& headers, std::string body);
   void BeginStream(int status, const HttpHeaders& headers);
   void Write(std::string_view bytes);
   void End();
@@ -90,6 +102,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // http_intake.cc. True when the handler has got a request. False with complete_: it was answered
   // with an error; else: the connection ends.
   boost::asio::awaitable<bool> ReadRequest();
+  // Of one whose requests are refused for want of room, one after the other: as long as it was told
+  // to wait before it tries again.
+  boost::asio::awaitable<void> Pause();
   boost::asio::awaitable<bool> ReadHead(Intake* intake);
   bool AcceptHead(Intake* intake);
   boost::asio::awaitable<bool> ReadBody(Intake* intake);
@@ -99,6 +114,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void Dispatch(HttpRequest request);
   // Whether the connection counts among those of its address that wait.
   void CountWaiting();
+  // Whether it is among those of `party` that rest; "": it is not.
+  void RestFor(const std::string& party);
   void SetPhase(Phase phase);
   boost::asio::awaitable<void> AwaitAnswer();
   boost::asio::awaitable<void> Linger();
@@ -133,6 +150,12 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   IntakeBudget::Share body_;  // of the request in progress
   bool known_ = false;        // a request for a tenant came this way
   bool waits_ = false;        // counted in state_->waiting
+  std::string party_;         // of the last request; at first its address
+  std::string rests_for_;     // in state_->resting, at:
+  std::list<HttpConnection*>::iterator rests_at_;
+  bool leaving_ = false;
+  int refused_in_row_ = 0;                        // answers of 429
+  boost::asio::steady_timer* pausing_ = nullptr;  // while it is not read
 
   // The answer in progress.
   std::string request_id_;
@@ -146,7 +169,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool complete_ = false;  // the handler has said everything
   bool sent_ = false;      // and the kernel has taken it
   bool last_chunk_due_ = false;
-  std::string pending_;  // body bytes of a stream, not framed yet
+  std::string pending_;  // body bytes that are not in out_ yet; of a stream: not framed yet
   std::string out_;      // bytes for the socket
   size_t out_sent_ = 0;
   IntakeBudget::Share answer_;  // of out_, when the answer is a whole one

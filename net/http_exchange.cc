@@ -15,7 +15,7 @@ ServerExchange::~ServerExchange() {
 void ServerExchange::Respond(int status, HttpHeaders headers, std::string body) {
   AISP_CHECK_MSG(!answered_ && !streaming_, "one answer per exchange");
   answered_ = true;
-  if (connection_ != nullptr) connection_->Respond(status, headers, body);
+  if (connection_ != nullptr) connection_->Respond(status, headers, std::move(body));
 }
 
 void ServerExchange::BeginStream(int status, HttpHeaders headers) {

@@ -24,8 +24,25 @@ using boost::system::error_code;
 
 namespace {
 
-// A body's buffer grows by so much at first, then by doubling.
+// A body's buffer grows by so much at first.
 constexpr size_t kBodyChunk = 16 << 10;
+// Less room than this, or than this part of a whole body, stays unused in its buffer: to move a
+// large body would keep the loop from others.
+constexpr size_t kLeastSlack = 1024;
+constexpr size_t kSlackPart = 8;
+
+// Room for a body of which `had` bytes have arrived and `announced` (0: unknown) are said to come.
+// What is announced costs nothing to claim: the room follows what has arrived.
+size_t NextCapacity(size_t had, size_t announced) {
+  constexpr size_t kFactor = 4;
+  const size_t least = had + kBodyChunk;
+  if (announced == 0) return std::max(least, 2 * had);
+  return std::max(least, std::min(announced + kBodyChunk, kFactor * had));
+}
+
+// After the second refusal in a row, doubled with each; at most what Retry-After says as a rule.
+constexpr Duration kShortestPause = std::chrono::milliseconds(10);
+constexpr Duration kLongestPause = std::chrono::seconds(1);
 
 auto Into(error_code& ec) { return asio::redirect_error(asio::use_awaitable, ec); }
 
@@ -77,6 +94,8 @@ asio::awaitable<bool> HttpConnection::ReadRequest() {
   body_ = {};
   SetPhase(Phase::kIdle);
   read_deadline_ = state_->clock.Now() + IdleTimeout();
+  if (refused_in_row_ > 1) co_await Pause();
+  if (timed_out_ || dead_) co_return false;
   while (buffer_.size() == 0) {
     if (peer_ended_ || timed_out_ || dead_) co_return false;
     const bool got = co_await AwaitBytes();
@@ -92,8 +111,9 @@ asio::awaitable<bool> HttpConnection::ReadRequest() {
   HttpIntake wanted;
   if (state_->options.intake) wanted = state_->options.intake(intake.request);
   if (!wanted.party.empty()) known_ = true;
-  body_ = IntakeBudget::Share(&state_->bodies,
-                              wanted.party.empty() ? peer_.address : "tenant:" + wanted.party);
+  party_ = wanted.party.empty() ? peer_.address : "tenant:" + wanted.party;
+  SetPhase(Phase::kReading);
+  body_ = IntakeBudget::Share(&state_->bodies, party_);
   if (wanted.read_body) {
     const bool has_body = co_await ReadBody(&intake);
     if (!has_body) co_return false;
@@ -102,6 +122,18 @@ asio::awaitable<bool> HttpConnection::ReadRequest() {
   }
   Dispatch(std::move(intake.request));
   co_return true;
+}
+
+asio::awaitable<void> HttpConnection::Pause() {
+  constexpr int kDoublings = 7;
+  const Duration wait =
+      std::min(kLongestPause, kShortestPause * (1 << std::min(refused_in_row_ - 2, kDoublings)));
+  asio::steady_timer timer(socket_.get_executor());
+  timer.expires_after(wait);
+  pausing_ = &timer;
+  error_code ec;
+  co_await timer.async_wait(Into(ec));
+  pausing_ = nullptr;
 }
 
 asio::awaitable<bool> HttpConnection::ReadHead(Intake* intake) {
@@ -188,9 +220,10 @@ asio::awaitable<bool> HttpConnection::ReadBody(Intake* intake) {
     if (!intake->chunk_error.empty()) ec = http::error::bad_chunk;
   };
   parser.on_chunk_header(intake->on_chunk);
+  const size_t announced = parser.content_length() ? *parser.content_length() : 0;
   while (!parser.is_done()) {
     const size_t had = body.size();
-    if (body.capacity() - had < kBodyChunk) body.reserve(std::max(had + kBodyChunk, 2 * had));
+    if (body.capacity() - had < kBodyChunk) body.reserve(NextCapacity(had, announced));
     body.resize(had + kBodyChunk);
     parser.get().body().data = body.data() + had;
     parser.get().body().size = kBodyChunk;
@@ -206,8 +239,8 @@ asio::awaitable<bool> HttpConnection::ReadBody(Intake* intake) {
     if (!GrowBody(body.size())) co_return false;
   }
   // It is kept until the answer has been sent.
-  constexpr size_t kSlack = 1024;
-  if (body.capacity() - body.size() > kSlack) body.shrink_to_fit();
+  if (body.capacity() - body.size() > std::max(kLeastSlack, body.size() / kSlackPart))
+    body.shrink_to_fit();
   body_.Whole();
   co_return true;
 }
@@ -232,6 +265,7 @@ void HttpConnection::RejectIntake(const error_code& ec, const std::string& why) 
   read_deadline_ = kNever;
   if (dead_) return;
   const HttpServerOptions& options = state_->options;
+  if (leaving_) return Reject(503, "the server needs this connection for others; try again");
   if (timed_out_) {
     Reject(408, "the request was not complete within " +
                     std::to_string(static_cast<int64_t>(ToMs(options.read_timeout))) + " ms");

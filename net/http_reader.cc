@@ -10,10 +10,16 @@ namespace {
 
 constexpr size_t kMaxLine = 64 << 10;
 constexpr size_t kMaxHeaders = 256;
+constexpr size_t kMaxHead = 256 << 10;
 
 }  // namespace
 
 void HttpReader::Begin() {
+  head_bytes_ = 0;
+  BeginHead();
+}
+
+void HttpReader::BeginHead() {
   state_ = State::kHead;
   in_headers_ = false;
   status_ = 0;
@@ -52,6 +58,17 @@ Result<bool> HttpReader::Line(std::string_view* line) {
   *line = std::string_view(input_).substr(begin_, end - begin_);
   if (line->ends_with('\r')) line->remove_suffix(1);
   begin_ = end + 1;
+  return true;
+}
+
+Result<bool> HttpReader::HeadLine(std::string_view* line) {
+  AISP_ASSIGN_OR_RETURN(const bool whole, Line(line));
+  if (!whole) return false;
+  head_bytes_ += line->size() + 2;
+  if (head_bytes_ > kMaxHead) {
+    return Unavailable("the answer has more than " + std::to_string(kMaxHead) +
+                       " bytes of heads and trailers");
+  }
   return true;
 }
 
@@ -98,7 +115,7 @@ Status HttpReader::FrameBody() {
 Result<HttpReader::Item> HttpReader::ReadHead() {
   for (;;) {
     std::string_view line;
-    AISP_ASSIGN_OR_RETURN(const bool whole, Line(&line));
+    AISP_ASSIGN_OR_RETURN(const bool whole, HeadLine(&line));
     if (!whole) return Item{};
     if (!line.empty()) {
       AISP_RETURN_IF_ERROR(ReadHeadLine(line));
@@ -106,7 +123,7 @@ Result<HttpReader::Item> HttpReader::ReadHead() {
     }
     if (!in_headers_) continue;  // an empty line before the answer is tolerated
     if (status_ < 200) {
-      Begin();
+      BeginHead();
       continue;
     }
     AISP_RETURN_IF_ERROR(FrameBody());
@@ -155,7 +172,7 @@ Result<HttpReader::Item> HttpReader::Next() {
         break;
       }
       case State::kTrailer: {
-        AISP_ASSIGN_OR_RETURN(const bool whole, Line(&line));
+        AISP_ASSIGN_OR_RETURN(const bool whole, HeadLine(&line));
         if (!whole) return Item{};
         if (line.empty()) state_ = State::kDone;
         break;

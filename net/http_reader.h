@@ -1,6 +1,7 @@
 // HttpReader: the bytes of HTTP/1.1 answers into heads and pieces of bodies, for clients that are
 // called back. Sans I/O: Feed what arrived, then take items until kMore. Interim answers (1xx) are
-// skipped; heads and chunk lines are bounded. One thread at a time.
+// skipped; chunk lines are bounded, and heads, interim ones and trailers together. One thread at a
+// time.
 #pragma once
 
 #include <cstddef>
@@ -51,6 +52,9 @@ class HttpReader {
 
   // The next line without its end; false when it is not there yet.
   Result<bool> Line(std::string_view* line);
+  // The same, of a head or trailer.
+  Result<bool> HeadLine(std::string_view* line);
+  void BeginHead();
   Result<Item> ReadHead();
   Status ReadHeadLine(std::string_view line);
   Status FrameBody();
@@ -64,6 +68,7 @@ class HttpReader {
   bool keep_alive_ = true;
   HttpHeaders headers_;
   size_t left_ = 0;  // of the body or of the chunk
+  size_t head_bytes_ = 0;
 };
 
 }  // namespace aisp

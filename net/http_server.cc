@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <tuple>
 
 #include "common/check.h"
 #include "common/log.h"
@@ -20,6 +21,8 @@ namespace {
 // More connections than allowed are told so; more than this many of those are closed without an
 // answer.
 constexpr size_t kMaxRefusing = 64;
+// Connections that make room for others and have not closed yet.
+constexpr size_t kMaxLeaving = 64;
 constexpr Duration kAcceptRetry = std::chrono::milliseconds(100);
 
 std::string EndpointName(const tcp::endpoint& endpoint) {
@@ -36,9 +39,10 @@ std::string PartyOf(const tcp::endpoint& endpoint) {
 }
 
 // Why a connection from there is not served; "" when it is.
-std::string RefusalOf(const HttpServerState& state, const std::string& party) {
+std::string RefusalOf(HttpServerState& state, const std::string& party) {
   const HttpServerOptions& options = state.options;
-  if (state.connections.size() >= options.max_connections) {
+  if (state.connections.size() - state.leaving >= options.max_connections &&
+      !state.MakeRoomFor(party)) {
     return "the server has all the connections that it allows (" +
            std::to_string(options.max_connections) + "); try again soon";
   }
@@ -59,6 +63,19 @@ Duration SweepInterval(const HttpServerOptions& options) {
 }
 
 }  // namespace
+
+bool HttpServerState::MakeRoomFor(const std::string& party) {
+  // They are gone when they have closed, or a second later.
+  if (leaving >= kMaxLeaving) return false;
+  const auto own = resting.find(party);
+  const std::list<HttpConnection*>* most = own == resting.end() ? nullptr : &own->second;
+  for (const auto& [name, theirs] : resting) {
+    if (most == nullptr || theirs.size() > most->size()) most = &theirs;
+  }
+  if (most == nullptr || (own != resting.end() && most == &own->second)) return false;
+  most->front()->Leave();
+  return true;
+}
 
 struct HttpServer::Impl : std::enable_shared_from_this<HttpServer::Impl> {
   Impl(IoLoop* loop, HttpServerOptions options)
@@ -110,7 +127,8 @@ Status HttpServer::Impl::Listen() {
     sockaddr_storage bound{};
     socklen_t size = sizeof(bound);
     getsockname(options.listen_fd, reinterpret_cast<sockaddr*>(&bound), &size);
-    acceptor.assign(bound.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), options.listen_fd, ec);
+    std::ignore =
+        acceptor.assign(bound.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), options.listen_fd, ec);
     if (ec) return tl::unexpected(ListenError(Code::kInvalidArgument, ec));
     port = PortOf(options.listen_fd);
     return {};
@@ -120,10 +138,10 @@ Status HttpServer::Impl::Listen() {
                                       tcp::resolver::passive | tcp::resolver::numeric_service, ec);
   if (ec) return tl::unexpected(ListenError(Code::kInvalidArgument, ec));
   const tcp::endpoint endpoint = *found.begin();
-  acceptor.open(endpoint.protocol(), ec);
-  if (!ec) acceptor.set_option(tcp::acceptor::reuse_address(true), ec);
-  if (!ec) acceptor.bind(endpoint, ec);
-  if (!ec) acceptor.listen(asio::socket_base::max_listen_connections, ec);
+  std::ignore = acceptor.open(endpoint.protocol(), ec);
+  if (!ec) std::ignore = acceptor.set_option(tcp::acceptor::reuse_address(true), ec);
+  if (!ec) std::ignore = acceptor.bind(endpoint, ec);
+  if (!ec) std::ignore = acceptor.listen(asio::socket_base::max_listen_connections, ec);
   if (!ec) port = acceptor.local_endpoint(ec).port();
   if (!ec) return {};
   const bool taken = ec == asio::error::address_in_use;
@@ -155,10 +173,10 @@ void HttpServer::Impl::Accept() {
 void HttpServer::Impl::AcceptQueued() {
   if (state->options.listen_fd >= 0 || !acceptor.is_open()) return;
   error_code ec;
-  acceptor.non_blocking(true, ec);
+  std::ignore = acceptor.non_blocking(true, ec);
   while (!ec) {
     tcp::socket socket(acceptor.get_executor());
-    acceptor.accept(socket, ec);
+    std::ignore = acceptor.accept(socket, ec);
     if (!ec) OnAccepted(std::move(socket));
   }
 }
@@ -167,10 +185,11 @@ void HttpServer::Impl::OnAccepted(tcp::socket socket) {
   const HttpServerOptions& options = state->options;
   error_code ec;
   const tcp::endpoint peer = socket.remote_endpoint(ec);
-  if (!ec) socket.non_blocking(true, ec);
-  if (!ec) socket.set_option(tcp::no_delay(true), ec);
+  if (!ec) std::ignore = socket.non_blocking(true, ec);
+  if (!ec) std::ignore = socket.set_option(tcp::no_delay(true), ec);
   if (!ec && options.send_buffer_bytes > 0) {
-    socket.set_option(asio::socket_base::send_buffer_size(options.send_buffer_bytes), ec);
+    std::ignore =
+        socket.set_option(asio::socket_base::send_buffer_size(options.send_buffer_bytes), ec);
   }
   if (ec) return;
   const std::string party = PartyOf(peer);
@@ -215,7 +234,7 @@ HttpServer::~HttpServer() {
   state.stopped = true;
   state.on_closed = nullptr;
   error_code ignored;
-  impl_->acceptor.close(ignored);
+  std::ignore = impl_->acceptor.close(ignored);
   for (HttpConnection* connection : state.connections) {
     connection->Vanish(HttpExchange::Gone::kShutdown, false);
   }
@@ -237,7 +256,7 @@ void HttpServer::Drain(std::function<void()> done) {
   impl_->drained = std::move(done);
   impl_->AcceptQueued();
   error_code ignored;
-  impl_->acceptor.close(ignored);
+  std::ignore = impl_->acceptor.close(ignored);
   for (HttpConnection* connection : impl_->state->connections) connection->Drain();
   impl_->CheckDrained();
 }

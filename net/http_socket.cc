@@ -80,14 +80,15 @@ void HttpSocket::ShutdownSend(error_code& ec) {
   ec = socket_.shutdown(Tcp::socket::shutdown_send, ec);
 }
 
-asio::awaitable<bool> HttpSocket::Handshake(std::shared_ptr<LoopTurns> turns, std::string* why) {
+asio::awaitable<bool> HttpSocket::Handshake(std::shared_ptr<LoopTurns> turns, std::string address,
+                                            std::string* why) {
   if (!tls()) co_return true;
   for (;;) {
     int rc = 0;
     error_code ec;
     Wants wants = Wants::kNothing;
     {
-      const auto turn = co_await turns->Take(get_executor());
+      const auto turn = co_await turns->Take(get_executor(), address);
       // Closed while it waited: the descriptor may be another connection's by now.
       if (!socket_.is_open()) {
         *why = "the connection ended";

@@ -34,7 +34,8 @@ class HttpSocket {
 
   // TLS: the exchange before the first byte, each step in its turn; false when it failed, with the
   // reason for the log.
-  boost::asio::awaitable<bool> Handshake(std::shared_ptr<LoopTurns> turns, std::string* why);
+  boost::asio::awaitable<bool> Handshake(std::shared_ptr<LoopTurns> turns, std::string address,
+                                         std::string* why);
 
   template <typename Buffers, typename Token>
   auto async_read_some(const Buffers& buffers, Token&& token) {

@@ -1,5 +1,6 @@
 // LoopTurns: work that takes a millisecond of the loop and that strangers can ask for, such as the
 // first step of TLS: one piece at a time, and whatever else is ready goes before the next one.
+// Those who wait go in turn of their addresses: hundreds of one delay another's by one piece each.
 // Inside net/ only (it brings Asio). Loop thread only.
 #pragma once
 
@@ -11,7 +12,9 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <deque>
+#include <map>
 #include <memory>
+#include <string>
 #include <utility>
 
 namespace aisp {
@@ -31,11 +34,11 @@ class LoopTurns : public std::enable_shared_from_this<LoopTurns> {
     std::shared_ptr<LoopTurns> turns_;
   };
 
-  boost::asio::awaitable<Turn> Take(boost::asio::any_io_executor executor) {
+  boost::asio::awaitable<Turn> Take(boost::asio::any_io_executor executor, std::string address) {
     if (std::exchange(taken_, true)) {
       auto timer = std::make_shared<boost::asio::steady_timer>(
           executor, boost::asio::steady_timer::time_point::max());
-      waiting_.push_back(timer);
+      waiting_[std::move(address)].push_back(timer);
       boost::system::error_code woken;
       co_await timer->async_wait(boost::asio::redirect_error(boost::asio::use_awaitable, woken));
     }
@@ -50,14 +53,20 @@ class LoopTurns : public std::enable_shared_from_this<LoopTurns> {
         self->taken_ = false;
         return;
       }
-      self->waiting_.front()->cancel();
-      self->waiting_.pop_front();
+      auto next = self->waiting_.upper_bound(self->last_);
+      if (next == self->waiting_.end()) next = self->waiting_.begin();
+      self->last_ = next->first;
+      const auto timer = std::move(next->second.front());
+      next->second.pop_front();
+      if (next->second.empty()) self->waiting_.erase(next);
+      timer->cancel();
     });
   }
 
   bool taken_ = false;
   boost::asio::any_io_executor executor_;
-  std::deque<std::shared_ptr<boost::asio::steady_timer>> waiting_;
+  std::map<std::string, std::deque<std::shared_ptr<boost::asio::steady_timer>>> waiting_;
+  std::string last_;  // the address whose turn was last
 };
 
 }  // namespace aisp

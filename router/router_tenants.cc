@@ -8,23 +8,14 @@
 #include "router/router_impl.h"
 
 namespace aisp {
-namespace {
-
-// A tenant takes at most so many times the places that are left, times its weight. So one alone has
-// four of five places, two have four of nine each, and who comes new always finds some.
-constexpr double kShareOfRest = 4;
-
-}  // namespace
 
 Status Router::Impl::CheckShare(const FairShare::Account& tenant, size_t taken, int32_t limit) {
   if (tenant.name.empty()) return {};  // everybody without a key
-  const auto rest = static_cast<double>(limit) - static_cast<double>(taken);
-  const double most = kShareOfRest * tenant.weight * rest;
-  if (static_cast<double>(tenant.work) <= most) return {};
+  if (FairShare::MayTake(tenant, taken, static_cast<size_t>(limit))) return {};
   return ResourceExhausted(
-      fmt::format("this tenant has {} requests in flight and {:.0f} of {} places are left, which "
+      fmt::format("this tenant has {} requests in flight and {} of {} places are left, which "
                   "are kept for others; retry later",
-                  tenant.work - 1, rest, limit));
+                  tenant.work - 1, limit - static_cast<int64_t>(taken), limit));
 }
 
 // By virtual start: where a tenant stands once what it has before in line was placed.

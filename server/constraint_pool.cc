@@ -153,9 +153,12 @@ Result<std::shared_ptr<DrawGuide>> ConstraintPool::Guide(const v1::GenerateReque
   if (auto known = Find(HashBytes(text), text))
     return MakeGuide(std::move(known), std::move(rules));
   std::call_once(thread_once_, [this] {
-    thread_ = Thread("grammars", [this] {
-      while (auto job = waiting_.Pop()) (*job)();
-    });
+    thread_ = Thread(
+        "grammars",
+        [this] {
+          while (auto job = waiting_.Pop()) (*job)();
+        },
+        Thread::Priority::kBackground);
   });
   const bool taken = waiting_.TryPush(
       [this, wanted, rules = std::move(rules), later = std::move(later)]() mutable {

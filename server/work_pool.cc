@@ -8,9 +8,6 @@
 namespace aisp {
 namespace {
 
-// As for places at the router: a tenant takes at most so many times the places that are left, times
-// its weight, so that whoever comes new finds some.
-constexpr double kShareOfRest = 4;
 // What a job costs beside its text.
 constexpr size_t kJobBytes = 256;
 
@@ -18,8 +15,9 @@ constexpr size_t kJobBytes = 256;
 
 WorkPool::WorkPool(const std::string& name, int threads, size_t max_queued)
     : small_(max_queued), large_(max_queued) {
-  for (int i = 0; i < threads; ++i) StartThread(fmt::format("{}-{}", name, i), &small_);
-  StartThread(fmt::format("{}-large", name), &large_);
+  for (int i = 0; i < threads; ++i)
+    StartThread(fmt::format("{}-{}", name, i), &small_, Thread::Priority::kNormal);
+  StartThread(fmt::format("{}-large", name), &large_, Thread::Priority::kBackground);
 }
 
 WorkPool::~WorkPool() {
@@ -28,10 +26,13 @@ WorkPool::~WorkPool() {
   for (Thread& thread : threads_) thread.Join();
 }
 
-void WorkPool::StartThread(const std::string& name, Queue* queue) {
-  threads_.emplace_back(name, [queue] {
-    while (auto job = queue->Pop()) (*job)();
-  });
+void WorkPool::StartThread(const std::string& name, Queue* queue, Thread::Priority priority) {
+  threads_.emplace_back(
+      name,
+      [queue] {
+        while (auto job = queue->Pop()) (*job)();
+      },
+      priority);
 }
 
 bool WorkPool::TrySubmit(size_t bytes, std::function<void()> job, const TenantShare& tenant) {
@@ -44,8 +45,7 @@ bool WorkPool::Queue::TryPush(size_t bytes, std::function<void()>&& job,
     const std::lock_guard lock(mutex_);
     if (closed_ || size_ >= capacity_) return false;
     FairShare::Account* const account = shares_.Enter(tenant);
-    const double most = kShareOfRest * account->weight * static_cast<double>(capacity_ - size_);
-    if (!tenant.name.empty() && static_cast<double>(account->work) > most) {
+    if (!tenant.name.empty() && !FairShare::MayTake(*account, size_, capacity_)) {
       shares_.Leave(account);
       return false;
     }

@@ -62,7 +62,7 @@ class WorkPool final : public WorkQueue {
     size_t size_ = 0;
     bool closed_ = false;
   };
-  void StartThread(const std::string& name, Queue* queue);
+  void StartThread(const std::string& name, Queue* queue, Thread::Priority priority);
 
   Queue small_, large_;
   std::vector<Thread> threads_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <unordered_set>
 #include <utility>
 
 #include "common/check.h"
@@ -99,6 +100,23 @@ void KvTiers::Drop(Tier& tier, int32_t slot) {
   tier.contents.Drop(slot);
 }
 
+void KvTiers::DropIfThere(Tier& tier, const Hash128& key) {
+  const int32_t slot = tier.index.Find(key);
+  if (slot != TierIndex::kNone && !tier.index.Held(slot)) Drop(tier, slot);
+}
+
+void KvTiers::Forget(std::span<const Hash128> keys) {
+  const std::unordered_set<Hash128> wrong(keys.begin(), keys.end());
+  for (auto& [id, job] : jobs_) job.forgotten |= wrong.contains(job.job.key);
+  for (auto& [id, promotion] : promotions_) {
+    for (const Hash128& key : promotion.keys) promotion.forgotten |= wrong.contains(key);
+  }
+  for (const Hash128& key : wrong) {
+    DropIfThere(host_, key);
+    DropIfThere(disk_, key);
+  }
+}
+
 bool KvTiers::StoreFrom(TierSpot from, TierPlace to, TierJob what) {
   Tier& tier = TierOf(to);
   const bool pool = from.place == TierPlace::kPool;
@@ -154,6 +172,11 @@ bool KvTiers::OnStored(const Job& job, const TierDone& done) {
   ++tier.stats.stored;
   tier.index.Filled(to.index);
   tier.contents.Filled(to.index);
+  if (job.forgotten) {
+    DropIfThere(host_, job.job.key);
+    DropIfThere(disk_, job.job.key);
+    return pool;
+  }
   if (to.place == TierPlace::kHost && Enabled(disk_) && !disk_.index.Knows(job.job.key))
     StoreFrom(to, TierPlace::kDisk, job.job);
   return pool;
@@ -326,6 +349,7 @@ bool KvTiers::OnLoaded(const Job& job, const TierDone& done) {
         tier.index.Find(job.job.key) == from.index)
       Drop(tier, from.index);
   }
+  if (job.forgotten) DropIfThere(tier, job.job.key);
   const auto it = promotions_.find(job.promotion);
   AISP_CHECK(it != promotions_.end());
   Promotion& p = it->second;
@@ -338,7 +362,7 @@ bool KvTiers::OnLoaded(const Job& job, const TierDone& done) {
 
 void KvTiers::Finish(Promotion& p) {
   size_t good = 0;
-  while (good < p.filled.size() && p.filled[good]) ++good;
+  while (!p.forgotten && good < p.filled.size() && p.filled[good]) ++good;
   const size_t total = p.matched + good;
   const auto unit = static_cast<size_t>(blocks_->layout().block_tokens);
   if (good > 0) {

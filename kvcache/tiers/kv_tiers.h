@@ -78,6 +78,9 @@ class KvTiers {
   // blocks[first, keys.size()) have just been published under `keys`; the caller pins them all.
   void Store(std::span<const Hash128> keys, std::span<const BlockId> blocks, int32_t first);
 
+  // What these keys name is wrong: it is found no more, nor what is on its way from or to it.
+  void Forget(std::span<const Hash128> keys);
+
   struct Waiting {
     uint64_t promotion = 0;  // 0: there is nothing worth a wait
     Instant until;           // and then it is better to compute
@@ -120,6 +123,7 @@ class KvTiers {
     TierJob job;
     uint64_t promotion = 0;  // it loads for this one
     size_t block = 0;        // of the promotion
+    bool forgotten = false;
   };
   struct Promotion {
     Hash128 root;
@@ -129,6 +133,7 @@ class KvTiers {
     std::vector<bool> filled;
     size_t matched = 0;
     size_t under_way = 0;
+    bool forgotten = false;
   };
   // Where the blocks behind the device's match lie.
   using Sources = std::vector<TierSpot>;
@@ -143,6 +148,8 @@ class KvTiers {
   bool StoreFrom(TierSpot from, TierPlace to, TierJob what);
   BlockUnits UnitsOf(BlockId block) const;
   void Drop(Tier& tier, int32_t slot);
+  // Unless somebody still reads it, who then drops it.
+  void DropIfThere(Tier& tier, const Hash128& key);
   Sources Find(std::span<const Hash128> keys, size_t from, size_t to);
   // What fetching a block takes: as loads were measured, else as stores were; 0: nothing is known.
   static double LoadSeconds(const Tier& tier);

@@ -50,6 +50,14 @@ TEST(AdminClient, AnEndlessAnswerIsCut) {
   EXPECT_EQ(answer.error().code, Code::kResourceExhausted) << answer.error().message;
 }
 
+TEST(AdminClient, HeadsWithoutAnEndAreCut) {
+  const std::string field = "x: " + std::string(8000, 'y') + "\r\n";
+  const OneAnswer interim("HTTP/1.1 102 Processing\r\n" + field + "\r\n", 100'000);
+  const auto answer = interim.Client().Get("/admin/workers");
+  ASSERT_FALSE(answer);
+  EXPECT_THAT(answer.error().message, HasSubstr("bytes of heads and trailers"));
+}
+
 TEST(AdminClient, AMessageThatIsNoTextIsNone) {
   const OneAnswer router(Json(R"({"error":{"message":[1,{}]}})", 500));
   const auto answer = router.Client().Get("/admin/workers");

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
+#include "common/random.h"
+
 namespace aisp {
 namespace {
 
@@ -51,6 +55,33 @@ TEST(FairShare, NothingIsRememberedOfIdleTenantsThatAreBehindOrOfAnIdleEngine) {
   while (busy->work > 1) shares.Leave(busy);
   shares.Leave(busy);
   EXPECT_EQ(shares.known(), 0u);
+}
+
+TEST(FairShare, WhoComesNewFindsAPlaceHoweverManyTenantsTakeAllThatTheyMay) {
+  constexpr size_t kPlaces = 1024;
+  for (const size_t tenants : {1, 2, 50, 200}) {
+    FairShare shares;
+    SplitMix64 random(tenants);
+    std::vector<FairShare::Account*> taken;
+    const auto take = [&](size_t tenant) {
+      FairShare::Account* account = shares.Enter({"t" + std::to_string(tenant), 1, 0});
+      const bool may = FairShare::MayTake(*account, taken.size(), kPlaces);
+      may ? taken.push_back(account) : shares.Leave(account);
+      return may;
+    };
+    for (int round = 0; round < 50'000; ++round) {
+      for (int i = 0; i < 4; ++i) take(random.Below(tenants));
+      FairShare::Account* newcomer = shares.Enter({"new", 1, 0});
+      ASSERT_TRUE(FairShare::MayTake(*newcomer, taken.size(), kPlaces)) << tenants << " " << round;
+      shares.Leave(newcomer);
+      // One ends, whosever.
+      const size_t ends = random.Below(taken.size());
+      shares.Leave(taken[ends]);
+      taken[ends] = taken.back();
+      taken.pop_back();
+    }
+    EXPECT_GT(taken.size(), kPlaces * 3 / 4);
+  }
 }
 
 }  // namespace

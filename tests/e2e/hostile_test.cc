@@ -44,6 +44,21 @@ TEST(Hostile, AWholeAnswerThatGrowsBeyondItsBoundEndsAndAStreamDoesNot) {
   EXPECT_EQ(Connect(cluster.http()).Request("POST", "/v1/completions", body.dump())->status, 200);
 }
 
+TEST(Hostile, LogprobsOfAPromptCountForEachChoiceThatSaysThem) {
+  Cluster cluster({.prefill = 0, .router_flags = {"--http.max_answer=1MiB"}});
+  ASSERT_TRUE(cluster.AwaitReady());
+  Json body = {{"prompt", Prose(400, 1)}, {"max_tokens", 1}, {"prompt_logprobs", 20}};
+  const auto one = Connect(cluster.http()).Request("POST", "/v1/completions", body.dump());
+  ASSERT_TRUE(one);
+  EXPECT_EQ(one->status, 200) << one->body;
+  // They are computed once and said 64 times.
+  body["n"] = 64;
+  const auto many = Connect(cluster.http()).Request("POST", "/v1/completions", body.dump());
+  ASSERT_TRUE(many);
+  EXPECT_EQ(many->status, 400) << many->body.size();
+  EXPECT_THAT(many->body, HasSubstr("http.max_answer"));
+}
+
 TEST(Hostile, AThousandAbandonedStreamsLeaveNothingBehind) {
   Cluster cluster({.flags = {"--dtype=f32"}, .worker_flags = {"--no-prefix-cache"}});
   ASSERT_TRUE(cluster.AwaitReady());

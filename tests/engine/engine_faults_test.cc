@@ -35,6 +35,66 @@ class EngineFaults : public ::testing::TestWithParam<int> {
 
 INSTANTIATE_TEST_SUITE_P(Depth, EngineFaults, ::testing::Values(1, 2));
 
+// As of a row whose KV, from a cache or another worker, is no number.
+Status NoNumbers(const SampleRow& row) {
+  if (row.params->seed == 666) return Internal("the logits are not finite");
+  return {};
+}
+
+TEST_P(EngineFaults, APrefixThatGaveNoNumbersIsComputedAnew) {
+  EngineHarness h(M());
+  const std::vector<TokenId> prompt = SomeTokens(100, 1);
+  const std::vector<TokenId> other = SomeTokens(100, 2);
+  h.Add(MakeRequest(prompt, 2));
+  h.Add(MakeRequest(other, 2));
+  h.Run();
+  h.executor.row_fault = NoNumbers;
+  const SequenceId bad = h.Add(MakeRequest(prompt, 2, /*seed=*/666));
+  h.Run();
+  EXPECT_EQ(h.outcomes[bad].finish, FinishReason::kError);
+  const BlockManager& blocks = h.engine.blocks();
+  EXPECT_EQ(blocks.MatchLength(h.engine.RootOf(""), prompt, 100), 0);
+  EXPECT_EQ(blocks.MatchLength(h.engine.RootOf(""), other, 100), 96) << "and no other one";
+  const uint64_t hits = blocks.Stats().hits_tokens;
+  const SequenceId next = h.Add(MakeRequest(prompt, 2));
+  h.Run();
+  EXPECT_EQ(blocks.Stats().hits_tokens, hits);
+  h.ExpectOracle(next);
+  EXPECT_EQ(blocks.MatchLength(h.engine.RootOf(""), prompt, 100), 96) << "it is cached again";
+  h.ExpectIdle();
+}
+
+// Else those in flight would hand it to each other without an end.
+TEST_P(EngineFaults, WhoRunsOnAForgottenPrefixDoesNotPublishItAgain) {
+  EngineHarness h(M());
+  const std::vector<TokenId> prompt = SomeTokens(100, 1);
+  h.Add(MakeRequest(prompt, 2));
+  h.Run();
+  h.executor.row_fault = NoNumbers;
+  const SequenceId beside = h.Add(MakeRequest(prompt, 60));
+  for (int i = 0; i < 4; ++i) h.Step();
+  const SequenceId bad = h.Add(MakeRequest(prompt, 2, /*seed=*/666));
+  h.Run();
+  EXPECT_EQ(h.outcomes[bad].finish, FinishReason::kError);
+  h.ExpectOracle(beside);
+  EXPECT_EQ(h.engine.blocks().Stats().cached, 0);
+  h.ExpectIdle();
+}
+
+TEST_P(EngineFaults, AnErrorThatIsNoFaultOfTheKvLeavesThePrefixAlone) {
+  EngineHarness h(M());
+  const std::vector<TokenId> prompt = SomeTokens(100, 1);
+  h.executor.row_fault = [](const SampleRow& row) -> Status {
+    return row.params->seed == 666 ? InvalidArgument("nothing is left to draw") : Status();
+  };
+  h.Add(MakeRequest(prompt, 2));
+  h.Run();
+  h.Add(MakeRequest(prompt, 2, /*seed=*/666));
+  h.Run();
+  EXPECT_EQ(h.engine.blocks().MatchLength(h.engine.RootOf(""), prompt, 100), 96);
+  h.ExpectIdle();
+}
+
 TEST_P(EngineFaults, AnIdBeyondTheVocabularyIsRefusedByItselfAndNobodyElseNotices) {
   EngineHarness h(M());
   const SequenceId good = h.Add(MakeRequest(SomeTokens(33, 1), 8));

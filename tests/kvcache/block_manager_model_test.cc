@@ -182,6 +182,7 @@ class Harness {
       case 14:
         return ReserveOrDrop();
       default:
+        if (random_.Below(20) == 0) return Forget();
         return random_.Below(40) == 0 ? Clear() : CheckEvents();
     }
   }
@@ -340,6 +341,30 @@ class Harness {
       ModelPin(reservations_.front().blocks(), PinKind::kReservation, -1);
       reservations_.erase(reservations_.begin());
     }
+  }
+
+  // The tree that a sequence's prefix stands in is found no more, and nothing else is lost.
+  void Forget() {
+    if (sequences_.empty()) return;
+    const Sequence& s = sequences_[random_.Below(sequences_.size())];
+    const std::vector<BlockId> forgotten = manager_.Forget(s.blocks);
+    std::set<int32_t> expected;
+    if (!forgotten.empty()) {
+      const Prefix top = BlockPrefix(s.prefix, 0);
+      for (size_t i = 0; i < blocks_.size(); ++i) {
+        const auto& found = blocks_[i].published;
+        if (!found || found->root != top.root) continue;
+        if (std::equal(top.tokens.begin(), top.tokens.end(), found->tokens.begin()))
+          expected.insert(static_cast<int32_t>(i));
+      }
+    }
+    for (const BlockId id : forgotten) {
+      EXPECT_EQ(expected.erase(id.value), 1u);
+      Block(id).published.reset();
+      Block(id).cached_since = -1;
+    }
+    EXPECT_TRUE(expected.empty());
+    for (const BlockId id : s.blocks) EXPECT_FALSE(Block(id).published);
   }
 
   void Clear() {

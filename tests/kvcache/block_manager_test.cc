@@ -401,5 +401,37 @@ TEST(BlockManager, ClearedCacheKeepsPinnedBlocksAndFindsNothing) {
   manager.CheckInvariants();
 }
 
+TEST(BlockManager, ForgettingAPrefixTakesWhatHangsOnItAndNothingElse) {
+  BlockManager manager(SmallPool(16));
+  const std::vector<TokenId> base = Tokens(3, 0, /*same=*/2);
+  const std::vector<TokenId> branch = Tokens(4, 1, /*same=*/2);
+  const std::vector<TokenId> other = Tokens(3, 2);
+  Cache(manager, base);
+  Cache(manager, branch);
+  Cache(manager, other);
+  Cache(manager, base, kOtherRoot);
+  uint64_t first = 0;
+  manager.TakeEvents(&first);
+  const std::vector<BlockId> held = manager.MatchAndPin(kRoot, base, INT32_MAX);
+  ASSERT_EQ(held.size(), 3u);
+  const BlockStats before = manager.Stats();
+  // Its three blocks and the two of the branch, which nobody holds.
+  EXPECT_EQ(manager.Forget(held).size(), 5u);
+  manager.CheckInvariants();
+  EXPECT_EQ(manager.MatchLength(kRoot, base, INT32_MAX), 0);
+  EXPECT_EQ(manager.MatchLength(kRoot, branch, INT32_MAX), 0);
+  EXPECT_EQ(manager.MatchLength(kRoot, other, INT32_MAX), 3 * kBlockTokens);
+  EXPECT_EQ(manager.MatchLength(kOtherRoot, base, INT32_MAX), 3 * kBlockTokens);
+  EXPECT_EQ(manager.Stats().free, before.free + 2) << "held blocks stay with who holds them";
+  const std::vector<KvCacheEvent> events = manager.TakeEvents(&first);
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0].kind, KvCacheEvent::Kind::kRemoved);
+  EXPECT_EQ(events[0].unit_hashes.size(), 5u);
+  EXPECT_THAT(manager.Forget(held), IsEmpty());
+  manager.Unpin(held, PinKind::kSequence);
+  manager.CheckInvariants();
+  EXPECT_EQ(manager.Stats().free, before.free + 5);
+}
+
 }  // namespace
 }  // namespace aisp

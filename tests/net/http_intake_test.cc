@@ -43,6 +43,59 @@ TEST_F(HttpIntakeTest, AnnouncedBodiesTakeNothingUntilTheyArrive) {
   EXPECT_EQ(Client().Request("POST", "/", std::string(40 << 10, 'x'))->status, 200);
 }
 
+// Else a few thousand of them that ask again at once are all that the loop does.
+TEST_F(HttpIntakeTest, WhoIsRefusedAgainAndAgainIsReadLessOften) {
+  std::atomic<int> asked{0};
+  StartServer([&](const Exchange& exchange) {
+    ++asked;
+    exchange->Respond(exchange->request().path == "/full" ? 429 : 200, {}, "");
+  });
+  HttpClient client = Client();
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(client.Request("GET", "/full")->status, 429);
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(10 + 20 + 40));
+  // Requests that are sent ahead wait in the kernel, and whoever leaves meanwhile is let go.
+  std::string ahead;
+  for (int i = 0; i < 1000; ++i) ahead += "GET /full HTTP/1.1\r\nHost: x\r\n\r\n";
+  ASSERT_TRUE(client.SendRaw(ahead));
+  client.Close();
+  AwaitConnections(0);
+  EXPECT_LT(asked.load(), 100);
+  // Others are not affected, nor is who was refused before.
+  HttpClient other = Client();
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(other.Request("GET", "/full")->status, 429);
+  EXPECT_EQ(other.Request("GET", "/")->status, 200);
+  EXPECT_EQ(other.Request("GET", "/")->status, 200);
+}
+
+// Kept open by a request now and then, they are within their time for ever.
+TEST_F(HttpIntakeTest, ConnectionsThatATenantKeepsMakeRoomForOthers) {
+  options_.max_connections = 5;
+  AskForKeys();
+  StartServer();
+  std::vector<HttpClient> kept;
+  for (int i = 0; i < 4; ++i) {
+    kept.push_back(Client());
+    EXPECT_EQ(kept.back().Request("GET", "/", "", {{"authorization", "mallory"}})->status, 200);
+  }
+  // One that is in the middle of a request may have to leave too: it is told so.
+  kept.push_back(Client());
+  ASSERT_TRUE(kept.back().SendRaw(Announce(1, "authorization: mallory\r\n")));
+  AwaitConnections(5);
+  std::vector<HttpClient> others;
+  for (int i = 0; i < 2; ++i) {
+    others.push_back(Client());
+    const auto answer = others.back().Request("GET", "/", "", {{"authorization", "alice"}});
+    ASSERT_TRUE(answer);
+    EXPECT_EQ(answer->status, 200) << answer->body;
+    // The one that had been idle for longest.
+    EXPECT_EQ(kept[static_cast<size_t>(i)].ReceiveRaw().value_or("lost"), "");
+  }
+  EXPECT_EQ(kept[3].Request("GET", "/", "", {{"authorization", "mallory"}})->status, 200);
+  // Nobody is known yet who connects: her own oldest one goes.
+  EXPECT_EQ(Client().Request("GET", "/", "", {{"authorization", "mallory"}})->status, 200);
+}
+
 TEST_F(HttpIntakeTest, OneClientsHalfSentBodiesLeaveRoomForOthers) {
   options_.max_total_body_bytes = 64 << 10;
   options_.max_party_body_bytes = 32 << 10;

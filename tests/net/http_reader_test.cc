@@ -117,5 +117,42 @@ TEST(HttpReader, WhatIsNoHttpIsAnError) {
   EXPECT_THAT(read.error, HasSubstr("a line of more than"));
 }
 
+// Short lines, and not many at a time, but without an end.
+TEST(HttpReader, HeadsAndTrailersHaveAnEnd) {
+  const std::string field = "x: " + std::string(8000, 'y') + "\r\n";
+  struct Case {
+    std::string begin, again;
+  };
+  for (const Case& each :
+       {Case{"HTTP/1.1 200 OK\r\n", field},
+        Case{"", "HTTP/1.1 102 Processing\r\n" + field + "\r\n"},
+        Case{"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", field}}) {
+    HttpReader reader;
+    reader.Begin();
+    reader.Feed(each.begin);
+    Read read;
+    for (int i = 0; i < 200 && read.error.empty(); ++i) {
+      reader.Feed(each.again);
+      Drain(&reader, &read);
+    }
+    EXPECT_THAT(read.error, HasSubstr("bytes of heads and trailers")) << each.begin;
+    EXPECT_EQ(read.ends, 0);
+  }
+}
+
+// The bound is of one answer.
+TEST(HttpReader, ManyAnswersOnOneConnectionAreRead) {
+  HttpReader reader;
+  Read read;
+  for (int i = 0; i < 100; ++i) {
+    reader.Begin();
+    reader.Feed("HTTP/1.1 200 OK\r\nx: " + std::string(8000, 'y') +
+                "\r\nContent-Length: 0\r\n\r\n");
+    Drain(&reader, &read);
+  }
+  EXPECT_EQ(read.error, "");
+  EXPECT_EQ(read.ends, 100);
+}
+
 }  // namespace
 }  // namespace aisp

@@ -1,6 +1,7 @@
 #include "server/work_pool.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <future>
@@ -21,6 +22,19 @@ TEST(WorkPool, LargeTextsDelayNoSmallOnes) {
   ASSERT_TRUE(pool.TrySubmit(100, [&] { small.set_value(); }));
   EXPECT_EQ(small.get_future().wait_for(std::chrono::seconds(20)), std::future_status::ready);
   let_go.set_value();
+}
+
+TEST(WorkPool, LargeTextsLeaveTheProcessorToOthers) {
+  WorkPool pool("test", 1, 8);
+  const auto nice_of = [&pool](size_t bytes) {
+    std::promise<int> out;
+    EXPECT_TRUE(pool.TrySubmit(bytes, [&] { out.set_value(getpriority(PRIO_PROCESS, 0)); }));
+    return out.get_future().get();
+  };
+  // As low as it gets already: then there is nothing to give.
+  if (getpriority(PRIO_PROCESS, 0) > 14) GTEST_SKIP();
+  EXPECT_EQ(nice_of(1), getpriority(PRIO_PROCESS, 0));
+  EXPECT_GT(nice_of(WorkPool::kLargeBytes + 1), nice_of(1));
 }
 
 TEST(WorkPool, ItsEndDoesNotRunWhatIsQueued) {
