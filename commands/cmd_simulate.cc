@@ -341,6 +341,8 @@ Result<std::string> Learn(const std::string& url, const std::string& key_file) {
                           "num_layers", "kv_bytes_per_token"})
     json[key] = (*decode)[key];
   json["blocks"] = (*decode)["total_blocks"];
+  // More than one would have the same effect: a step is planned when the one before begins.
+  json["launched_ahead"] = std::min(1, decode->value("launched_ahead", 0));
   const Json* sender = prefill != nullptr ? prefill : decode;
   if ((*sender)["transfer_bytes_per_s"] > 1e3)
     json["transfer_bytes_per_s"] = (*sender)["transfer_bytes_per_s"];

@@ -282,10 +282,11 @@ void CostPolicy::AddPulls(const RequestSummary& request, std::span<const WorkerV
 }
 
 // From `ready_ms` from now, when its KV is there, to its first token: the rest of the step under
-// way, half of one on average, and its own. While D still computes prompts those are steps of
-// prompts.
+// way, half of one on average, those launched behind it, and its own. While D still computes
+// prompts those are steps of prompts.
 double CostPolicy::FirstDecodeMs(const WorkerView& decode, double ready_ms, double step_ms) {
-  const double plain_ms = (decode.rows > 0 ? 1.5 : 1.0) * step_ms;
+  const double steps = decode.rows > 0 ? 1.5 + decode.launched_ahead : 1.0;
+  const double plain_ms = steps * step_ms;
   const double left_ms = decode.backlog_ms - ready_ms;
   if (left_ms <= 0) return plain_ms;
   const double chunk_ms = PromptMs(decode, PromptWork::Of(0, decode.chunk_tokens));

@@ -36,7 +36,8 @@ struct WorkerView {
   bool gives = false;  // others can get at what it has cached
   StepCost cost;
   int32_t chunk_tokens =
-      512;              // prompt tokens of one sequence that it computes in a step, as it says
+      512;  // prompt tokens of one sequence that it computes in a step, as it says
+  int32_t launched_ahead = 0;  // steps that it launches while one runs
   PromptPace pace;      // of prompts beside its streams, so that these keep their time for a token
   double spare_ms = 0;  // for which even short streams there can wait for prompts in whole chunks
   PromptWork queued_prefill;  // reported, and sent by this router since the report

@@ -62,8 +62,8 @@ inline double BusyMs(const WorkerView& worker) {
   return std::max(worker.busy_ms, worker.backlog_ms);
 }
 
-// Until the step ends that D is in at some moment: half of a step on average, of the longer ones
-// more often.
+// Until the step ends that D is in at some moment, and those that it has launched behind it: half
+// of a step on average, of the longer ones more often, and each of these whole.
 inline double StepUnderWayMs(const RequestSummary& request, const WorkerView& decode) {
   const StepShape running = decode.RunningBeside();
   if (running.decode_rows <= 0) return 0;
@@ -72,7 +72,7 @@ inline double StepUnderWayMs(const RequestSummary& request, const WorkerView& de
     const double busy = std::min(request.prompt_ms_per_s * 1e-3, 1.0);
     ms += busy * (request.prompt_ms_per_s / request.prompt_steps_per_s - ms);
   }
-  return 0.5 * std::max(0.0, ms);
+  return (0.5 + decode.launched_ahead) * std::max(0.0, ms);
 }
 
 // What computing a prompt costs the requests that come meanwhile: each waits for half of it on

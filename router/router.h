@@ -187,6 +187,7 @@ struct WorkerStatus {
   StepCost cost;
   uint64_t fitted_steps = 0;
   uint32_t chunk_tokens = 0;
+  uint32_t launched_ahead = 0;  // steps, while one runs
   uint32_t max_batch_tokens = 0;
   uint32_t max_running = 0;
   uint32_t block_tokens = 0;

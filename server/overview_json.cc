@@ -94,7 +94,7 @@ std::string WorkerJson(const WorkerStatus& w) {
       R"({{"id":{},"role":"{}","role_epoch":{},"roles":{},"becoming":{},"state":"{}","reason":{},"incarnation":"{:016x}","host":{},"address":{},)"
       R"("pid":{},"admin_url":{},"version":{},"running":{},"waiting":{},"awaiting_kv":{},"streams":{},)"
       R"("free_blocks":{},"total_blocks":{},"quarantined_blocks":{},"queued_prefill_tokens":{},)"
-      R"("steps":{},"preemptions":{},"transfer_bytes_per_s":{:.0f},"chunk_tokens":{},"max_batch_tokens":{},"max_running":{},)"
+      R"("steps":{},"preemptions":{},"transfer_bytes_per_s":{:.0f},"chunk_tokens":{},"launched_ahead":{},"max_batch_tokens":{},"max_running":{},)"
       R"("block_tokens":{},"num_layers":{},"kv_bytes_per_token":{:.0f},"cost":{}}})",
       Quoted(w.id), RoleName(w.role), w.role_epoch, RolesJson(w.roles),
       w.becoming == v1::ROLE_UNSPECIFIED ? "null" : Quoted(RoleName(w.becoming)),
@@ -102,8 +102,8 @@ std::string WorkerJson(const WorkerStatus& w) {
       Quoted(w.address), w.pid, Quoted(w.admin_url), Quoted(w.version), w.running, w.waiting,
       w.awaiting_kv, w.streams, w.free_blocks, w.total_blocks, w.quarantined_blocks,
       w.queued_prefill_tokens, w.steps, w.preemptions, w.transfer_bytes_per_s, w.chunk_tokens,
-      w.max_batch_tokens, w.max_running, w.block_tokens, w.num_layers, w.kv_bytes_per_token,
-      CostJson(w));
+      w.launched_ahead, w.max_batch_tokens, w.max_running, w.block_tokens, w.num_layers,
+      w.kv_bytes_per_token, CostJson(w));
 }
 
 namespace {

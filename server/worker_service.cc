@@ -199,6 +199,7 @@ class WorkerServiceImpl final : public WorkerService {
     const bool decodes_first = role_name_ == "decode";
     MakeAdapters();
     WorkerOptions worker = WorkerOptionsOf(host_, id_, &pulse_, adapters_.get(), fingerprint_);
+    worker.launched_ahead = backend_.executor->max_depth() - 1;
     Status listens = alone ? Status() : ListenForReaders();
     // Another process may have its port: it decodes all the same.
     if (!listens && !decodes_first) return listens;

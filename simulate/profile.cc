@@ -26,6 +26,7 @@ struct Field {
   int32_t* count;
   int64_t* large;
   double min, max;
+  bool optional = false;
 };
 
 std::vector<Field> FieldsOf(WorkerProfile* p) {
@@ -59,6 +60,7 @@ std::vector<Field> FieldsOf(WorkerProfile* p) {
       number("", "message_ms", &p->message_ms, 0, kMs),
       number("", "frontend_ms", &p->frontend_ms, 0, kMs),
       number("", "step_jitter", &p->step_jitter, 0, 1),
+      Field{"", "launched_ahead", nullptr, &p->launched_ahead, nullptr, 0, 1, /*optional=*/true},
   };
 }
 
@@ -75,6 +77,7 @@ Status Read(const Json& json, const Field& field) {
     at = &*group;
   }
   const auto it = at->find(field.key);
+  if (it == at->end() && field.optional) return {};
   if (it == at->end() || !it->is_number())
     return InvalidArgument(fmt::format("there is no number '{}'", PathOf(field)));
   const double value = it->get<double>();

@@ -27,7 +27,9 @@ struct WorkerProfile {
   double handoff_ms = 0.5;            // of a remote prefill, that nothing hides
   double message_ms = 0.15;           // between two processes, one way
   double frontend_ms = 0.5;           // of a request outside router and workers
-  double step_jitter = 0.02;          // standard deviation of a step's time, as a part of it
+  // Steps that are launched while one runs, 0 or 1: what arrives then waits for it, too.
+  int32_t launched_ahead = 0;
+  double step_jitter = 0.02;  // standard deviation of a step's time, as a part of it
 };
 
 // Workers of one kind.

@@ -64,6 +64,7 @@ v1::Register Worker::Registration() const {
   r.set_max_running(static_cast<uint32_t>(profile_.max_running));
   r.set_max_batch_tokens(static_cast<uint32_t>(profile_.max_batch_tokens));
   r.set_max_prefill_chunk(static_cast<uint32_t>(profile_.chunk_tokens));
+  r.set_launched_ahead(static_cast<uint32_t>(profile_.launched_ahead));
   r.set_first_tokens(true);
   return r;
 }
@@ -95,6 +96,7 @@ void Worker::OnGenerate(const v1::GenerateRequest& generate) {
   Sequence& sequence = *owned;
   sequence.wire_id = generate.request_id();
   sequence.decode = this;
+  sequence.came = world_->Now();
   sequence.prompt = generate.tokens_size();
   sequence.max_new = static_cast<int32_t>(generate.max_new_tokens()) -
                      (generate.tokens_size() - static_cast<int32_t>(generate.prompt_tokens()));
@@ -198,6 +200,7 @@ void Worker::AddJob(Worker& decode, const Sequence& asked) {
   job.wire_id = asked.wire_id;
   job.units = asked.units;
   job.tokens = asked.length();
+  job.came = world_->Now();
   jobs_.push_back(std::move(job));
   Plan();
   NoteLoad();
@@ -250,6 +253,7 @@ void Worker::OnKv(uint64_t wire_id) {
   if (sequence == nullptr) return;
   AISP_CHECK(sequence->granted);
   sequence->computed = sequence->length();
+  sequence->came = world_->Now();
   PublishPrompt(*sequence);
   awaiting_.erase(wire_id);
   Emit(*sequence);
@@ -421,7 +425,7 @@ void Worker::OnStepEnd() {
   }
   SendKvEvents();
   SendTokens();
-  Plan();
+  PlanLaunched();
   if (telemetry_due_) SendTelemetry();
   MaybeRejoin();
 }

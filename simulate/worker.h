@@ -36,6 +36,7 @@ struct Sequence {
   PromptPace pace;                  // of its prompt beside rows that decode
   int32_t told = 0;                 // of `emitted`: tokens that the router has
   Instant yields_until{INT64_MIN};  // to interactive ones
+  Instant came;                     // its prompt, or the KV of it
   bool granted = false;             // its blocks wait for a prefill worker's KV
   // From whose cache whoever computes the prompt gets its beginning first; null: from nobody's.
   Worker* pull_from = nullptr;
@@ -111,6 +112,7 @@ class Worker {
     int64_t private_blocks = 0;
     double compute_ms = 0;
     bool started = false;
+    Instant came;
   };
   struct Chunk {
     uint64_t wire_id;
@@ -143,6 +145,10 @@ class Worker {
   void RefuseJob(Worker& decode, uint64_t wire_id);
   // Begins the next step if there is something to do and none is under way.
   void Plan();
+  // The step behind the one that has ended, of what was there when it was launched.
+  void PlanLaunched();
+  void PlanWhatIsThere();
+  bool IsThere(Instant came) const { return came <= launched_; }
   void PlanDecode();
   void PlanPrompts();
   int32_t Share(int32_t left, int32_t budget, bool others) const;
@@ -215,7 +221,8 @@ class Worker {
   std::set<uint64_t> awaiting_;    // a prefill worker's KV
   std::deque<Job> jobs_;           // of a prefill worker; the started ones first
   Step step_;
-  Instant link_free_;  // of a prefill worker: when its last transfer is through
+  Instant launched_ = kNever;  // of the step that is planned; what came later is not in it
+  Instant link_free_;          // of a prefill worker: when its last transfer is through
 
   v1::TokenBatch tokens_;
   std::vector<Hash128> stored_;

@@ -17,6 +17,18 @@ constexpr int32_t kLeastRows = 64;
 
 void Worker::Plan() {
   if (step_.running) return;
+  launched_ = kNever;
+  PlanWhatIsThere();
+}
+
+void Worker::PlanLaunched() {
+  launched_ = profile_.launched_ahead > 0 ? step_.begin : kNever;
+  PlanWhatIsThere();
+  // Nothing was to be launched then.
+  Plan();
+}
+
+void Worker::PlanWhatIsThere() {
   step_ = Step{};
   if (prefill()) {
     PlanJobs();
@@ -41,7 +53,8 @@ void Worker::BeginStep() {
 // Rows for what decodes already and for what arrived from prefill workers; a sequence that finds no
 // block for its next token takes those of the one that came last.
 void Worker::PlanDecode() {
-  while (!kv_ready_.empty() && static_cast<int32_t>(running_.size()) < profile_.max_running) {
+  while (!kv_ready_.empty() && static_cast<int32_t>(running_.size()) < profile_.max_running &&
+         IsThere(Find(kv_ready_.front())->came)) {
     running_.push_back(kv_ready_.front());
     kv_ready_.pop_front();
   }
@@ -203,8 +216,9 @@ void Worker::PlanPrompts() {
          it != waiting_.end() && budget > 0 && patience > 0 &&
          static_cast<int32_t>(running_.size()) < profile_.max_running;) {
       Sequence& sequence = *Find(*it);
-      if (Yields(sequence) != yielding || Follows(sequence)) {
-        if (Yields(sequence) == yielding) --patience;
+      const bool there = IsThere(sequence.came);
+      if (Yields(sequence) != yielding || !there || Follows(sequence)) {
+        if (Yields(sequence) == yielding && there) --patience;
         ++it;
         continue;
       }
@@ -246,6 +260,7 @@ void Worker::PlanJobs() {
   });
   for (size_t i = 0; i < jobs_.size() && budget > 0; ++i) {
     Job& job = jobs_[i];
+    if (!IsThere(job.came)) continue;
     if (!job.started && ++looked > kLookAhead) break;
     if (!job.started && !StartJob(job)) continue;
     const int32_t tokens = Share(job.tokens - job.computed, budget, i + 1 < jobs_.size());

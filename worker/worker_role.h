@@ -38,6 +38,7 @@ struct WorkerOptions {
   // Told to routers: what one step takes, and how much of it one prompt.
   int32_t max_batch_tokens = 0;
   int32_t max_prefill_chunk = 0;
+  int32_t launched_ahead = 0;  // steps, while one runs
   // Told to routers for their operators.
   int64_t pid = 0;
   std::string admin_url;

@@ -32,6 +32,7 @@ v1::Register MakeRegister(const WorkerOptions& options, const WorkerShell::Profi
   *hello.mutable_fingerprint() = options.fingerprint;
   hello.set_max_batch_tokens(static_cast<uint32_t>(options.max_batch_tokens));
   hello.set_max_prefill_chunk(static_cast<uint32_t>(options.max_prefill_chunk));
+  hello.set_launched_ahead(static_cast<uint32_t>(options.launched_ahead));
   hello.set_kv_address(options.kv_address);
   hello.set_host_id(options.host_id);
   for (const std::string& name : profile.transports) hello.add_transports(name);

@@ -103,6 +103,18 @@ TEST(Cluster, PullsOfPrefixesThatPlacementFollowsAnywayCostNothing) {
   EXPECT_LE(play(PrefixPulls::kAuto), 1.02 * play(PrefixPulls::kOff));
 }
 
+TEST(Cluster, WhatArrivesWaitsForTheStepThatWasLaunchedAhead) {
+  const std::vector<WorkItem> items = {Item(1, 100, 50), Item(2, 100, 5)};
+  ClusterOptions options = With(0, 1);
+  const Outcome before = Play(options, items, {0, 0.1});
+  options.fleets[0].profile.launched_ahead = 1;
+  const Outcome o = Play(options, items, {0, 0.1});
+  ASSERT_EQ(o.requests.size(), 2u);
+  EXPECT_NEAR(o.requests[0].ttft_ms, before.requests[0].ttft_ms, 1e-3) << "nothing ran then";
+  EXPECT_NEAR(o.requests[1].ttft_ms, before.requests[1].ttft_ms + 10, 1e-3) << "a step of decodes";
+  EXPECT_EQ(o.requests[1].output_tokens, 5);
+}
+
 TEST(Cluster, LongPromptsAreCutIntoChunks) {
   const Outcome o = Play(With(0, 1), {Item(1, 1100, 2)}, {0});
   EXPECT_NEAR(o.requests[0].ttft_ms, 2 + 1 + 3 * 5 + 110 + 1, 1e-3);

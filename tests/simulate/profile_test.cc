@@ -37,6 +37,19 @@ TEST(Profile, ErrorsNameTheKeyItsValueAndTheLimit) {
   EXPECT_THAT(ParseProfile("{}", "mine").error().message, HasSubstr("decode_step_ms"));
 }
 
+TEST(Profile, StepsLaunchedAheadMayBeLeftOut) {
+  WorkerProfile p;
+  p.launched_ahead = 1;
+  std::string json = ProfileToJson(p);
+  EXPECT_EQ(ParseProfile(json, "p")->launched_ahead, 1);
+  const std::string key = ",\n  \"launched_ahead\": 1";
+  ASSERT_NE(json.find(key), std::string::npos) << json;
+  json.erase(json.find(key), key.size());
+  const Result<WorkerProfile> without = ParseProfile(json, "p");
+  ASSERT_TRUE(without) << without.error().message;
+  EXPECT_EQ(without->launched_ahead, 0);
+}
+
 TEST(Fleets, NameProfilesAndCountWorkers) {
   const auto fleets = ParseFleets("h200-llama-3.1-8b-fp8:2P6D+h200-llama-3.1-8b-fp8:4D", kShipped);
   ASSERT_TRUE(fleets) << fleets.error().message;
