@@ -137,7 +137,10 @@ TEST(StepTimeModel, ASteadyLoadDoesNotBlurWhatFewerRowsTake) {
       const double noise = random.Uniform() + random.Uniform() + random.Uniform() - 1.5;
       model.Observe(shape, static_cast<uint64_t>(truth.Ms(shape) * (1 + 0.1 * noise) * 1e6));
     };
-    for (int i = 0; i < 280; ++i) step(1 + i / 2);
+    for (int rows = 1; rows <= 140; ++rows) {
+      step(rows);
+      step(rows);
+    }
     for (int i = 0; i < 6000; ++i) {
       step(130 + static_cast<double>(random.Below(16)));
       if (i % 100 != 0) continue;
@@ -158,7 +161,7 @@ TEST(StepTimeModel, WhatNoiseSaysAtFirstIsForgotten) {
     StepTimeModel model;
     SplitMix64 random(seed);
     for (int i = 0; i < 300; ++i) {
-      const double rows = 1 + i / 4;
+      const double rows = 1 + std::floor(i / 4.0);
       const StepShape shape{0, 0, rows, rows * (1024 + i % 40)};
       const double noise = random.Uniform() + random.Uniform() + random.Uniform() - 1.5;
       model.Observe(shape, static_cast<uint64_t>(truth.Ms(shape) * (1 + 0.1 * noise) * 1e6));
