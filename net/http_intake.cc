@@ -53,7 +53,8 @@ std::string ToString(boost::beast::string_view text) { return {text.data(), text
 template <typename Message>
 bool TakeHead(const Message& message, HttpRequest* request) {
   request->method = ToString(message.method_string());
-  if (!SplitTarget(ToString(message.target()), &request->path, &request->query)) return false;
+  if (!SplitTarget(request->method, ToString(message.target()), &request->path, &request->query))
+    return false;
   for (const auto& field : message) {
     request->headers.emplace_back(ToString(field.name_string()), ToString(field.value()));
   }
@@ -141,7 +142,8 @@ asio::awaitable<bool> HttpConnection::ReadHead(Intake* intake) {
     // The fields were read before the length that is refused.
     NameRequest(ToString(parser.get()["x-request-id"]));
     std::string query;
-    if (!SplitTarget(ToString(parser.get().target()), &path_, &query)) path_.clear();
+    const std::string method = ToString(parser.get().method_string());
+    if (!SplitTarget(method, ToString(parser.get().target()), &path_, &query)) path_.clear();
     RejectIntake(ec);
     co_return false;
   }
@@ -162,9 +164,16 @@ bool HttpConnection::AcceptHead(Intake* intake) {
   http_1_0_ = message.version() < 11;
   keep_alive_ = message.keep_alive();
   head_request_ = message.method() == http::verb::head;
+  // What follows it would be no HTTP.
+  if (message.method() == http::verb::connect) {
+    Reject(501, "CONNECT is for proxies, and this server is none");
+    return false;
+  }
   if (!TakeHead(message, &request)) {
     head_request_ = false;
-    Reject(400, "the request needs a target that starts with '/' and one Host field");
+    Reject(400,
+           "the request needs a target that starts with '/', an http URL whose host is a name, or, "
+           "of OPTIONS, '*'; and one Host field");
     return false;
   }
   request.peer = peer_.name;

@@ -37,7 +37,13 @@ inline constexpr std::string_view kLastChunk = "0\r\n\r\n";
 // 1xx, 204 and 304 have no body and no length.
 bool StatusHasBody(int status);
 
-// Splits "/v1/models?x=1" or "http://host/v1/models?x=1"; false for anything else.
-bool SplitTarget(std::string_view target, std::string* path, std::string* query);
+// Splits the target of a request, "/v1/models?x=1" or "http://host/v1/models?x=1". With OPTIONS it
+// may be "*", the server as a whole, which is the path then. False for anything else.
+bool SplitTarget(std::string_view method, std::string_view target, std::string* path,
+                 std::string* query);
+
+// Nothing but characters of a host and its port (RFC 3986), which leave out those that end or begin
+// a part of a URL elsewhere; also "".
+bool IsHostText(std::string_view text);
 
 }  // namespace aisp
