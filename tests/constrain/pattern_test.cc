@@ -281,6 +281,29 @@ TEST(Pattern, GrowthOfAMaskIsBounded) {
   EXPECT_NE(both.Run(text + "ab"), Automaton::kDead);
 }
 
+// Behind a word boundary each character before it is a word's or not, and both go on alike: nine of
+// them are 512 ways, whose unions are made once each. A derivation of them took a thousand.
+TEST(Pattern, UnionsOfManyWaysAreMadeOnce) {
+  Languages languages;
+  const auto language = CompilePattern(R"(.........(.*\d)[a-z\d]{7}\}\bb)", &languages);
+  ASSERT_TRUE(language.has_value());
+  languages.BoundGrowth(50'000);
+  EXPECT_TRUE(Automaton::IsNarrow(&languages, *language));
+  EXPECT_TRUE(languages.MayGrow());
+}
+
+// States that are unions of many parts are dear, however few terms are derived for them.
+TEST(Pattern, WideUnionsCountForTheGrowthOfAMask) {
+  Languages languages;
+  const auto language = CompilePattern("(.*a){300}", &languages);
+  ASSERT_TRUE(language.has_value());
+  const uint64_t before = languages.work();
+  languages.BoundGrowth(200'000);
+  EXPECT_FALSE(Automaton::IsNarrow(&languages, *language));
+  EXPECT_LT(languages.work() - before, 150'000u);
+  EXPECT_FALSE(languages.MayGrow());
+}
+
 TEST(Pattern, LookBehindIsExact) {
   struct Row {
     const char* pattern;
