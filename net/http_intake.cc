@@ -53,11 +53,15 @@ std::string ToString(boost::beast::string_view text) { return {text.data(), text
 template <typename Message>
 bool TakeHead(const Message& message, HttpRequest* request) {
   request->method = ToString(message.method_string());
-  if (!SplitTarget(request->method, ToString(message.target()), &request->path, &request->query))
-    return false;
+  auto target = SplitTarget(request->method, ToString(message.target()));
+  if (!target) return false;
+  request->path = std::move(target->path);
+  request->query = std::move(target->query);
   for (const auto& field : message) {
+    if (field.name() == http::field::host && !target->host.empty()) continue;
     request->headers.emplace_back(ToString(field.name_string()), ToString(field.value()));
   }
+  if (!target->host.empty()) request->headers.emplace_back("Host", std::move(target->host));
   return message.version() < 11 || message.count(http::field::host) == 1;
 }
 
@@ -141,9 +145,9 @@ asio::awaitable<bool> HttpConnection::ReadHead(Intake* intake) {
   if (ec && ec != http::error::need_buffer) {
     // The fields were read before the length that is refused.
     NameRequest(ToString(parser.get()["x-request-id"]));
-    std::string query;
     const std::string method = ToString(parser.get().method_string());
-    if (!SplitTarget(method, ToString(parser.get().target()), &path_, &query)) path_.clear();
+    const auto target = SplitTarget(method, ToString(parser.get().target()));
+    path_ = target ? target->path : "";
     RejectIntake(ec);
     co_return false;
   }

@@ -133,28 +133,25 @@ void AppendChunk(std::string_view data, std::string* out) {
   out->append("\r\n");
 }
 
-bool SplitTarget(std::string_view method, std::string_view target, std::string* path,
-                 std::string* query) {
+std::optional<HttpTarget> SplitTarget(std::string_view method, std::string_view target) {
   // A fragment never leaves a client; who takes it for a part of the path would see another one.
-  if (target.find('#') != std::string_view::npos) return false;
-  bool is_url = false;
+  if (target.find('#') != std::string_view::npos) return std::nullopt;
+  std::string_view host;
   for (const std::string_view scheme : {"http://", "https://"}) {
     if (!EqualsIgnoreCaseAscii(target.substr(0, scheme.size()), scheme)) continue;
-    is_url = true;
     target.remove_prefix(scheme.size());
-    const std::string_view host = target.substr(0, target.find_first_of("/?"));
-    if (host.empty() || host.front() == ':' || !IsHostText(host)) return false;
+    host = target.substr(0, target.find_first_of("/?"));
+    if (host.empty() || host.front() == ':' || !IsHostText(host)) return std::nullopt;
     target.remove_prefix(host.size());
     break;
   }
   const size_t mark = std::min(target.size(), target.find('?'));
   const bool may_be_all = method == "OPTIONS" && mark == target.size();
-  std::string_view name = target.substr(0, mark);
-  if (is_url && name.empty()) name = may_be_all ? "*" : "/";
-  if (!name.starts_with('/') && !(may_be_all && name == "*")) return false;
-  *path = name;
-  *query = target.substr(std::min(mark + 1, target.size()));
-  return true;
+  std::string_view path = target.substr(0, mark);
+  if (!host.empty() && path.empty()) path = may_be_all ? "*" : "/";
+  if (!path.starts_with('/') && !(may_be_all && path == "*")) return std::nullopt;
+  const std::string_view query = target.substr(std::min(mark + 1, target.size()));
+  return HttpTarget{std::string(path), std::string(query), std::string(host)};
 }
 
 bool IsHostText(std::string_view text) {

@@ -172,20 +172,21 @@ TEST_F(HttpIntakeTest, NothingIsSmuggledBehindARequest) {
 TEST_F(HttpIntakeTest, TargetsOfEveryForm) {
   StartServer([](const Exchange& exchange) {
     const HttpRequest& request = exchange->request();
-    exchange->Respond(200, {}, "<" + request.path + "|" + request.query + ">");
+    const std::string host(request.Header("host"));
+    exchange->Respond(200, {}, "<" + request.path + "|" + request.query + ">" + host);
   });
   struct Row {
     const char *line, *status, *holds;
   };
   for (const auto& [line, status, holds] : std::vector<Row>{
-           {"OPTIONS *", "200", "<*|>"},
-           {"OPTIONS http://h", "200", "<*|>"},
-           {"OPTIONS http://h?x", "200", "</|x>"},
+           {"OPTIONS *", "200", "<*|>said"},
+           {"OPTIONS http://h", "200", "<*|>h"},
+           {"OPTIONS http://h?x", "200", "</|x>h"},
            {"OPTIONS http://h/", "200", "</|>"},
            {"GET http://h", "200", "</|>"},
            {"GET http://h?/other", "200", "</|/other>"},
-           {"GET HTTP://h:1/a?b?c", "200", "</a|b?c>"},
-           {"GET https://[::1]:8080//a", "200", "<//a|>"},
+           {"GET HTTP://h:1/a?b?c", "200", "</a|b?c>h:1"},
+           {"GET https://[::1]:8080//a", "200", "<//a|>[::1]:8080"},
            {"POST *", "400", "'*'"},
            {"GET *", "400", "'*'"},
            {"OPTIONS *?x", "400", "'*'"},
@@ -200,7 +201,7 @@ TEST_F(HttpIntakeTest, TargetsOfEveryForm) {
            {"CONNECT /a", "501", "proxies"},
        }) {
     const std::string answer =
-        Raw(std::string(line) + " HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+        Raw(std::string(line) + " HTTP/1.1\r\nHost: said\r\nConnection: close\r\n\r\n");
     EXPECT_THAT(answer, StartsWith(std::string("HTTP/1.1 ") + status)) << line;
     EXPECT_THAT(answer, HasSubstr(holds)) << line;
   }
