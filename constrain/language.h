@@ -83,6 +83,10 @@ class Languages {
     most_work_ = more > kAnyWork - Spent() ? kAnyWork : Spent() + more;
   }
   bool MayGrow() const { return Spent() < most_work_; }
+  // An automaton looked for an end of some text among as many states as it may, and found none:
+  // what it left counts as dead, so that no text matches may be untrue.
+  void NoteCutSearch() { cut_search_ = true; }
+  bool HasCutSearch() const { return cut_search_; }
   size_t size() const { return terms_.size(); }
 
  private:
@@ -149,6 +153,7 @@ class Languages {
   size_t max_terms_;
   bool exhausted_ = false;
   bool timed_out_ = false;
+  bool cut_search_ = false;
   Deadline deadline_;
   uint32_t asked_ = 0;  // calls of Late
   uint64_t work_ = 0, most_work_ = kAnyWork;

@@ -292,6 +292,22 @@ TEST(Pattern, UnionsOfManyWaysAreMadeOnce) {
   EXPECT_TRUE(languages.MayGrow());
 }
 
+// Each is small; together they double, and the first text that both match is far.
+TEST(Pattern, WhatIsTooLargeToSearchIsNotSaidToMatchNothing) {
+  const auto pattern = [](const char* set, int count) {
+    return std::string(".........(.*") + set + ")[a-z0-9]{" + std::to_string(count) + "}[}]b}.,L";
+  };
+  const std::string a = pattern("[0-9]", 8), b = pattern("[a-f]", 9);
+  for (const std::string& each : {a, b}) EXPECT_TRUE(Finds(each, "xxxxxxxxxa1aaaaaaaa}b}.,L"));
+  const auto compiled = CompileSchema(
+      R"({"type":"string","allOf":[{"pattern":")" + a + R"("},{"pattern":")" + b + R"("}]})", {},
+      {});
+  ASSERT_TRUE(compiled.has_value()) << compiled.error().message;
+  ASSERT_EQ(compiled->refusals.size(), 1u);
+  EXPECT_EQ(compiled->refusals[0].reason,
+            "its patterns have more states together than are looked at");
+}
+
 // States that are unions of many parts are dear, however few terms are derived for them.
 TEST(Pattern, WideUnionsCountForTheGrowthOfAMask) {
   Languages languages;

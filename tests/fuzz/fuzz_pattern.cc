@@ -14,7 +14,7 @@ void FuzzOne(std::string_view input) {
   const std::string_view pattern = input.substr(0, std::min<size_t>(line, 64));
   const std::string_view text =
       line == std::string_view::npos ? "" : input.substr(line + 1).substr(0, 256);
-  Languages languages(5000);  // what needs more would take seconds under a sanitizer
+  Languages languages(2500);  // what needs more would take seconds under a sanitizer
   const auto language = CompilePattern(pattern, &languages);
   if (!language) {
     AISP_CHECK(!language.error().message.empty());
