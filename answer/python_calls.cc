@@ -55,7 +55,8 @@ class PythonicCalls final : public CallReader {
     if (any_ && text[at] != ',') return Over(state);
     at = SkipBlanks(text, at + 1);
     const size_t name_end = SkipName(text, at);
-    if (name_end == text.size()) return name_end - at <= kMaxName ? false : Over(state);
+    if (name_end - at > kMaxName) return Over(state);
+    if (name_end == text.size()) return false;
     const std::string name(text.substr(at, name_end - at));
     const bool known = tools_ == nullptr || tools_->Find(name) != nullptr;
     if (name.empty() || text[name_end] != '(' || !known) return Over(state);
@@ -63,7 +64,8 @@ class PythonicCalls final : public CallReader {
     if (first == text.size()) return false;
     const size_t key_end = SkipName(text, first);
     const size_t behind = SkipBlanks(text, key_end);
-    if (behind == text.size()) return key_end - first <= kMaxName ? false : Over(state);
+    if (key_end - first > kMaxName) return Over(state);
+    if (behind == text.size()) return false;
     if (text[first] != ')' && (key_end == first || text[behind] != '=')) return Over(state);
     out->push_back({AnswerPart::Kind::kCall, name, calls_++});
     buffer->erase(0, first);

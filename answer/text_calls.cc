@@ -1,4 +1,5 @@
 // Calls that are a name and then arguments: DeepSeek's and Mistral's.
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "answer/call_reader.h"
@@ -20,14 +21,14 @@ class NamedCalls final : public CallReader {
           const size_t begin = buffer->find(kBegin);
           const size_t over = buffer->find(format_.close);
           if (over != std::string::npos && (begin == std::string::npos || over < begin)) {
+            if (!any_) return State::kNoCall;
             buffer->erase(0, over + format_.close.size());
-            return any_ ? State::kOver : State::kNoCall;
+            return State::kOver;
           }
           if (begin == std::string::npos) return State::kMore;
-          const size_t brace = buffer->find('{', begin);
-          if (brace == std::string::npos) {
-            return buffer->size() - begin > 2 * kMaxName ? Give() : State::kMore;
-          }
+          const size_t brace = std::min(buffer->size(), buffer->find('{', begin));
+          if (brace - begin > 2 * kMaxName) return Give();
+          if (brace == buffer->size()) return State::kMore;
           const std::string name = NameIn(std::string_view(*buffer).substr(
               begin + kBegin.size(), brace - begin - kBegin.size()));
           if (name.empty() || name.size() > kMaxName) return Give();
@@ -123,7 +124,9 @@ class MarkedCalls final : public CallReader {
     const std::string_view text = std::string_view(*buffer).substr(begin);
     if (!text.starts_with(kBegin)) return kBegin.starts_with(text) ? false : Over(state);
     const size_t args = text.find(kArgs);
-    const std::string_view header = Trim(text.substr(kBegin.size(), args - kBegin.size()));
+    // What may be the marker's beginning is no part of the header.
+    const size_t end = std::min(args, text.size() - PartialEnd(text, kArgs));
+    const std::string_view header = Trim(text.substr(kBegin.size(), end - kBegin.size()));
     if (!any_ && (header.starts_with('[') || header.starts_with('{'))) {
       list_ = MakeObjectCalls(format_, &calls_);
       return true;

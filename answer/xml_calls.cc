@@ -1,6 +1,8 @@
 // Calls in tags, as Qwen3-Coder writes them: <function=NAME><parameter=KEY>VALUE</parameter>
 // </function>. A parameter that is a text by its schema is told as it comes, others when they are
 // whole.
+#include <algorithm>
+
 #include "answer/call_reader.h"
 #include "answer/text_parameters.h"
 
@@ -55,10 +57,14 @@ class XmlCalls final : public CallReader {
 
   // All: the stage stays as it is when more text is wanted. False: no call.
   bool Open(std::string* buffer, std::vector<AnswerPart>* out) {
-    const size_t begin = buffer->find(kFunction);
-    if (begin == std::string::npos) return buffer->size() <= 2 * kMaxName;
-    const size_t end = buffer->find('>', begin);
-    if (end == std::string::npos) return buffer->size() - begin <= 2 * kMaxName;
+    const size_t found = buffer->find(kFunction);
+    const bool is_there = found != std::string::npos;
+    const size_t begin = is_there ? found : buffer->size() - PartialEnd(*buffer, kFunction);
+    if (begin > 2 * kMaxName) return false;
+    if (!is_there) return true;
+    const size_t end = std::min(buffer->size(), buffer->find('>', begin));
+    if (end - begin > 2 * kMaxName) return false;
+    if (end == buffer->size()) return true;
     name_ = buffer->substr(begin + kFunction.size(), end - begin - kFunction.size());
     out->push_back({AnswerPart::Kind::kCall, name_, calls_++});
     buffer->erase(0, end + 1);

@@ -108,7 +108,8 @@ int32_t Automaton::Next(int32_t term, int32_t cls) {
   return terms_[t].next[c];
 }
 
-// Depth first to an accepting term. All that were seen on a search in vain are dead.
+// Depth first to an accepting term. All that were seen on a search in vain are dead, or count as it
+// where there were too many.
 bool Automaton::Live(int32_t term) {
   if (terms_[static_cast<size_t>(term)].live >= 0) {
     return terms_[static_cast<size_t>(term)].live > 0;
@@ -135,6 +136,7 @@ bool Automaton::Live(int32_t term) {
     seen.push_back(next);
     path.emplace_back(next, 0);
   }
+  if (!path.empty()) languages_.NoteCutSearch();
   for (const int32_t t : seen) terms_[static_cast<size_t>(t)].live = 0;
   return false;
 }

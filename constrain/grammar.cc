@@ -219,7 +219,11 @@ class Compiler {
         return !std::all_of(symbols.begin(), symbols.end(), completes);
       });
     }
-    if (!finite[static_cast<size_t>(g_.root)]) return InvalidArgument("no text fits the grammar");
+    if (!finite[static_cast<size_t>(g_.root)]) {
+      if (g_.languages.HasCutSearch())
+        return ResourceExhausted("an end of the grammar is behind more states than are looked at");
+      return InvalidArgument("no text fits the grammar");
+    }
     FindFollowers(FirstBytes());
     return {};
   }

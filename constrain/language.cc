@@ -260,7 +260,28 @@ bool Languages::MergeHeads(std::vector<TermId>* parts) {
   return true;
 }
 
+// Merging the heads of parts asks for the same unions of tails again and again: where two heads
+// have one tail, level by level, as often as there are paths, which double with each level.
 TermId Languages::Make(Op op, const std::vector<TermId>& parts) {
+  if (const Joined& kept = JoinedOf(op, parts); kept.op == op && kept.parts == parts)
+    return kept.is;
+  joined_parts_ += parts.size();
+  const TermId out = MakeAnew(op, parts);
+  if (!exhausted_) JoinedOf(op, parts) = {op, parts, out};
+  return out;
+}
+
+Languages::Joined& Languages::JoinedOf(Op op, const std::vector<TermId>& parts) {
+  constexpr size_t kMost = 1u << 12;
+  if (joined_.size() < std::min(kMost, terms_.size())) {
+    joined_.assign(std::min(kMost, std::bit_ceil(2 * terms_.size())), {});
+  }
+  uint64_t hash = static_cast<uint64_t>(op);
+  for (const TermId part : parts) hash = Mix(hash, static_cast<uint32_t>(part));
+  return joined_[hash & (joined_.size() - 1)];
+}
+
+TermId Languages::MakeAnew(Op op, const std::vector<TermId>& parts) {
   const bool is_union = op == Op::kUnion;
   std::vector<TermId> flat;
   CharSet set = is_union ? CharSet() : CharSet::Any();

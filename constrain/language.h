@@ -76,12 +76,17 @@ class Languages {
   bool TimedOut() const { return timed_out_; }
   // Terms that were derived so far: a measure of time that is the same on every machine.
   uint64_t work() const { return work_; }
-  // Automata shall make no states once so much more work was done.
+  // Automata shall make no states once so much more work was done; here four parts that were put
+  // together in unions and intersections, which take about the time, count as a term as well.
   static constexpr uint64_t kAnyWork = UINT64_MAX;
   void BoundGrowth(uint64_t more) {
-    most_work_ = more > kAnyWork - work_ ? kAnyWork : work_ + more;
+    most_work_ = more > kAnyWork - Spent() ? kAnyWork : Spent() + more;
   }
-  bool MayGrow() const { return work_ < most_work_; }
+  bool MayGrow() const { return Spent() < most_work_; }
+  // An automaton looked for an end of some text among as many states as it may, and found none:
+  // what it left counts as dead, so that no text matches may be untrue.
+  void NoteCutSearch() { cut_search_ = true; }
+  bool HasCutSearch() const { return cut_search_; }
   size_t size() const { return terms_.size(); }
 
  private:
@@ -114,7 +119,16 @@ class Languages {
   TermId LeastTimes(TermId repeat);
   bool AddTexts(TermId t, size_t limit, int depth, std::vector<std::u32string>* out) const;
   void Grow();
+  // The union or intersection of `parts`, kept or made anew.
   TermId Make(Op op, const std::vector<TermId>& parts);
+  TermId MakeAnew(Op op, const std::vector<TermId>& parts);
+  struct Joined {
+    Op op = Op::kNothing;
+    std::vector<TermId> parts;
+    TermId is = 0;
+  };
+  // Where their union or intersection may be kept from an earlier call.
+  Joined& JoinedOf(Op op, const std::vector<TermId>& parts);
   // Parts of a union that are one thing repeated, and then the same, become one where their numbers
   // of times adjoin: else `[^/]+.{3,1000}` has states of a thousand parts. True: something did.
   bool MergeRepeats(std::vector<TermId>* parts);
@@ -134,19 +148,23 @@ class Languages {
   TermId DeriveTerm(TermId t, uint32_t c);
   TermId DeriveParts(TermId t, uint32_t c);
   bool Late();
+  uint64_t Spent() const { return work_ + joined_parts_ / 4; }
 
   size_t max_terms_;
   bool exhausted_ = false;
   bool timed_out_ = false;
+  bool cut_search_ = false;
   Deadline deadline_;
   uint32_t asked_ = 0;  // calls of Late
   uint64_t work_ = 0, most_work_ = kAnyWork;
+  uint64_t joined_parts_ = 0;
   // Of the derivation under way: by term, and of which derivation an entry is.
   std::vector<TermId> derived_;
   std::vector<uint32_t> derivation_of_;
   uint32_t derivation_ = 0;
   int32_t depth_ = 0;
   std::vector<Derivative> kept_;  // a power of two
+  std::vector<Joined> joined_;    // the same
   std::vector<Term> terms_;
   std::vector<CharSet> sets_;
   std::map<CharSet, int32_t> set_ids_;

@@ -21,7 +21,10 @@ Result<CompiledSchema> CompileSchema(std::string_view schema, const SchemaOption
     const bool built = types.Build(root);
     if (!types.status()) return tl::unexpected(types.status().error());
     if (built && !out.grammar->types[static_cast<size_t>(out.grammar->root)].inhabited) {
-      translator.Refuse("", "schema", "no value fits it");
+      translator.Refuse("", "schema",
+                        languages.HasCutSearch()
+                            ? "its patterns have more states together than are looked at"
+                            : "no value fits it");
     }
   }
   if (languages.TimedOut()) {

@@ -147,7 +147,11 @@ Result<std::shared_ptr<Constraint>> Finish(std::shared_ptr<Shared> shared, TermI
         "it");
   }
   shared->languages.SetDeadline({});
-  if (shared->automaton->start() == Automaton::kDead) return InvalidArgument("no text matches");
+  if (shared->automaton->start() == Automaton::kDead) {
+    if (shared->languages.HasCutSearch())
+      return ResourceExhausted("an end of the pattern is behind more states than are looked at");
+    return InvalidArgument("no text matches");
+  }
   return std::make_shared<TextConstraint>(std::move(shared));
 }
 

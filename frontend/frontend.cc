@@ -127,6 +127,10 @@ bool AnswerAdmin(HttpExchange& exchange, const std::function<Status()>& ready, M
 
 int AnswerUnknown(HttpExchange& exchange, const std::vector<std::string>& allowed_methods) {
   const HttpRequest& request = exchange.request();
+  if (request.path == "*") {  // OPTIONS of the server as a whole: methods are known by path
+    exchange.Respond(204, {}, "");
+    return 204;
+  }
   HttpHeaders headers = Json();
   if (IsLoraAdminPath(request.path) && allowed_methods.empty()) {
     exchange.Respond(404, std::move(headers),

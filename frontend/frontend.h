@@ -19,7 +19,8 @@ namespace aisp {
 bool AnswerAdmin(HttpExchange& exchange, const std::function<Status()>& ready, MetricsPage* metrics,
                  const Clock& clock);
 
-// 404 for an unknown path, 405 for a known one with a wrong method. Returns the status.
+// 404 for an unknown path, 405 for a known one with a wrong method; 204 for OPTIONS. Returns the
+// status.
 int AnswerUnknown(HttpExchange& exchange, const std::vector<std::string>& allowed_methods);
 
 class Frontend {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/strings.h"
+#include "net/http_message.h"
 
 namespace aisp {
 namespace {
@@ -21,13 +22,6 @@ bool IsTokenChar(char c) {
 bool IsDigits(std::string_view text) {
   return !text.empty() &&
          std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
-}
-
-// The characters of a host and its port (RFC 3986), which leave out those that end or begin a part
-// of a URL elsewhere.
-bool IsHostChar(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-         std::string_view("-._~%!$&'()*+,;=:[]").find(c) != std::string_view::npos;
 }
 
 std::string_view TrimBlanks(std::string_view text) {
@@ -110,7 +104,7 @@ bool HttpHeadScanner::TakeSingle(std::string_view name, std::string_view value) 
       again("Transfer-Encoding", &has_encoding_)) {
     return false;
   }
-  if (EqualsIgnoreCaseAscii(name, "host") && !std::all_of(value.begin(), value.end(), IsHostChar)) {
+  if (EqualsIgnoreCaseAscii(name, "host") && !IsHostText(value)) {
     return Refuse("Host is no name or address: " + Excerpt(value));
   }
   if (EqualsIgnoreCaseAscii(name, "content-length") && !IsDigits(value)) {

@@ -70,10 +70,15 @@ std::string ToString(boost::beast::string_view text) { return {text.data(), text
 template <typename Message>
 bool TakeHead(const Message& message, HttpRequest* request) {
   request->method = ToString(message.method_string());
-  if (!SplitTarget(ToString(message.target()), &request->path, &request->query)) return false;
+  auto target = SplitTarget(request->method, ToString(message.target()));
+  if (!target) return false;
+  request->path = std::move(target->path);
+  request->query = std::move(target->query);
   for (const auto& field : message) {
+    if (field.name() == http::field::host && !target->host.empty()) continue;
     request->headers.emplace_back(ToString(field.name_string()), ToString(field.value()));
   }
+  if (!target->host.empty()) request->headers.emplace_back("Host", std::move(target->host));
   return message.version() < 11 || message.count(http::field::host) == 1;
 }
 
@@ -172,8 +177,9 @@ asio::awaitable<bool> HttpConnection::ReadHead(Intake* intake) {
   if (ec && ec != http::error::need_buffer) {
     // The fields were read before the length that is refused.
     NameRequest(ToString(parser.get()["x-request-id"]));
-    std::string query;
-    if (!SplitTarget(ToString(parser.get().target()), &path_, &query)) path_.clear();
+    const std::string method = ToString(parser.get().method_string());
+    const auto target = SplitTarget(method, ToString(parser.get().target()));
+    path_ = target ? target->path : "";
     RejectIntake(ec);
     co_return false;
   }
@@ -194,9 +200,16 @@ bool HttpConnection::AcceptHead(Intake* intake) {
   http_1_0_ = message.version() < 11;
   keep_alive_ = message.keep_alive();
   head_request_ = message.method() == http::verb::head;
+  // What follows it would be no HTTP.
+  if (message.method() == http::verb::connect) {
+    Reject(501, "CONNECT is for proxies, and this server is none");
+    return false;
+  }
   if (!TakeHead(message, &request)) {
     head_request_ = false;
-    Reject(400, "the request needs a target that starts with '/' and one Host field");
+    Reject(400,
+           "the request needs a target that starts with '/', an http URL whose host is a name, or, "
+           "of OPTIONS, '*'; and one Host field");
     return false;
   }
   request.peer = peer_.name;

@@ -1,5 +1,6 @@
 #include "net/http_message.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "common/strings.h"
@@ -132,18 +133,32 @@ void AppendChunk(std::string_view data, std::string* out) {
   out->append("\r\n");
 }
 
-bool SplitTarget(std::string_view target, std::string* path, std::string* query) {
-  if (target.starts_with("http://") || target.starts_with("https://")) {
-    const size_t slash = target.find('/', target.find("//") + 2);
-    target = slash == std::string_view::npos ? "/" : target.substr(slash);
-  }
-  if (target.empty() || (target.front() != '/' && target != "*")) return false;
+std::optional<HttpTarget> SplitTarget(std::string_view method, std::string_view target) {
   // A fragment never leaves a client; who takes it for a part of the path would see another one.
-  if (target.find('#') != std::string_view::npos) return false;
-  const size_t mark = target.find('?');
-  *path = target.substr(0, mark);
-  *query = mark == std::string_view::npos ? std::string() : std::string(target.substr(mark + 1));
-  return true;
+  if (target.find('#') != std::string_view::npos) return std::nullopt;
+  std::string_view host;
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (!EqualsIgnoreCaseAscii(target.substr(0, scheme.size()), scheme)) continue;
+    target.remove_prefix(scheme.size());
+    host = target.substr(0, target.find_first_of("/?"));
+    if (host.empty() || host.front() == ':' || !IsHostText(host)) return std::nullopt;
+    target.remove_prefix(host.size());
+    break;
+  }
+  const size_t mark = std::min(target.size(), target.find('?'));
+  const bool may_be_all = method == "OPTIONS" && mark == target.size();
+  std::string_view path = target.substr(0, mark);
+  if (!host.empty() && path.empty()) path = may_be_all ? "*" : "/";
+  if (!path.starts_with('/') && !(may_be_all && path == "*")) return std::nullopt;
+  const std::string_view query = target.substr(std::min(mark + 1, target.size()));
+  return HttpTarget{std::string(path), std::string(query), std::string(host)};
+}
+
+bool IsHostText(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           std::string_view("-._~%!$&'()*+,;=:[]").find(c) != std::string_view::npos;
+  });
 }
 
 }  // namespace aisp

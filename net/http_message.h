@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ctime>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -37,7 +38,16 @@ inline constexpr std::string_view kLastChunk = "0\r\n\r\n";
 // 1xx, 204 and 304 have no body and no length.
 bool StatusHasBody(int status);
 
-// Splits "/v1/models?x=1" or "http://host/v1/models?x=1"; false for anything else.
-bool SplitTarget(std::string_view target, std::string* path, std::string* query);
+struct HttpTarget {
+  std::string path, query;
+  std::string host;  // where the target is a URL: the one that counts, whatever Host says
+};
+// Splits the target of a request, "/v1/models?x=1" or "http://host/v1/models?x=1". With OPTIONS it
+// may be "*", the server as a whole, which is the path then. Absent for anything else.
+std::optional<HttpTarget> SplitTarget(std::string_view method, std::string_view target);
+
+// Nothing but characters of a host and its port (RFC 3986), which leave out those that end or begin
+// a part of a URL elsewhere; also "".
+bool IsHostText(std::string_view text);
 
 }  // namespace aisp

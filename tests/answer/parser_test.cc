@@ -353,5 +353,46 @@ TEST(AnswerParser, NothingIsLostOfWhatIsNoCall) {
     EXPECT_EQ(Parsed(Calls("hermes"), text), "c:" + std::string(text) + "|r:") << text;
 }
 
+// How far a call's beginning may reach is held to the text, not to what of it has come: a reader
+// that has more at once finds no more.
+TEST(AnswerParser, LongBeginningsAreJudgedAlikeInPieces) {
+  const auto all_text = [](const char* format, const std::string& text) {
+    EXPECT_EQ(Parsed(Calls(format), text), "c:" + text + "|r:") << format;
+  };
+  const std::string most(256, 'a'), more(257, 'a'), far(600, ' ');
+  EXPECT_EQ(Parsed(Calls("pythonic"), "[" + most + "(x=1)]"), "c:|r:|" + most + R"( {"x":1})");
+  EXPECT_EQ(Parsed(Calls("pythonic"), "[f(" + most + "=1)]"), "c:|r:|f {\"" + most + "\":1}");
+  all_text("pythonic", "[" + more + "(x=1)]");
+  all_text("pythonic", "[f(" + more + "=1)]");
+  all_text("qwen3_coder", "<tool_call>" + far + "<function=f>\n</function></tool_call>");
+  all_text("qwen3_coder", "<tool_call><function=" + std::string(600, 'a') + "></function>");
+  const std::string named =
+      "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n";
+  EXPECT_EQ(Parsed(Calls("deepseek_v3"), named + "{}"), "c:|r:|f {}");
+  all_text("deepseek_v3", named + far + "{}");
+  // At the edge: what may be a marker is none of the text before it.
+  for (size_t size = 495; size < 520; ++size) {
+    const std::string edge(size, 'a');
+    Parsed(Calls("mistral_args"), "[TOOL_CALLS]f[CALL_ID]" + edge + "[ARGS]{}");
+    Parsed(Calls("qwen3_coder"), "<tool_call>" + edge + "<function=f></function></tool_call>");
+  }
+}
+
+TEST(AnswerParser, LineEndsBeforeArgumentsAreNoneOfTheName) {
+  EXPECT_EQ(Parsed(Calls("mistral_args"), "[TOOL_CALLS] f\n[ARGS]{}"), "c:|r:|f {}");
+  EXPECT_EQ(Parsed(Calls("mistral_args"), "[TOOL_CALLS]f\n[x[ARGS]{}"),
+            "c:[TOOL_CALLS]f\n[x[ARGS]{}|r:");
+}
+
+TEST(AnswerParser, CallsThatEndBeforeOneBeganAreContent) {
+  const std::string none = "<｜tool▁calls▁begin｜> <｜tool▁calls▁end｜>";
+  EXPECT_EQ(Parsed(Calls("deepseek_v3"), none + "so"), "c:" + none + "so|r:");
+  EXPECT_EQ(
+      Parsed(
+          Calls("deepseek_v3"),
+          none + "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{}"),
+      "c:" + none + "|r:|f {}");
+}
+
 }  // namespace
 }  // namespace aisp

@@ -166,6 +166,19 @@ TEST(ParseInference, AbsentFieldsTakeTheDefaults) {
   EXPECT_TRUE(c.skip_special_tokens);
 }
 
+TEST(ParseInference, NothingIsWrittenOnlyWhereThePromptIsAskedFor) {
+  v1::InferenceRequest r;
+  r.set_prompt("p");
+  r.set_max_tokens(0);
+  EXPECT_EQ(Refused(r).param, "max_tokens");
+  r.set_prompt_logprobs(0);
+  EXPECT_EQ(Completion(r).max_tokens, 0u);
+  r.clear_prompt();
+  r.mutable_chat()->add_messages()->set_role("user");
+  r.mutable_chat()->mutable_messages(0)->set_content("hi");
+  EXPECT_EQ(Refused(r).param, "max_tokens");
+}
+
 TEST(ParseInference, AChatIsWhatTheHttpBodyIs) {
   v1::InferenceRequest r;
   v1::ChatMessage* user = r.mutable_chat()->add_messages();

@@ -281,6 +281,45 @@ TEST(Pattern, GrowthOfAMaskIsBounded) {
   EXPECT_NE(both.Run(text + "ab"), Automaton::kDead);
 }
 
+// Behind a word boundary each character before it is a word's or not, and both go on alike: nine of
+// them are 512 ways, whose unions are made once each. A derivation of them took a thousand.
+TEST(Pattern, UnionsOfManyWaysAreMadeOnce) {
+  Languages languages;
+  const auto language = CompilePattern(R"(.........(.*\d)[a-z\d]{7}\}\bb)", &languages);
+  ASSERT_TRUE(language.has_value());
+  languages.BoundGrowth(50'000);
+  EXPECT_TRUE(Automaton::IsNarrow(&languages, *language));
+  EXPECT_TRUE(languages.MayGrow());
+}
+
+// Each is small; together they double, and the first text that both match is far.
+TEST(Pattern, WhatIsTooLargeToSearchIsNotSaidToMatchNothing) {
+  const auto pattern = [](const char* set, int count) {
+    return std::string(".........(.*") + set + ")[a-z0-9]{" + std::to_string(count) + "}[}]b}.,L";
+  };
+  const std::string a = pattern("[0-9]", 8), b = pattern("[a-f]", 9);
+  for (const std::string& each : {a, b}) EXPECT_TRUE(Finds(each, "xxxxxxxxxa1aaaaaaaa}b}.,L"));
+  const auto compiled = CompileSchema(
+      R"({"type":"string","allOf":[{"pattern":")" + a + R"("},{"pattern":")" + b + R"("}]})", {},
+      {});
+  ASSERT_TRUE(compiled.has_value()) << compiled.error().message;
+  ASSERT_EQ(compiled->refusals.size(), 1u);
+  EXPECT_EQ(compiled->refusals[0].reason,
+            "its patterns have more states together than are looked at");
+}
+
+// States that are unions of many parts are dear, however few terms are derived for them.
+TEST(Pattern, WideUnionsCountForTheGrowthOfAMask) {
+  Languages languages;
+  const auto language = CompilePattern("(.*a){300}", &languages);
+  ASSERT_TRUE(language.has_value());
+  const uint64_t before = languages.work();
+  languages.BoundGrowth(200'000);
+  EXPECT_FALSE(Automaton::IsNarrow(&languages, *language));
+  EXPECT_LT(languages.work() - before, 150'000u);
+  EXPECT_FALSE(languages.MayGrow());
+}
+
 TEST(Pattern, LookBehindIsExact) {
   struct Row {
     const char* pattern;

@@ -248,6 +248,8 @@ TEST(Conformance, PathsAndMethodsAndTimeouts) {
     EXPECT_EQ(api.Send("GET", path, "").status, 405) << path;
     EXPECT_EQ(api.Send("OPTIONS", path, "").status, 204) << path;
   }
+  EXPECT_EQ(api.Send("OPTIONS", "*", "").status, 204);
+  EXPECT_EQ(api.Send("POST", "*", "").status, 400);
   EXPECT_EQ(api.Send("POST", "/v1/models", "").status, 405);
   EXPECT_EQ(api.Send("HEAD", "/v1/models", "").status, 200);
   EXPECT_EQ(api.Send("GET", "/v1/models/story-7m", "").body["id"], "story-7m");

@@ -35,10 +35,23 @@ Told Read(const AnswerParserOptions& options, std::string_view text, size_t piec
   return out;
 }
 
+// The schemas of a tool whose parameter is a text, which some formats tell as it comes.
+std::shared_ptr<const Value::Map> OneTool() {
+  const Value text(Value::Map{{"type", Value("string")}});
+  const Value schema(Value::Map{{"properties", Value(Value::Map{{"t", text}})}});
+  return std::make_shared<const Value::Map>(Value::Map{{"f", schema}});
+}
+
+void CheckPieces(const AnswerParserOptions& options, std::string_view text) {
+  const Told whole = Read(options, text, text.size() + 1);
+  for (const size_t piece : {1, 3, 64}) AISP_CHECK(Read(options, text, piece) == whole);
+}
+
 }  // namespace
 
 void FuzzOne(std::string_view input) {
   if (input.empty()) return;
+  static const auto kTools = OneTool();
   const auto choice = static_cast<uint8_t>(input[0]);
   const std::string_view text = input.substr(1, 2048);
   AnswerParserOptions options;
@@ -46,9 +59,11 @@ void FuzzOne(std::string_view input) {
   const size_t think = choice / CallFormats().size() % (ThinkFormats().size() + 1);
   if (think < ThinkFormats().size()) options.think = &ThinkFormats()[think];
   options.in_thinking = options.think != nullptr && choice >= 128;
-  const Told whole = Read(options, text, text.size() + 1);
-  AISP_CHECK(Read(options, text, 1) == whole);
-  AISP_CHECK(Read(options, text, 3) == whole);
+  CheckPieces(options, text);
+  options.parameters = kTools;
+  CheckPieces(options, text);
+  options.calls_or_content = true;
+  CheckPieces(options, text);
 }
 
 }  // namespace aisp

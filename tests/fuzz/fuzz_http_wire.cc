@@ -40,7 +40,9 @@ struct Server {
           &loop.loop(), options, [this](const std::shared_ptr<HttpExchange>& exchange) {
             const HttpRequest& request = exchange->request();
             AISP_CHECK(request.body.size() <= kMaxBody);
-            AISP_CHECK(!request.method.empty() && request.path.starts_with('/'));
+            AISP_CHECK(!request.method.empty() && request.method != "CONNECT");
+            AISP_CHECK(request.path.starts_with('/') ||
+                       (request.path == "*" && request.method == "OPTIONS"));
             for (const auto& [name, value] : request.headers) {
               AISP_CHECK(!name.empty());
               AISP_CHECK(value.find_first_of(std::string_view("\r\n\0", 3)) == std::string::npos);

@@ -20,7 +20,6 @@ void CheckOptions(const GenerationOptions& options, const ApiLimits& limits) {
   AISP_CHECK(options.stop.size() <= static_cast<size_t>(limits.max_stop_strings));
   AISP_CHECK(options.sampling.temperature() >= 0);
   AISP_CHECK(options.sampling.num_logprobs() <= limits.max_logprobs);
-  AISP_CHECK(!options.max_tokens || *options.max_tokens > 0);
   for (const TokenId id : options.stop_token_ids) AISP_CHECK(id >= 0 && id < limits.vocab_size);
   for (const auto& [id, bias] : options.sampling.logit_bias()) {
     AISP_CHECK(id >= 0 && id < limits.vocab_size);
@@ -43,12 +42,16 @@ void FuzzOne(std::string_view input) {
       if (!request) return CheckError(request.error());
       if (const auto* chat = std::get_if<ChatRequest>(&*request)) {
         CheckOptions(*chat, limits);
+        AISP_CHECK(chat->max_tokens != 0u);
         AISP_CHECK(chat->messages.IsList() && !chat->messages.AsList().empty());
         AISP_CHECK(chat->messages.depth() <= static_cast<uint32_t>(limits.max_json_depth) + 8);
       } else {
         const auto& completion = std::get<CompletionRequest>(*request);
         CheckOptions(completion, limits);
         AISP_CHECK(completion.prompts.size() == 1);
+        // Nothing need be written where the prompt is asked for, over HTTP too (docs/api.md).
+        const bool asks_for_prompt = completion.echo || completion.prompt_logprobs >= 0;
+        AISP_CHECK(completion.max_tokens != 0u || asks_for_prompt);
       }
       return;
     }

@@ -221,6 +221,45 @@ TEST_F(HttpIntakeTest, NothingIsSmuggledBehindARequest) {
   EXPECT_EQ(smuggled, 0);
 }
 
+// What a target means is what a proxy before the server takes it for (RFC 9112, 3.2).
+TEST_F(HttpIntakeTest, TargetsOfEveryForm) {
+  StartServer([](const Exchange& exchange) {
+    const HttpRequest& request = exchange->request();
+    const std::string host(request.Header("host"));
+    exchange->Respond(200, {}, "<" + request.path + "|" + request.query + ">" + host);
+  });
+  struct Row {
+    const char *line, *status, *holds;
+  };
+  for (const auto& [line, status, holds] : std::vector<Row>{
+           {"OPTIONS *", "200", "<*|>said"},
+           {"OPTIONS http://h", "200", "<*|>h"},
+           {"OPTIONS http://h?x", "200", "</|x>h"},
+           {"OPTIONS http://h/", "200", "</|>"},
+           {"GET http://h", "200", "</|>"},
+           {"GET http://h?/other", "200", "</|/other>"},
+           {"GET HTTP://h:1/a?b?c", "200", "</a|b?c>h:1"},
+           {"GET https://[::1]:8080//a", "200", "<//a|>[::1]:8080"},
+           {"POST *", "400", "'*'"},
+           {"GET *", "400", "'*'"},
+           {"OPTIONS *?x", "400", "'*'"},
+           {"OPTIONS **", "400", "'*'"},
+           {"GET http:///a", "400", "host"},
+           {"GET http://:80/a", "400", "host"},
+           {"GET http://u@h/a", "400", "host"},
+           {"GET http://h\\a", "400", "host"},
+           {"GET ftp://h/a", "400", "target"},
+           {"GET h:1", "400", "target"},
+           {"CONNECT h:1", "501", "proxies"},
+           {"CONNECT /a", "501", "proxies"},
+       }) {
+    const std::string answer =
+        Raw(std::string(line) + " HTTP/1.1\r\nHost: said\r\nConnection: close\r\n\r\n");
+    EXPECT_THAT(answer, StartsWith(std::string("HTTP/1.1 ") + status)) << line;
+    EXPECT_THAT(answer, HasSubstr(holds)) << line;
+  }
+}
+
 TEST_F(HttpIntakeTest, NothingIsSmuggledBehindChunks) {
   std::atomic<int> smuggled{0};
   StartServer([&](const Exchange& exchange) {
