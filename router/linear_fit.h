@@ -44,7 +44,7 @@ class LinearFit {
     const double weight = samples_ < kTrustAll ? 0.3 : 0.05;
     spread_ += weight * (std::abs(residual) - spread_);
     ++samples_;
-    Update(x, residual, std::max(spread_, kLeastNoise * std::abs(y)));
+    Update(x, residual, std::clamp(spread_, kLeastNoise * std::abs(y), kMostNoise * std::abs(y)));
     positive_ = Positive();
   }
 
@@ -74,6 +74,9 @@ class LinearFit {
   static constexpr double kHuber = 4.0;
   // The first samples seem to agree, having made the fit: taken for exact they would settle it.
   static constexpr double kLeastNoise = 0.03;
+  // Whatever a paused process made of an earlier sample: one that takes little says that little is
+  // enough.
+  static constexpr double kMostNoise = 0.5;
   // Below this many samples every residual counts in full: the prior may be off by orders of
   // magnitude.
   static constexpr uint64_t kTrustAll = 8;

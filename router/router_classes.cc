@@ -65,6 +65,9 @@ Status Router::Impl::CheckRoom(const Request& request, const Choice& choice) con
   const double wait_ms = BusyMs(computes);
   const bool kept = placement.meets && placement.spares_others;
   const bool waits = options.slo_ttft > Duration{} && wait_ms > kBacklog * ToMs(options.slo_ttft);
+  // Where nothing runs, no later moment is better: whatever limits a prediction misses, it is not
+  // for others. A worker that is slower than any limit computes these too.
+  if (decode.rows == 0 && wait_ms <= 0 && left >= 0) return {};
   // One that nothing runs on takes whatever fits.
   const bool full = decode.rows >= decode.max_rows ||
                     (decode.rows > 0 && left < kFreeBlocks * decode.total_blocks);

@@ -115,6 +115,22 @@ TEST_F(Classes, BatchWaitsWhileInteractiveRequestsHaveTheRoomAndIsSentOnceTheyHa
       << "batch goes before best-effort, whoever came first";
 }
 
+// A token takes it four times the limit, whatever runs there: to wait brings nothing.
+TEST_F(Classes, AWorkerSlowerThanAnyLimitComputesBatchWhenNothingElseRunsThere) {
+  const LinkId d = h.Attach(h.Registration("d", v1::ROLE_DECODE));
+  v1::Telemetry slow = KnownSteps(h);
+  for (v1::StepSample& step : *slow.mutable_steps())
+    if (step.decode_rows() > 0) step.set_duration_ns(200'000'000);
+  h.Report(d, slow);
+  for (const char* name : {"first", "second"}) ASSERT_TRUE(Submit(Of(kBatch, name)));
+  h.Advance(1s);
+  ASSERT_EQ(Sent(d), std::vector<std::string>{"first"});
+  h.Tokens(d, h.Generates(d).front().request_id(), 20, {1}, v1::FINISH_STOP);
+  ReportRows(d, 0);
+  h.Advance(1s);
+  EXPECT_EQ(Sent(d), (std::vector<std::string>{"first", "second"}));
+}
+
 TEST_F(Classes, AnInteractiveRequestTakesTheRowsOfBatchThatItsTpotWants) {
   const LinkId d = Add("d");
   for (int i = 0; i < 8; ++i) ASSERT_TRUE(Submit(Of(kBatch, "batch" + std::to_string(i))));

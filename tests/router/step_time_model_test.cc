@@ -176,6 +176,20 @@ TEST(StepTimeModel, WhatNoiseSaysAtFirstIsForgotten) {
   }
 }
 
+// The process was paused in one of the first steps, when every sample counts in full.
+TEST(StepTimeModel, AnEarlyPauseIsForgottenWithinAFewSteps) {
+  const Truth truth{2.4, 0, 0, 0.02, 3e-5};
+  for (int pause = 0; pause < 7; ++pause) {
+    StepTimeModel model;
+    for (int i = 0; i < pause + 4; ++i) {
+      const StepShape shape{0, 0, 1.0 + i % 2, 80.0 + i};
+      model.Observe(shape, static_cast<uint64_t>((i == pause ? 2000 : truth.Ms(shape)) * 1e6));
+    }
+    const StepShape next{0, 0, 1, 90};
+    EXPECT_LT(model.Cost().StepMs(next), 3 * truth.Ms(next)) << "paused in step " << pause;
+  }
+}
+
 TEST(StepTimeModel, OutliersDoNotMoveTheFitFar) {
   const Truth truth{5, 0.1, 1e-6, 0.2, 1e-5};
   StepTimeModel model;
