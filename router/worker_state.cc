@@ -8,8 +8,12 @@
 namespace aisp {
 namespace {
 
-// Of a worker that says anything.
-constexpr int32_t kMostLaunchedAhead = 4;
+// A worker may say anything; none launches more ahead.
+constexpr uint32_t kMostLaunchedAhead = 4;
+
+uint32_t LaunchedAhead(const v1::Register& info) {
+  return std::min(info.launched_ahead(), kMostLaunchedAhead);
+}
 
 // A report that arrives this soon after a request was sent may have been written before the request
 // arrived.
@@ -229,8 +233,7 @@ WorkerState::Basis WorkerState::MakeBasis(Instant now, const PoolModel& pool, bo
           std::min({info.max_prefill_chunk(), info.max_batch_tokens(), kMostTokensOfAStep});
       chunk > 0)
     view.chunk_tokens = static_cast<int32_t>(chunk);
-  view.launched_ahead =
-      std::min<int32_t>(static_cast<int32_t>(info.launched_ahead() & 0xff), kMostLaunchedAhead);
+  view.launched_ahead = static_cast<int32_t>(LaunchedAhead(info));
   view.queued_prefill = {static_cast<int64_t>(telemetry.queued_prefill_tokens()),
                          static_cast<int64_t>(telemetry.queued_prefill_context())};
   view.queued_prefill += unreported_prefill_;
@@ -317,7 +320,7 @@ WorkerStatus WorkerState::Describe(const PoolModel& pool) const {
   status.cost = model.CostWith(pool.steps);
   status.fitted_steps = model.samples();
   status.chunk_tokens = info.max_prefill_chunk();
-  status.launched_ahead = info.launched_ahead();
+  status.launched_ahead = LaunchedAhead(info);
   status.max_batch_tokens = info.max_batch_tokens();
   status.max_running = info.max_running();
   status.block_tokens = info.fingerprint().kv_layout().block_tokens();
