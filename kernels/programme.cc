@@ -102,7 +102,8 @@ NodeId ProgrammeBuilder::Add(NodeKind kind, std::string_view name, NodeParams pa
   return id;
 }
 
-ValueId ProgrammeBuilder::Make(NodeId node, const TensorView& memory, bool kept) {
+// By value: a view of another value would be gone when the list of values grows.
+ValueId ProgrammeBuilder::Make(NodeId node, TensorView memory, bool kept) {
   const auto id = static_cast<ValueId>(programme_.values_.size());
   StepValue& value = programme_.values_.emplace_back();
   value.memory = memory;
@@ -122,7 +123,7 @@ void ProgrammeBuilder::Embed(const EmbeddingParams& params) {
   residual_ = Make(Add(NodeKind::kEmbed, "embed", params, {}), params.hidden, true);
 }
 
-ValueId ProgrammeBuilder::Given(const TensorView& memory, RowSet rows) {
+ValueId ProgrammeBuilder::Given(TensorView memory, RowSet rows) {
   const auto id = static_cast<ValueId>(programme_.values_.size());
   StepValue& value = programme_.values_.emplace_back();
   value.memory = memory;

@@ -171,7 +171,7 @@ class ProgrammeBuilder {
   ValueId residual() const { return residual_; }
   // What comes from outside, for a programme that is a part of a model's: a value without a node,
   // and a residual stream that is there already.
-  ValueId Given(const TensorView& memory, RowSet rows = RowSet::kStep);
+  ValueId Given(TensorView memory, RowSet rows = RowSet::kStep);
   void GivenResidual(const TensorView& hidden);
   // Begins the residual stream with what a layer makes of `x`.
   void BeginResidual(ValueId x, const LinearParams& params, std::string_view name);
@@ -213,7 +213,7 @@ class ProgrammeBuilder {
  private:
   NodeId Add(NodeKind kind, std::string_view name, NodeParams params,
              std::initializer_list<ValueId> inputs);
-  ValueId Make(NodeId node, const TensorView& memory, bool kept = false);
+  ValueId Make(NodeId node, TensorView memory, bool kept = false);
   uint8_t FormsOf(const StepValue& value) const;
   void EmitTaps();
 
