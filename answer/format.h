@@ -3,6 +3,7 @@
 // model write the same. Which format a model knows is seen from its chat template. Plain data.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
