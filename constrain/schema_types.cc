@@ -32,7 +32,7 @@ void SchemaTypes::Refuse(const std::string& keyword, const std::string& reason) 
 
 bool SchemaTypes::InTime() {
   if (!status_) return false;
-  if (deadline_.Passed()) {
+  if (deadline_.Passed() || g_.languages.TimedOut()) {
     status_ = Fail(Code::kDeadlineExceeded, "the schema did not compile within " +
                                                 std::to_string(limits_.timeout.count()) +
                                                 " ms (--grammar-compile-timeout)");

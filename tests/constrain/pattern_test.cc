@@ -8,6 +8,7 @@
 #include "constrain/grammar_constraint.h"
 #include "constrain/text_constraint.h"
 #include "tests/constrain/schema_harness.h"
+#include "tests/support/sanitized.h"
 
 namespace aisp {
 namespace {
@@ -301,7 +302,7 @@ TEST(Pattern, WhatIsTooLargeToSearchIsNotSaidToMatchNothing) {
   for (const std::string& each : {a, b}) EXPECT_TRUE(Finds(each, "xxxxxxxxxa1aaaaaaaa}b}.,L"));
   const auto compiled = CompileSchema(
       R"({"type":"string","allOf":[{"pattern":")" + a + R"("},{"pattern":")" + b + R"("}]})", {},
-      {});
+      {.timeout = std::chrono::seconds(2) * kSlowerUnderSanitizers});
   ASSERT_TRUE(compiled.has_value()) << compiled.error().message;
   ASSERT_EQ(compiled->refusals.size(), 1u);
   EXPECT_EQ(compiled->refusals[0].reason,
