@@ -35,9 +35,14 @@ constexpr uint64_t kPoolBytes = uint64_t{512} << 20;
 constexpr uint64_t kGpuPoolBytes = uint64_t{2} << 30;
 constexpr Epoch kEpoch{1};
 constexpr Duration kPatience = std::chrono::seconds(10);
-constexpr Duration kPerShape = std::chrono::milliseconds(400);
 constexpr size_t kUnderWay = 8;
-constexpr int kTurns = 5;  // of a lane and what stands beside it
+// A lane and what stands beside it are measured in many short turns: how fast two processes are
+// changes within a second, by where the host has put their cores and the kernel its pages.
+constexpr Duration kPerTurn = std::chrono::milliseconds(80);
+constexpr Duration kAllTurns = std::chrono::seconds(3);
+constexpr size_t kLeastTurns = 5;
+// Without anything beside it: one turn.
+constexpr Duration kAloneTurn = std::chrono::milliseconds(400);
 constexpr const char* kSocket = "socket";
 constexpr const char* kMemcpy = "memcpy";
 
@@ -144,6 +149,7 @@ Status ServeSocket(std::span<std::byte> pool) {
   std::fflush(stdout);
   fcntl(listen.get(), F_SETFL, 0);
   const UniqueFd peer(accept(listen.get(), nullptr, nullptr));
+  TuneTcp(peer.get(), kPatience);
   uint64_t bytes = 0;
   uint64_t at = 0;
   while (recv(peer.get(), &bytes, sizeof(bytes), MSG_WAITALL) == sizeof(bytes) &&
@@ -281,11 +287,12 @@ class Scatter {
   std::vector<size_t> order_;
 };
 
-Result<KvBenchRow> Measure(const std::string& lane, const Shape& shape, const Pump& pump) {
+Result<KvBenchRow> Measure(const std::string& lane, const Shape& shape, const Pump& pump,
+                           Duration at_least = kPerTurn) {
   const SteadyClock clock;
   std::vector<double> alone;
   size_t round = 0;
-  for (const Instant begin = clock.Now(); clock.Now() - begin < kPerShape || alone.size() < 5;) {
+  for (const Instant begin = clock.Now(); clock.Now() - begin < at_least || alone.size() < 5;) {
     const Instant start = clock.Now();
     AISP_RETURN_IF_ERROR(pump.start(round++));
     AISP_RETURN_IF_ERROR(pump.ended());
@@ -296,8 +303,8 @@ Result<KvBenchRow> Measure(const std::string& lane, const Shape& shape, const Pu
   size_t ended = 0;
   const double cpu = CpuUs(pump.owner);
   const Instant begin = clock.Now();
-  while (clock.Now() - begin < kPerShape || ended < started) {
-    for (; started < ended + kUnderWay && clock.Now() - begin < kPerShape; ++started)
+  while (clock.Now() - begin < at_least || ended < started) {
+    for (; started < ended + kUnderWay && clock.Now() - begin < at_least; ++started)
       AISP_RETURN_IF_ERROR(pump.start(round++));
     if (ended == started) break;
     AISP_ASSIGN_OR_RETURN(const size_t n, pump.ended());
@@ -344,6 +351,7 @@ class BareSocket {
     AISP_ASSIGN_OR_RETURN(UniqueFd socket,
                           ConnectTcp("127.0.0.1", static_cast<uint16_t>(number), kPatience));
     fcntl(socket.get(), F_SETFL, 0);
+    TuneTcp(socket.get(), kPatience);
     return std::unique_ptr<BareSocket>(
         new BareSocket(std::move(owner), std::move(socket), pool.region()));
   }
@@ -354,7 +362,9 @@ class BareSocket {
     pump.start = [&](size_t) -> Status {
       const Instant deadline = SteadyClock().Now() + kPatience;
       if (at_ + bytes > source_.bytes) at_ = 0;
-      AISP_RETURN_IF_ERROR(SendAll(socket_.get(), std::as_bytes(std::span(&bytes, 1)), deadline));
+      // It goes with the first bytes behind it, not as a packet of its own.
+      if (send(socket_.get(), &bytes, sizeof(bytes), MSG_NOSIGNAL | MSG_MORE) != sizeof(bytes))
+        return Unavailable("the bare socket's other end is gone");
       const std::span<const std::byte> sent(source_.base + at_, bytes);
       at_ += bytes;
       return SendAll(socket_.get(), sent, deadline);
@@ -439,14 +449,16 @@ Status BenchLane(const KvBenchOptions& options, const std::string& lane, const B
     };
     std::vector<KvBenchRow> bare;
     std::vector<KvBenchRow> ours;
-    for (int turn = 0; turn < (beside ? kTurns : 1); ++turn) {
-      if (beside) {
-        AISP_ASSIGN_OR_RETURN(KvBenchRow row, beside(shape));
-        bare.push_back(std::move(row));
-      }
-      AISP_ASSIGN_OR_RETURN(KvBenchRow row, Measure(lane, shape, pump));
-      if (beside) Compare(bare.back(), &row);
+    if (!beside) {
+      AISP_ASSIGN_OR_RETURN(KvBenchRow row, Measure(lane, shape, pump, kAloneTurn));
       ours.push_back(std::move(row));
+    }
+    const SteadyClock clock;
+    for (const Instant begin = clock.Now();
+         beside && (clock.Now() - begin < kAllTurns || ours.size() < kLeastTurns);) {
+      AISP_ASSIGN_OR_RETURN(bare.emplace_back(), beside(shape));
+      AISP_ASSIGN_OR_RETURN(ours.emplace_back(), Measure(lane, shape, pump));
+      Compare(bare.back(), &ours.back());
     }
     if (!bare.empty()) rows->push_back(Medians(std::move(bare)));
     rows->push_back(Medians(std::move(ours)));
