@@ -16,8 +16,10 @@ namespace {
 
 // The lock is held while a chunk lands, so a chunk bounds how long Revoke waits.
 constexpr size_t kChunkBytes = 256 << 10;
-// A payload is waited for in pieces: to be woken by each packet costs as much as the copy.
-constexpr size_t kWakeBytes = 128 << 10;
+// A write is waited for in pieces: to be woken by each packet costs as much as the copy. Half of
+// what is to come, so that a long one wakes it seldom, and little is left to do behind the last.
+constexpr uint64_t kLeastWakeBytes = 128 << 10;
+constexpr uint64_t kMostWakeBytes = 1 << 20;
 constexpr int kStepsPerServe = 64;
 constexpr Duration kHelloLimit = std::chrono::seconds(2);
 // A writer that does not read its acknowledgements is not served until it does.
@@ -57,9 +59,21 @@ bool TcpOwner::Connection::Serve(uint32_t events) {
   return Flush();
 }
 
+uint64_t TcpOwner::Connection::BytesToCome() const {
+  switch (state_) {
+    case State::kHeader:
+      return announced_;
+    case State::kPayload:
+      return remaining_ + (verdict_ ? announced_ : 0);
+    default:
+      return 0;
+  }
+}
+
 void TcpOwner::Connection::ChooseWakeup() {
+  const uint64_t rest = BytesToCome();
   const size_t bytes =
-      state_ == State::kPayload ? std::min<uint64_t>(remaining_, kWakeBytes) : size_t{1};
+      std::min(std::clamp(rest / 2, kLeastWakeBytes, kMostWakeBytes), std::max<uint64_t>(rest, 1));
   if (bytes == wake_bytes_) return;
   WakeAtBytes(socket_.get(), bytes);
   wake_bytes_ = bytes;
@@ -103,8 +117,8 @@ TcpOwner::Connection::Io TcpOwner::Connection::Fill(void* target, size_t size) {
 void TcpOwner::Connection::NextMessage(State state) {
   state_ = state;
   filled_ = 0;
-  // Between writes a connection may be silent for as long as it likes.
-  if (state == State::kHeader) stalled_at_ = kNever;
+  // Between writes a connection may be silent for as long as it likes; not between their parts.
+  if (state == State::kHeader && announced_ == 0) stalled_at_ = kNever;
 }
 
 bool TcpOwner::Connection::OnHello() {
@@ -149,6 +163,7 @@ bool TcpOwner::Connection::OnCopies() {
   copy_ = 0;
   in_copy_ = 0;
   remaining_ = header_.payload_bytes;
+  announced_ = probe || refused_ == header_.id ? 0 : header_.more;
   NextMessage(State::kPayload);
   if (remaining_ == 0) OnWriteComplete();
   return true;
@@ -251,6 +266,10 @@ void TcpOwner::Connection::OnWriteComplete() {
   const bool probe = (header_.flags & kTcpProbe) != 0;
   if (verdict_ && !probe && stage_.active() && header_.payload_bytes > 0) verdict_ = StoreStage();
   const Code code = verdict_ ? Code::kOk : verdict_.error().code;
+  if (!verdict_) {
+    refused_ = header_.id;
+    announced_ = 0;
+  }
   AppendBytes(out_, TcpAck{.code = static_cast<uint32_t>(code), .id = header_.id});
   NextMessage(State::kHeader);
 }

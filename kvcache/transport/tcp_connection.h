@@ -4,6 +4,7 @@
 #include <sys/uio.h>
 
 #include <array>
+#include <optional>
 
 #include "kvcache/transport/device_stage.h"
 #include "kvcache/transport/tcp_owner.h"
@@ -22,7 +23,7 @@ class TcpOwner::Connection {
   Instant since() const { return since_; }
   // Reads and answers what there is, at most a bounded amount. False: to be closed.
   bool Serve(uint32_t events);
-  // In the middle of a message for too long.
+  // In the middle of a write for too long.
   bool Stalled(Instant now) const { return now >= stalled_at_; }
   bool Waiting() const { return stalled_at_ != kNever; }
 
@@ -45,8 +46,10 @@ class TcpOwner::Connection {
   size_t PayloadTargets(std::array<iovec, 64>& iov);
   void Landed(size_t bytes);
   bool Flush();
-  // Before this sleeps: a payload wakes it by pieces, everything else by the byte.
+  // Before this sleeps: a write wakes it by pieces, everything else by the byte.
   void ChooseWakeup();
+  // Of the write under way: what is sure to follow on this connection.
+  uint64_t BytesToCome() const;
   void NextMessage(State state);
 
   TcpOwner* const owner_;
@@ -64,6 +67,8 @@ class TcpOwner::Connection {
   uint64_t remaining_ = 0;  // payload bytes to come
   DeviceStage stage_;       // where the payload waits for the rest of it, on its way to a GPU
   Status verdict_;          // of the write being received
+  uint64_t announced_ = 0;  // payload of the same write in later messages
+  std::optional<uint64_t> refused_;  // the last write that failed: its writer may stop in it
   std::vector<std::byte> out_;
   bool want_write_ = false;
   size_t wake_bytes_ = 1;  // that must have come before the socket counts as readable

@@ -6,7 +6,7 @@
 // A byte lands only under the pool's lock and only while its epoch is allowed, so when Revoke
 // returns nothing of the epoch lands any more; what still arrives is read, dropped and acknowledged
 // with an error. Whatever is not our protocol, has the wrong cookie, or stops in the middle of a
-// message for `stall_timeout` is disconnected.
+// write for `stall_timeout` is disconnected.
 //
 // A writer's place goes to who has shown the cookie. Until then a connection is a stranger's: these
 // have two seconds and places of their own, and where those are taken the oldest of the address

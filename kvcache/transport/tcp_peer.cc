@@ -48,7 +48,9 @@ void TcpWriter::Peer::Moved() {
 }
 
 void TcpWriter::Peer::Enqueue(WriteJob job) {
-  entries_.emplace_back().job = std::move(job);
+  Entry& entry = entries_.emplace_back();
+  for (const BlockCopy& copy : job.copies) entry.rest += copy.bytes;
+  entry.job = std::move(job);
   if (const Status alive = Alive(); !alive) {
     CompleteFront(alive);
     return;
@@ -120,6 +122,7 @@ void TcpWriter::Peer::TakePart(Entry& entry) {
     const uint64_t bytes = std::min(copy.bytes - entry.in_copy, room);
     part_.push_back({copy.src_offset + entry.in_copy, copy.dst_offset + entry.in_copy, bytes});
     room -= bytes;
+    entry.rest -= bytes;
     entry.in_copy += bytes;
     if (entry.in_copy < copy.bytes) break;
     ++entry.copy;
@@ -131,7 +134,8 @@ Status TcpWriter::Peer::BeginMessage(Entry& entry) {
   TakePart(entry);
   TcpWriteHeader header{.id = entry.job.id.value,
                         .epoch = entry.job.epoch.value,
-                        .copies = static_cast<uint32_t>(part_.size())};
+                        .copies = static_cast<uint32_t>(part_.size()),
+                        .more = static_cast<uint32_t>(std::min<uint64_t>(entry.rest, UINT32_MAX))};
   head_.resize(sizeof(header) + part_.size() * sizeof(TcpCopy));
   auto* list = head_.data() + sizeof(header);
   if (stage_.active()) {

@@ -38,6 +38,7 @@ class TcpWriter::Peer {
     // What has been made into messages: copies before this one, and so much of it.
     size_t copy = 0;
     uint64_t in_copy = 0;
+    uint64_t rest = 0;  // bytes that have not
     bool begun = false;
     int unacknowledged = 0;  // messages that are wholly sent
     Status verdict;          // of those that were acknowledged

@@ -52,7 +52,9 @@ struct TcpWriteHeader {
   uint64_t payload_bytes = 0;
   uint64_t checksum = 0;
   uint32_t copies = 0;
-  uint32_t reserved = 0;
+  // Payload of the same write in messages behind this one, as far as 32 bits count; at least so
+  // much follows unless a part is refused. An owner sleeps by it and believes nothing else of it.
+  uint32_t more = 0;
 };
 static_assert(sizeof(TcpWriteHeader) == 48);
 

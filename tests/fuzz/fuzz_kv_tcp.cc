@@ -66,6 +66,7 @@ void AppendWrite(ByteSource& bytes, std::string* out) {
   if (bytes.Below(8) == 7) header.copies = bytes.Number32();
   if (bytes.Below(8) == 7) header.payload_bytes = bytes.Number();
   header.checksum = bytes.Number();
+  header.more = static_cast<uint32_t>(header.checksum);
   Append(header, out);
   for (const TcpCopy& copy : copies) Append(copy, out);
   // As much as was announced, where that is little, or a part of it.

@@ -403,6 +403,7 @@ TEST_F(TcpWriterFaults, ALargeWriteGoesInPartsAndFailsWithOneOfThem) {
       if (!last) {
         EXPECT_EQ(copy.offset, of_large) << "one behind the other";
         of_large += copy.bytes;
+        EXPECT_EQ(header.more, kBytes - of_large) << "what its owner may wait for";
       }
       const bool bad = damaged && messages == 0;
       const TcpAck ack{.code = bad ? static_cast<uint32_t>(Code::kDataLoss) : 0, .id = header.id};
