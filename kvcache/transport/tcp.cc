@@ -79,8 +79,8 @@ Result<std::string> TcpTransport::Descriptor() {
 
 class TcpTransport::ReachedPool final : public KvTransport::Reached {
  public:
-  ReachedPool(UniqueFd connection, uint64_t pool)
-      : socket(std::move(connection)), pool_bytes(pool) {}
+  ReachedPool(UniqueFd connection, const TcpHelloReply& reply)
+      : socket(std::move(connection)), pool_bytes(reply.pool_bytes), takes(reply.takes) {}
 
   Result<double> Measure(Duration timeout) override {
     const std::vector<std::byte> bytes(kProbeBytes, std::byte{0x5a});
@@ -98,6 +98,7 @@ class TcpTransport::ReachedPool final : public KvTransport::Reached {
 
   UniqueFd socket;
   const uint64_t pool_bytes;
+  const uint32_t takes;
 
  private:
   // Sends what the owner drops, and waits for its word that it has.
@@ -132,14 +133,14 @@ Result<std::unique_ptr<KvTransport::Reached>> TcpTransport::Reach(std::string_vi
     return Fail(Code::kPermissionDenied,
                 "the pool's owner refused the descriptor's cookie: it is another incarnation's");
   }
-  return std::make_unique<ReachedPool>(std::move(socket), reply.pool_bytes);
+  return std::make_unique<ReachedPool>(std::move(socket), reply);
 }
 
 KvPeerId TcpTransport::Add(std::unique_ptr<Reached> reached) {
   auto& pool = static_cast<ReachedPool&>(*reached);
   const KvPeerId peer(++last_peer_);
   pool_bytes_.emplace(peer, pool.pool_bytes);
-  writer_->Add(peer, std::move(pool.socket));
+  writer_->Add(peer, std::move(pool.socket), pool.takes);
   return peer;
 }
 

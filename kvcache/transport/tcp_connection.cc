@@ -65,6 +65,8 @@ uint64_t TcpOwner::Connection::BytesToCome() const {
       return announced_;
     case State::kPayload:
       return remaining_ + (verdict_ ? announced_ : 0);
+    case State::kChecksum:
+      return sizeof(header_.checksum) - filled_ + (verdict_ ? announced_ : 0);
     default:
       return 0;
   }
@@ -98,6 +100,10 @@ TcpOwner::Connection::Io TcpOwner::Connection::Step() {
     case State::kPayload:
       io = ReadPayload();
       break;
+    case State::kChecksum:
+      io = Fill(&header_.checksum, sizeof(header_.checksum));
+      if (filled_ == sizeof(header_.checksum)) OnWriteComplete();
+      break;
   }
   return good ? io : Io::kClosed;
 }
@@ -123,7 +129,7 @@ void TcpOwner::Connection::NextMessage(State state) {
 
 bool TcpOwner::Connection::OnHello() {
   if (hello_.magic != kTcpMagic) return false;
-  TcpHelloReply reply{.pool_bytes = owner_->region_.bytes};
+  TcpHelloReply reply{.takes = kTcpChecksumBehind, .pool_bytes = owner_->region_.bytes};
   if (hello_.cookie != owner_->cookie_) {
     reply = {.code = static_cast<uint32_t>(Code::kPermissionDenied)};
   } else if (owner_->Writers() >= owner_->options_.max_writers) {
@@ -165,7 +171,7 @@ bool TcpOwner::Connection::OnCopies() {
   remaining_ = header_.payload_bytes;
   announced_ = probe || refused_ == header_.id ? 0 : header_.more;
   NextMessage(State::kPayload);
-  if (remaining_ == 0) OnWriteComplete();
+  if (remaining_ == 0) OnPayload();
   return true;
 }
 
@@ -247,7 +253,13 @@ void TcpOwner::Connection::Landed(size_t bytes) {
   in_copy_ += bytes;
   while (copy_ < copies_.size() && in_copy_ >= copies_[copy_].bytes)
     in_copy_ -= copies_[copy_++].bytes;
-  if (remaining_ == 0) OnWriteComplete();
+  if (remaining_ == 0) OnPayload();
+}
+
+void TcpOwner::Connection::OnPayload() {
+  const bool probe = (header_.flags & kTcpProbe) != 0;
+  if (probe || (header_.flags & kTcpChecksumBehind) == 0) return OnWriteComplete();
+  NextMessage(State::kChecksum);
 }
 
 bool TcpOwner::Connection::ChecksumMatches() const {

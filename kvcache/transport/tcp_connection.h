@@ -28,7 +28,7 @@ class TcpOwner::Connection {
   bool Waiting() const { return stalled_at_ != kNever; }
 
  private:
-  enum class State { kHello, kHeader, kCopies, kPayload };
+  enum class State { kHello, kHeader, kCopies, kPayload, kChecksum };
   enum class Io { kProgress, kWouldBlock, kClosed };
 
   Io Step();
@@ -37,6 +37,7 @@ class TcpOwner::Connection {
   bool OnHello();
   bool OnHeader();
   bool OnCopies();
+  void OnPayload();
   void OnWriteComplete();
   // Of a pool in a GPU's memory: makes room for the payload, and brings it to its place.
   Status PrepareStage();

@@ -18,10 +18,20 @@ Error Broken(const char* what) {
   return {Code::kUnavailable, fmt::format("the connection to the pool's owner broke: {}", what)};
 }
 
+template <typename T>
+void AppendBytes(std::vector<std::byte>& out, const T& value) {
+  const auto* bytes = reinterpret_cast<const std::byte*>(&value);
+  out.insert(out.end(), bytes, bytes + sizeof(value));
+}
+
 }  // namespace
 
-TcpWriter::Peer::Peer(TcpWriter* writer, KvPeerId id, UniqueFd socket)
-    : writer_(writer), id_(id), socket_(std::move(socket)), stage_(writer->source_) {
+TcpWriter::Peer::Peer(TcpWriter* writer, KvPeerId id, UniqueFd socket, uint32_t takes)
+    : writer_(writer),
+      id_(id),
+      socket_(std::move(socket)),
+      takes_checksums_behind_((takes & kTcpChecksumBehind) != 0),
+      stage_(writer->source_) {
   TuneTcp(socket_.get(), writer->options_.stall_timeout);
 }
 
@@ -136,8 +146,6 @@ Status TcpWriter::Peer::BeginMessage(Entry& entry) {
                         .epoch = entry.job.epoch.value,
                         .copies = static_cast<uint32_t>(part_.size()),
                         .more = static_cast<uint32_t>(std::min<uint64_t>(entry.rest, UINT32_MAX))};
-  head_.resize(sizeof(header) + part_.size() * sizeof(TcpCopy));
-  auto* list = head_.data() + sizeof(header);
   if (stage_.active()) {
     stage_.Clear();
     for (const BlockCopy& copy : part_) stage_.Add(copy.src_offset, copy.bytes);
@@ -146,21 +154,47 @@ Status TcpWriter::Peer::BeginMessage(Entry& entry) {
   }
   const bool checksum = writer_->options_.checksum && !part_.empty();
   if (checksum) header.flags |= kTcpChecksummed;
-  if (checksum && stage_.active()) header.checksum = stage_.Checksum();
-  for (const BlockCopy& copy : part_) {
-    const TcpCopy wire{copy.dst_offset, copy.bytes};
-    std::memcpy(list, &wire, sizeof(wire));
-    list += sizeof(wire);
-    header.payload_bytes += copy.bytes;
-    if (checksum && !stage_.active()) {
-      header.checksum =
-          FoldChecksum(header.checksum, {writer_->source_.base + copy.src_offset, copy.bytes});
-    }
+  // Behind the payload where it costs no packet of its own: with the message that comes next.
+  const bool next = entry.rest > 0 || next_ + 1 < entries_.size();
+  checksum_behind_ = checksum && takes_checksums_behind_ && next && !stage_.active();
+  if (checksum_behind_) {
+    header.flags |= kTcpChecksumBehind;
+  } else if (checksum) {
+    header.checksum = PartChecksum();
   }
-  std::memcpy(head_.data(), &header, sizeof(header));
+  for (const BlockCopy& copy : part_) header.payload_bytes += copy.bytes;
+  head_.clear();
+  if (due_) AppendBytes(head_, *std::exchange(due_, std::nullopt));
+  AppendBytes(head_, header);
+  for (const BlockCopy& copy : part_) AppendBytes(head_, TcpCopy{copy.dst_offset, copy.bytes});
   message_bytes_ = head_.size() + header.payload_bytes;
+  message_of_entry_ = true;
   sent_bytes_ = 0;
   return {};
+}
+
+uint64_t TcpWriter::Peer::PartChecksum() const {
+  if (stage_.active()) return stage_.Checksum();
+  uint64_t sum = 0;
+  for (const BlockCopy& copy : part_)
+    sum = FoldChecksum(sum, {writer_->source_.base + copy.src_offset, copy.bytes});
+  return sum;
+}
+
+void TcpWriter::Peer::EndMessage() {
+  message_bytes_ = 0;
+  if (!message_of_entry_) return;
+  ++entries_[next_].unacknowledged;
+  if (checksum_behind_) due_ = PartChecksum();
+}
+
+void TcpWriter::Peer::BeginChecksum() {
+  part_.clear();
+  head_.clear();
+  AppendBytes(head_, *std::exchange(due_, std::nullopt));
+  message_bytes_ = head_.size();
+  message_of_entry_ = false;
+  sent_bytes_ = 0;
 }
 
 size_t TcpWriter::Peer::MessageParts(std::array<iovec, 64>& iov) const {
@@ -185,19 +219,25 @@ size_t TcpWriter::Peer::MessageParts(std::array<iovec, 64>& iov) const {
   return count;
 }
 
+bool TcpWriter::Peer::SkipFinished() {
+  if (next_ == entries_.size()) return false;
+  Entry& entry = entries_[next_];
+  // A cancelled one completes when what was sent before it has; of one that failed no more is sent.
+  if (entry.state != State::kCancelled && !AllTaken(entry) && entry.verdict) return false;
+  if (entry.state == State::kQueued) entry.state = State::kSent;
+  ++next_;
+  CompleteAcknowledged();
+  return true;
+}
+
 Status TcpWriter::Peer::SendQueued() {
-  while (next_ < entries_.size()) {
-    Entry& entry = entries_[next_];
-    // A cancelled one completes when what was sent before it has; of one that failed no more is
-    // sent.
-    if (message_bytes_ == 0 &&
-        (entry.state == State::kCancelled || AllTaken(entry) || !entry.verdict)) {
-      if (entry.state == State::kQueued) entry.state = State::kSent;
-      ++next_;
-      CompleteAcknowledged();
-      continue;
+  while (message_bytes_ > 0 || next_ < entries_.size() || due_) {
+    if (message_bytes_ == 0 && SkipFinished()) continue;
+    if (message_bytes_ == 0 && next_ < entries_.size()) {
+      AISP_RETURN_IF_ERROR(BeginMessage(entries_[next_]));
+    } else if (message_bytes_ == 0) {
+      BeginChecksum();
     }
-    if (message_bytes_ == 0) AISP_RETURN_IF_ERROR(BeginMessage(entry));
     std::array<iovec, 64> iov;
     msghdr message{};
     message.msg_iov = iov.data();
@@ -211,9 +251,7 @@ Status TcpWriter::Peer::SendQueued() {
     if (n < 0) return tl::unexpected(Broken(std::strerror(errno)));
     sent_bytes_ += static_cast<uint64_t>(n);
     Moved();
-    if (sent_bytes_ < message_bytes_) continue;
-    ++entry.unacknowledged;
-    message_bytes_ = 0;
+    if (sent_bytes_ == message_bytes_) EndMessage();
   }
   CompleteCancelled();
   WantWrite(false);

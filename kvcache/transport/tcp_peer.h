@@ -5,6 +5,7 @@
 #include <sys/uio.h>
 
 #include <array>
+#include <optional>
 #include <string>
 
 #include "kvcache/transport/device_stage.h"
@@ -14,7 +15,7 @@ namespace aisp {
 
 class TcpWriter::Peer {
  public:
-  Peer(TcpWriter* writer, KvPeerId id, UniqueFd socket);
+  Peer(TcpWriter* writer, KvPeerId id, UniqueFd socket, uint32_t takes);
 
   KvPeerId id() const { return id_; }
   Status Alive() const;
@@ -49,6 +50,13 @@ class TcpWriter::Peer {
   Status ReadAcks();
   Status OnAck(const TcpAck& ack);
   Status BeginMessage(Entry& entry);
+  // What is under way is wholly sent.
+  void EndMessage();
+  uint64_t PartChecksum() const;
+  // A message of nothing but the checksum that is due.
+  void BeginChecksum();
+  // Goes on from an entry of which no more is to be sent; false where there is none.
+  bool SkipFinished();
   // What the next message of the write takes of it.
   void TakePart(Entry& entry);
   static bool AllTaken(const Entry& entry) {
@@ -65,13 +73,18 @@ class TcpWriter::Peer {
   TcpWriter* const writer_;
   const KvPeerId id_;
   UniqueFd socket_;
+  const bool takes_checksums_behind_;
   std::deque<Entry> entries_;    // in order of Write; sent ones, then queued and cancelled ones
   size_t next_ = 0;              // the first entry that is not wholly sent
   std::vector<BlockCopy> part_;  // of entries_[next_], once its message began
-  std::vector<std::byte> head_;  // header and copy list of that
-  DeviceStage stage_;            // and its payload, from a GPU
-  uint64_t message_bytes_ = 0;   // of the whole message, 0 when none began
-  uint64_t sent_bytes_ = 0;      // of it
+  // Header and copy list of that, behind the checksum of the message before where that is due.
+  std::vector<std::byte> head_;
+  bool checksum_behind_ = false;   // of the message under way
+  std::optional<uint64_t> due_;    // the checksum of the message before, not sent yet
+  bool message_of_entry_ = false;  // or nothing but such a checksum
+  DeviceStage stage_;              // and its payload, from a GPU
+  uint64_t message_bytes_ = 0;     // of the whole message, 0 when none began
+  uint64_t sent_bytes_ = 0;        // of it
   TcpAck ack_;
   size_t ack_bytes_ = 0;
   bool want_write_ = false;

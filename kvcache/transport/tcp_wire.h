@@ -35,14 +35,17 @@ static_assert(sizeof(TcpHello) == 24);
 
 struct TcpHelloReply {
   uint64_t magic = kTcpMagic;
-  uint32_t code = 0;  // Code
-  uint32_t reserved = 0;
+  uint32_t code = 0;   // Code
+  uint32_t takes = 0;  // flags of headers beyond those that every owner understands
   uint64_t pool_bytes = 0;
 };
 static_assert(sizeof(TcpHelloReply) == 24);
 
 inline constexpr uint32_t kTcpChecksummed = 1;  // `checksum` is FoldChecksum over the copies
 inline constexpr uint32_t kTcpProbe = 2;        // the payload goes nowhere: a measurement
+// Only to owners that take it: the checksum is not in the header but in 8 bytes behind the payload,
+// so that the bytes are hashed while they still lie in a cache from being sent. Not of a probe.
+inline constexpr uint32_t kTcpChecksumBehind = 4;
 
 struct TcpWriteHeader {
   uint32_t magic = kTcpWriteMagic;

@@ -60,8 +60,8 @@ void TcpWriter::Post(Command command) {
   if (first) waker_.Wake();  // the thread takes all commands at once
 }
 
-void TcpWriter::Add(KvPeerId peer, UniqueFd socket) {
-  auto added = std::make_shared<Peer>(this, peer, std::move(socket));
+void TcpWriter::Add(KvPeerId peer, UniqueFd socket, uint32_t takes) {
+  auto added = std::make_shared<Peer>(this, peer, std::move(socket), takes);
   peers_.emplace(peer, added);
   Post({peer, AddPeer{std::move(added)}});
 }

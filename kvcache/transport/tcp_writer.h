@@ -38,8 +38,8 @@ class TcpWriter {
   // Writes that are under way end without completion.
   ~TcpWriter();
 
-  // `socket`: connected and greeted.
-  void Add(KvPeerId peer, UniqueFd socket);
+  // `socket`: connected and greeted by an owner that `takes` such flags.
+  void Add(KvPeerId peer, UniqueFd socket, uint32_t takes);
   // All its writes complete with `why`, then this returns.
   void Remove(KvPeerId peer, const Error& why);
   void Write(WriteId id, KvPeerId peer, Epoch epoch, std::span<const BlockCopy> copies);

@@ -73,6 +73,7 @@ void AppendWrite(ByteSource& bytes, std::string* out) {
   size_t payload = static_cast<size_t>(std::min<uint64_t>(header.payload_bytes, 4096));
   if (bytes.Below(8) == 7) payload /= 2;
   out->append(payload, '\xff');
+  if ((header.flags & kTcpChecksumBehind) != 0) Append(header.checksum, out);
 }
 
 }  // namespace
