@@ -1,9 +1,11 @@
 // What runs over a tcp transport's connection, writer to owner and back. Little-endian, packed by
 // construction.
 //
-//   writer: TcpHello,                 then for each write: TcpWriteHeader, TcpCopy[copies], payload
-//   (the copies' bytes in order) owner:  TcpHelloReply,            then for each write: TcpAck, in
-//   the order of the writes. To an owner each part of a write is a write.
+//   writer: TcpHello, then for each write: TcpWriteHeader, TcpCopy[copies], payload (the copies'
+//           bytes in order), with kTcpChecksumBehind its checksum
+//   owner:  TcpHelloReply, then for each write: TcpAck, in the order of the writes
+//
+// To an owner each part of a write is a write.
 #pragma once
 
 #include <bit>
