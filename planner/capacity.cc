@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <initializer_list>
 
 namespace aisp::planner {
 namespace {
@@ -84,41 +83,69 @@ double LatePrompts(double own_ms, double wait_ms, double limit_ms) {
   return wait_ms > 0 ? std::exp((own_ms - limit_ms) / wait_ms) : 0;
 }
 
-bool Keeps(const Load& load, const Machine& m, const Split& split, const Objective& limits,
-           double remote) {
+// What is late where the part `remote` of all prompts goes to the prefill workers.
+struct Lateness {
+  double streams = 1;    // the part of them that misses its time per token
+  double prompts = 1;    // likewise first tokens
+  bool lasting = false;  // queues have an end
+};
+
+Lateness LateWith(const Load& load, const Machine& m, const Split& split, const Objective& limits,
+                  double remote) {
   const double rate = load.requests_per_s;
-  const Decoding d = Decode(load, m, rate / split.decode, 1 - remote);
-  if (!d.ok) return false;
-  double late = LateStreams(d, limits.tpot_ms);
+  const PromptWork work =
+      PromptWork::Of(static_cast<int64_t>(load.prompt_tokens - load.uncached_tokens),
+                     static_cast<int64_t>(load.uncached_tokens));
+  const double prompt_ms = remote > 0 ? m.cost.PromptMs(work, m.chunk_tokens, {}) : 0;
+  const double busy = remote > 0 ? rate * 1e-3 * remote * prompt_ms / split.prefill : 0;
+  Lateness late;
+  late.lasting = busy < kBusiest;
+  // Decode workers get no more of them than come through.
+  const double through = late.lasting ? 1 : kBusiest / busy;
+  const double computed = rate * (1 - remote);
+  const double decoded = computed + rate * remote * through;
+  const Decoding d = Decode(load, m, decoded / split.decode, computed / decoded);
+  if (!d.ok) return {};
+  late.streams = LateStreams(d, limits.tpot_ms);
+  late.prompts = 0;
   // The router sends to whoever is through first: with more that compute prompts a wait is shorter
   // than before one alone. Those that do it beside streams count as much as they get of them.
   const double computing = remote > 0 ? split.prefill / remote : split.decode;
   const double shorter = 1 / std::sqrt(computing);
   if (remote < 1) {
     const double wait_ms = shorter * QueueMs(load, d.busy, d.prompt_ms);
-    late += (1 - remote) * LatePrompts(d.prompt_ms, wait_ms, limits.ttft_ms);
+    late.prompts += (1 - remote) * LatePrompts(d.prompt_ms, wait_ms, limits.ttft_ms);
   }
-  if (remote <= 0) return late <= kMisses;
-  const PromptWork work =
-      PromptWork::Of(static_cast<int64_t>(load.prompt_tokens - load.uncached_tokens),
-                     static_cast<int64_t>(load.uncached_tokens));
-  const double prompt_ms = m.cost.PromptMs(work, m.chunk_tokens, {});
-  const double busy = rate * 1e-3 * remote * prompt_ms / split.prefill;
-  if (busy >= kBusiest) return false;
-  const double wait_ms = shorter * QueueMs(load, busy, prompt_ms);
-  late += remote * LatePrompts(prompt_ms + m.handoff_ms + d.tpot_ms, wait_ms, limits.ttft_ms);
-  return late <= kMisses;
+  if (remote <= 0) return late;
+  const double wait_ms = late.lasting ? shorter * QueueMs(load, busy, prompt_ms) : 0;
+  const double own_ms = prompt_ms + m.handoff_ms + d.tpot_ms;
+  late.prompts += remote * (late.lasting ? LatePrompts(own_ms, wait_ms, limits.ttft_ms) : 1);
+  return late;
 }
+
+// Both limits are missed by different requests, if it has to be.
+bool Keeps(const Lateness& late) { return late.lasting && late.streams + late.prompts <= kMisses; }
+
+// Parts of the prompts that prefill workers may get, in twentieths.
+constexpr int kRemoteParts = 20;
 
 bool Serves(const Load& load, const Machine& m, const Split& split, const Objective& limits,
             double factor) {
   Load more = load;
   more.requests_per_s *= factor;
-  if (split.prefill == 0) return Keeps(more, m, split, limits, 0);
-  for (const double remote : {1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0}) {
-    if (Keeps(more, m, split, limits, remote)) return true;
+  for (int i = split.prefill > 0 ? kRemoteParts : 0; i >= 0; --i) {
+    if (Keeps(LateWith(more, m, split, limits, static_cast<double>(i) / kRemoteParts))) return true;
   }
   return false;
+}
+
+double PartInTime(const Load& load, const Machine& m, const Split& split, const Objective& limits) {
+  double most = 0;
+  for (int i = split.prefill > 0 ? kRemoteParts : 0; i >= 0; --i) {
+    const Lateness late = LateWith(load, m, split, limits, static_cast<double>(i) / kRemoteParts);
+    most = std::max(most, (1 - late.streams) * (1 - std::min(1.0, late.prompts)));
+  }
+  return most;
 }
 
 }  // namespace
@@ -137,6 +164,23 @@ double Headroom(const Load& load, const Machine& machine, const Split& split,
   return std::exp(low);
 }
 
+double InTime(const Load& load, const Machine& machine, const Split& split,
+              const Objective& limits) {
+  if (split.decode <= 0) return 0;
+  if (load.requests_per_s <= 0) return 1;
+  // Requests that come within the life of a stream vary by chance; the mean over a normal
+  // distribution by three points (Gauss and Hermite).
+  const double lifetime_s = 1e-3 * load.new_tokens * std::max(1.0, limits.tpot_ms);
+  const double came = std::max(1.0, load.requests_per_s * lifetime_s);
+  const double off = std::min(0.9, std::sqrt(3 / came));
+  const auto at = [&](double factor) {
+    Load now = load;
+    now.requests_per_s *= factor;
+    return PartInTime(now, machine, split, limits);
+  };
+  return (at(1 - off) + 4 * at(1) + at(1 + off)) / 6;
+}
+
 Best BestSplit(const Load& load, const Machine& machine, int workers, const Objective& limits) {
   Best best{{0, workers}, Headroom(load, machine, {0, workers}, limits)};
   const int stride = std::max(1, workers / kMostSplits);
@@ -146,6 +190,18 @@ Best BestSplit(const Load& load, const Machine& machine, int workers, const Obje
     if (headroom > best.headroom * 1.001) best = {split, headroom};
   }
   return best;
+}
+
+Best BestInTime(const Load& load, const Machine& machine, int workers, const Objective& limits) {
+  Split best{0, workers};
+  double most = InTime(load, machine, best, limits);
+  const int stride = std::max(1, workers / kMostSplits);
+  for (int prefill = stride; prefill < workers; prefill += stride) {
+    const Split split{prefill, workers - prefill};
+    const double part = InTime(load, machine, split, limits);
+    if (part > most + 0.001) best = split, most = part;
+  }
+  return {best, Headroom(load, machine, best, limits), most};
 }
 
 }  // namespace aisp::planner

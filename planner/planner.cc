@@ -21,8 +21,14 @@ constexpr double kMostGrowth = 1.25;
 // Where the headroom is ample, only a far better split is worth a change.
 constexpr double kAmple = 2;
 constexpr double kFarBetter = 1.25;
-// Where there is none, streams are late every second: a little better is enough.
+// By so little less room no split is worse.
+constexpr double kAsGood = 0.99;
+// Where there is none, streams are late every second: a little more is enough.
 constexpr double kBetterAtAll = 1.04;
+// Of a load that is too much, so much more of it in time is worth a change.
+constexpr double kMoreInTime = 0.05;
+// And what is so much better is wanted at once.
+constexpr double kFarMoreInTime = 0.2;
 // Workers that change at a time: one in so many.
 constexpr int kChangeOneIn = 4;
 constexpr uint64_t kKnownSteps = 32;
@@ -31,6 +37,10 @@ constexpr size_t kMaxRefused = 1024;
 uint64_t Less(uint64_t now, uint64_t before) { return now > before ? now - before : 0; }
 
 std::string Text(const Split& split) { return fmt::format("{}P{}D", split.prefill, split.decode); }
+
+// What is too much for a moment is no load that is too much: queues before prefill workers grow in
+// every burst and are gone after it.
+bool InBursts(const Load& load) { return load.dispersion > kBursts; }
 
 bool CanTakeAnyRole(const WorkerStatus& worker) {
   const auto has = [&](v1::Role role) {
@@ -166,7 +176,8 @@ Load Planner::Between(const Sample& from, const Sample& to) const {
 }
 
 // The shape of the newer half of the window, at a rate that goes on growing as it grew.
-Load Planner::Forecast() const {
+Load Planner::Forecast() {
+  measured_per_s_ = 0;
   if (samples_.size() < 2) return {};
   const Sample& first = samples_.front();
   const Sample& last = samples_.back();
@@ -174,6 +185,7 @@ Load Planner::Forecast() const {
   const auto middle = std::find_if(samples_.begin(), samples_.end() - 1,
                                    [&](const Sample& s) { return s.at >= half; });
   const Load whole = Between(first, last);
+  measured_per_s_ = whole.requests_per_s;
   if (middle == samples_.begin() || middle + 1 == samples_.end()) return whole;
   const Load before = Between(first, *middle);
   Load load = Between(*middle, last);
@@ -184,6 +196,7 @@ Load Planner::Forecast() const {
   // Noise of a Poisson process is no trend.
   const double noise = 2 * std::sqrt((rate + before.requests_per_s) / std::max(seconds, 1e-3));
   const bool grows = rate - before.requests_per_s > noise;
+  measured_per_s_ = std::min(rate, whole.requests_per_s);
   load.requests_per_s = grows
                             ? std::min(rate + growth * ToSeconds(options_.lead), kMostGrowth * rate)
                             : std::max(rate, whole.requests_per_s);
@@ -261,11 +274,67 @@ bool Planner::Pays(const Fleet& fleet, const Plan& plan, const Best& best) const
     --left.prefill;
   }
   // A little more than suffices serves a bad moment too.
-  const auto served = [](double headroom) { return std::min(1.25, headroom); };
-  const double meanwhile = Headroom(plan.load, fleet.machine, left, options_.limits);
-  const double lost = std::max(0.0, served(plan.headroom) - served(meanwhile)) * change_s;
-  const double won = (served(best.headroom) - served(plan.headroom)) * kHorizonS;
-  return lost <= 0 || won >= kSurely * lost;
+  const auto room = [&](const Split& split) {
+    return std::min(1.25, Headroom(plan.load, fleet.machine, split, options_.limits));
+  };
+  const auto in_time = [&](const Split& split) {
+    return InTime(plan.load, fleet.machine, split, options_.limits);
+  };
+  const double won =
+      room(best.split) - room(plan.current) + in_time(best.split) - in_time(plan.current);
+  // What has begun in time ends so, though the load is too much for it: it is the room that counts.
+  const double lost = std::max(0.0, room(plan.current) - room(left)) * change_s;
+  return lost <= 0 || won * kHorizonS >= kSurely * lost;
+}
+
+// By headroom; where no split has enough of it, by what each serves in time.
+Best Planner::BestOf(const Plan& plan, const Fleet& fleet, int workers) const {
+  Best best = BestSplit(plan.load, fleet.machine, workers, options_.limits);
+  if (plan.headroom >= 1) return best;
+  if (best.headroom < 1 && !InBursts(plan.load)) {
+    const Best most = BestInTime(plan.load, fleet.machine, workers, options_.limits);
+    if (most.in_time >= plan.in_time + kMoreInTime) return most;
+  }
+  best.in_time = InTime(plan.load, fleet.machine, best.split, options_.limits);
+  return best;
+}
+
+// Than the split of now, for this load.
+bool Planner::Better(const Load& load, const Fleet& fleet, const Split& now,
+                     const Split& other) const {
+  const auto& limits = options_.limits;
+  const double headroom = Headroom(load, fleet.machine, now, limits);
+  if (options_.enough > 0 && headroom >= options_.enough) return false;
+  const double gain = Headroom(load, fleet.machine, other, limits) / std::max(headroom, 1e-9);
+  if (headroom >= 1) return gain >= (headroom >= kAmple ? kFarBetter : options_.gain);
+  if (InBursts(load)) return gain >= kBetterAtAll;
+  const double more =
+      InTime(load, fleet.machine, other, limits) - InTime(load, fleet.machine, now, limits);
+  return more >= kMoreInTime || (gain >= kBetterAtAll && more >= 0);
+}
+
+// A prefill worker decodes within a moment, so that a growing load is met before it is there. A
+// decode worker's streams are in the way: it is taken for what there is.
+bool Planner::WorthAChange(const Plan& plan, const Fleet& fleet, const Best& best) const {
+  if (!Better(plan.load, fleet, plan.current, best.split)) return false;
+  if (best.split.decode < plan.current.decode) {
+    Load measured = plan.load;
+    measured.requests_per_s = std::min(plan.load.requests_per_s, measured_per_s_);
+    if (!Better(measured, fleet, plan.current, best.split)) return false;
+  }
+  return Pays(fleet, plan, best);
+}
+
+// Little is asked, or nobody knows what comes next, and home serves it as well; no stream is in the
+// way.
+bool Planner::Homely(const Plan& plan, const Fleet& fleet, const Best& best) const {
+  if (!options_.home || !fleet.known) return false;
+  const Split& home = *options_.home;
+  if (home.workers() != plan.current.workers() || home.decode < plan.current.decode) return false;
+  const double there = Headroom(plan.load, fleet.machine, home, options_.limits);
+  if (best.headroom >= kFarBetter * there) return false;
+  return InBursts(plan.load) ? there >= kAsGood * plan.headroom
+                             : std::min(there, plan.headroom) >= kAmple;
 }
 
 // Who moves has its prompt computed once more: most shall end where they are.
@@ -279,9 +348,8 @@ Duration Planner::MoveAfter(const Load& load) const {
 std::string Planner::Figures(const Plan& plan, const Best& best) {
   const Load& load = plan.load;
   const std::string bursts =
-      load.dispersion > kBursts
-          ? fmt::format(", in bursts (variance {:.0f} times chance's)", load.dispersion)
-          : "";
+      InBursts(load) ? fmt::format(", in bursts (variance {:.0f} times chance's)", load.dispersion)
+                     : "";
   return fmt::format(
       "{:.1f} requests/s of {:.0f} ({:.0f} uncached) / {:.0f} tokens{}; {} has room for {:.2f} of "
       "it, {} for {:.2f}",
@@ -300,25 +368,22 @@ Plan Planner::Judge(Instant now, const Observation& seen) {
   plan.load = Forecast();
   plan.load.dispersion = Dispersion();
   plan.headroom = Headroom(plan.load, fleet.machine, plan.current, options_.limits);
+  plan.in_time =
+      plan.headroom < 1 ? InTime(plan.load, fleet.machine, plan.current, options_.limits) : 1;
   const int budget = options_.max_workers > 0 ? options_.max_workers : fleet.total();
   plan.wanted = Wanted(plan.load, fleet.machine, budget);
   const int working = Working(now, fleet, plan.wanted);
-  Best best = BestSplit(plan.load, fleet.machine, working, options_.limits);
   const bool same_size = working == plan.current.workers();
+  Best best = BestOf(plan, fleet, working);
   // Without a load any split is as good as the one that there is.
   if (same_size && plan.load.requests_per_s <= 0) best = {plan.current, kPlenty};
-  // What the workers were started for is not left for what is hardly more.
-  const bool at_home = options_.home && *options_.home == plan.current;
-  const double needed = plan.headroom >= kAmple         ? kFarBetter
-                        : plan.headroom < 1 && !at_home ? kBetterAtAll
-                                                        : options_.gain;
-  const bool suffices = options_.enough > 0 && plan.headroom >= options_.enough;
-  const bool better = fleet.known && !suffices && best.headroom >= plan.headroom * needed &&
-                      Pays(fleet, plan, best);
+  const double more_in_time = best.in_time - plan.in_time;
+  const bool takes_decode = best.split.decode < plan.current.decode;
+  const bool better = fleet.known && WorthAChange(plan, fleet, best);
   const bool idle = Idle(now, fleet);
   const bool homeward = idle && options_.home && options_.home->workers() == plan.current.workers();
   Split target = same_size && !better ? plan.current : best.split;
-  if (homeward) target = *options_.home;
+  if (homeward || (target == plan.current && Homely(plan, fleet, best))) target = *options_.home;
   const std::string at = Figures(plan, best);
   if (target == plan.current) {
     Disagreed(now);
@@ -333,7 +398,9 @@ Plan Planner::Judge(Instant now, const Observation& seen) {
   // A budget that is exceeded, and a load beyond all that works, wait for nothing.
   const bool urgent = plan.current.workers() > budget || plan.current.decode == 0 || homeward;
   // Where either serves about as much, chance is given time to show itself.
-  const bool needs = plan.headroom < 1 && best.headroom >= plan.headroom * options_.gain;
+  const bool needs =
+      plan.headroom < 1 && !takes_decode &&
+      (more_in_time >= kFarMoreInTime || best.headroom >= plan.headroom * options_.gain);
   const Duration wanted = needs ? options_.agree_short : options_.agree;
   if (agreed < wanted && !urgent) {
     plan.reason = fmt::format("{:.2f} of {:.2f} s for {}: {}", ToSeconds(agreed), ToSeconds(wanted),
@@ -341,15 +408,16 @@ Plan Planner::Judge(Instant now, const Observation& seen) {
     return plan;
   }
   plan.reason = fmt::format("goes to {}: {}", Text(target), at);
-  Changes(now, fleet, target, &plan);
+  // Where nothing runs nobody misses those that change.
+  const int at_a_time = homeward ? fleet.total() : std::max(1, fleet.total() / kChangeOneIn);
+  Changes(now, fleet, target, at_a_time, &plan);
   return plan;
 }
 
-void Planner::Changes(Instant now, const Fleet& fleet, const Split& target, Plan* plan) {
+void Planner::Changes(Instant now, const Fleet& fleet, const Split& target, int left, Plan* plan) {
   std::erase_if(refused_, [now](const auto& r) { return now >= r.second; });
   int more_prefill = target.prefill - static_cast<int>(fleet.prefill.size());
   int more_decode = target.decode - static_cast<int>(fleet.decode.size());
-  int left = std::max(1, fleet.total() / kChangeOneIn);
   const Duration move_after = MoveAfter(plan->load);
   // The last decode worker is asked for nothing: its router would refuse.
   int decode_left = static_cast<int>(fleet.decode.size());
@@ -375,11 +443,17 @@ void Planner::Changes(Instant now, const Fleet& fleet, const Split& target, Plan
       if (surplus != nullptr) ++*surplus;
     }
   };
-  take(fleet.parked, v1::ROLE_DECODE, &more_decode, nullptr);
+  // No more come back than shall work.
+  int to_wake = std::max(0, target.workers() - plan->current.workers());
+  int woken = std::min(more_decode, to_wake);
+  more_decode -= std::max(0, woken);
+  take(fleet.parked, v1::ROLE_DECODE, &woken, nullptr);
+  more_decode += std::max(0, woken);
   take(fleet.prefill, v1::ROLE_DECODE, &more_decode, &more_prefill);
   take(fleet.decode, v1::ROLE_PREFILL, &more_prefill, &more_decode);
   // Whoever came by the lines above counts twice here only if it is still parked.
-  if (plan->changes.empty()) take(fleet.parked, v1::ROLE_PREFILL, &more_prefill, nullptr);
+  to_wake = std::min(more_prefill, to_wake);
+  if (plan->changes.empty()) take(fleet.parked, v1::ROLE_PREFILL, &to_wake, nullptr);
   if (plan->changes.empty()) {
     int to_park = std::max(0, plan->current.workers() - target.workers());
     take(fleet.prefill, v1::ROLE_PARKED, &to_park, &more_prefill);

@@ -41,8 +41,9 @@ struct PlannerOptions {
   Duration agree_short = std::chrono::milliseconds(500);
   // A split with so much headroom is left for none that has more; 0: for any clearly better one.
   double enough = 0;
-  // What the workers go back to once nothing was asked of them for so long: what they did before a
-  // load that is over is no better than what they were started for.
+  // What the workers go back to once nothing was asked of them for so long, and while little is
+  // asked: what they did before a load that is over says nothing of the next one. Best one without
+  // prefill workers, which serves what comes first whatever it is, and is reached in a moment.
   std::optional<Split> home;
   Duration home_after = std::chrono::seconds(1);
   // Below this headroom more workers are wanted; one is parked where the rest keep the second for
@@ -76,6 +77,7 @@ struct Plan {
   Split wanted;
   Split current;
   double headroom = 0;  // of what there is now
+  double in_time = 1;   // the part of the load that is predicted to be, if it is too much
   Load load;            // as forecast
   std::string reason;   // of this decision, for people
 };
@@ -100,7 +102,7 @@ class Planner {
   void Remember(Instant now, const RouterTotals& totals);
   // Requests a second and their shape, of the samples from `from` on.
   Load Between(const Sample& from, const Sample& to) const;
-  Load Forecast() const;
+  Load Forecast();
   // Counts arrivals by the second.
   void Count(Instant now, const RouterTotals& totals);
   double Dispersion() const;
@@ -110,12 +112,17 @@ class Planner {
   void Disagreed(Instant now);
   // Nothing is asked and nothing runs, for long enough.
   bool Idle(Instant now, const Fleet& fleet);
+  Best BestOf(const Plan& plan, const Fleet& fleet, int workers) const;
+  bool Better(const Load& load, const Fleet& fleet, const Split& now, const Split& other) const;
+  bool WorthAChange(const Plan& plan, const Fleet& fleet, const Best& best) const;
   // What is late while workers change is won back by what `best` serves more.
   bool Pays(const Fleet& fleet, const Plan& plan, const Best& best) const;
   Duration MoveAfter(const Load& load) const;
   // How many shall work now: the wanted, but for those that may not be parked yet.
   int Working(Instant now, const Fleet& fleet, const Split& wanted);
-  void Changes(Instant now, const Fleet& fleet, const Split& target, Plan* plan);
+  // At most `left` of them now.
+  void Changes(Instant now, const Fleet& fleet, const Split& target, int left, Plan* plan);
+  bool Homely(const Plan& plan, const Fleet& fleet, const Best& best) const;
 
   const PlannerOptions options_;
   std::deque<Sample> samples_;       // over the window
@@ -127,6 +134,7 @@ class Planner {
   Duration agreed_{};  // for which it has been better
   Instant decided_ = kNever;
   Instant idle_since_ = kNever;
+  double measured_per_s_ = 0;  // requests that came: all the time and lately
   Instant rest_until_;
   Instant low_since_ = kNever;
   std::map<std::string, Instant> refused_;  // until when a worker is left alone

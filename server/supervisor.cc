@@ -210,7 +210,7 @@ std::unique_ptr<ChildProcess> Supervisor::Impl::MakeChild(const Slot& slot) cons
   if (slot.planner()) {
     std::vector<std::string> command = {
         "planner", "--router=http://" + admin, "--no-park", "--enough=115",
-        fmt::format("--home={}P{}D", config.up.prefill_workers, config.up.decode_workers)};
+        fmt::format("--home=0P{}D", config.up.prefill_workers + config.up.decode_workers)};
     if (config.router.admin == "key")
       command.push_back("--key-file=" + config.router.admin_key_file);
     Config child = slot.config;

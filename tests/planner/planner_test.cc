@@ -6,6 +6,7 @@
 #include <map>
 
 #include "common/random.h"
+#include "tests/planner/card.h"
 
 namespace aisp::planner {
 namespace {
@@ -13,62 +14,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
-
-// About a card: a prompt of 1,024 tokens takes 15 ms, a step of 32 rows 3.6.
-Machine Card() {
-  Machine m;
-  m.cost.decode = {2.9, 0.01, 1e-5};
-  m.cost.prefill = {3.0, 0.011, 1e-6, 0.01, 1e-5};
-  m.chunk_tokens = 2048;
-  m.max_running = 256;
-  m.kv_tokens = 400'000;
-  return m;
-}
-
-Load LoadOf(double rate, double prompt, double output) { return {rate, prompt, prompt, output}; }
-
-constexpr Objective kLimits = {300, 12};
-
-TEST(Capacity, GrowsWithWorkersAndShrinksWithTheLoad) {
-  const Machine card = Card();
-  const Load load = LoadOf(40, 1024, 256);
-  const double four = Headroom(load, card, {0, 4}, kLimits);
-  EXPECT_GT(four, 1);
-  EXPECT_GT(Headroom(load, card, {0, 8}, kLimits), 1.9 * four);
-  EXPECT_NEAR(Headroom(LoadOf(80, 1024, 256), card, {0, 4}, kLimits), four / 2, four * 0.02);
-  EXPECT_EQ(Headroom(load, card, {4, 0}, kLimits), 0) << "nobody decodes";
-  EXPECT_EQ(Headroom({}, card, {1, 1}, kLimits), kPlenty);
-}
-
-TEST(Capacity, LongPromptsWantMorePrefillWorkersThanLongAnswers) {
-  const Machine card = Card();
-  const Split prompts = BestSplit(LoadOf(10, 6000, 128), card, 8, {1500, 12}).split;
-  const Split answers = BestSplit(LoadOf(10, 256, 1024), card, 8, {1500, 12}).split;
-  EXPECT_GT(prompts.prefill, answers.prefill);
-  EXPECT_EQ(prompts.workers(), 8);
-  EXPECT_GT(answers.decode, 0);
-}
-
-TEST(Capacity, WhatIsCachedNeedsNoPrefill) {
-  const Machine card = Card();
-  Load cached = LoadOf(10, 6000, 128);
-  cached.uncached_tokens = 200;
-  EXPECT_GT(Headroom(cached, card, {0, 4}, {1500, 12}),
-            2 * Headroom(LoadOf(10, 6000, 128), card, {0, 4}, {1500, 12}));
-}
-
-// As much computing for as many tokens: of few long prompts some streams have two beside them,
-// where of many short ones all have about as many.
-TEST(Capacity, FewLongPromptsBesideStreamsCostMoreThanManyShortOnes) {
-  Machine card = Card();
-  card.cost.prefill.per_prefill_context_ms = 0;
-  card.chunk_tokens = 1024;
-  const double small = Headroom(LoadOf(32, 1024, 32), card, {0, 4}, {5000, 12});
-  const double large = Headroom(LoadOf(4, 8192, 256), card, {0, 4}, {5000, 12});
-  const double few = Headroom(LoadOf(4, 8192, 32), card, {0, 4}, {5000, 12});
-  EXPECT_LT(few, 0.9 * small);
-  EXPECT_LT(few, 0.9 * large);
-}
 
 // Workers that do what they are asked, some time later.
 class Fleet {
@@ -300,6 +245,64 @@ TEST(Planner, BurstsLeaveFewerToPrefillAlone) {
     bursts.Run(&for_bursts, LoadOf(40, 1024, 256), seconds(8));
   }
   EXPECT_EQ(bursts.changes, settled) << "it must not swing: " << bursts.last.reason;
+}
+
+TEST(Planner, OfALoadThatIsTooMuchTheLargestPartIsServedInTime) {
+  const double most = 100 * Headroom(LoadOf(100, 1024, 256), Card(), {0, 4}, kLimits);
+  PlannerOptions options = Options();
+  options.limits = kLimits;
+  for (const Split& start : {Split{2, 2}, Split{0, 4}}) {
+    Fleet fleet(start.prefill, start.decode);
+    Planner planner(options);
+    fleet.Run(&planner, LoadOf(1.15 * most, 1024, 256), seconds(60));
+    EXPECT_EQ(fleet.split(), (Split{1, 3})) << fleet.last.reason;
+    const int changes = fleet.changes;
+    fleet.Run(&planner, LoadOf(1.15 * most, 1024, 256), seconds(300));
+    EXPECT_EQ(fleet.changes, changes) << "it must not swing: " << fleet.last.reason;
+  }
+}
+
+// Its streams would be in the way, and the load that was seen coming does not come.
+TEST(Planner, NoDecodeWorkerIsTakenForALoadThatOnlySeemsToCome) {
+  const double most = 100 * Headroom(LoadOf(100, 1024, 256), Card(), {0, 4}, kLimits);
+  PlannerOptions options = Options();
+  options.limits = kLimits;
+  Fleet fleet(0, 4);
+  Planner planner(options);
+  fleet.Run(&planner, {}, seconds(10));
+  fleet.Run(&planner, LoadOf(0.93 * most, 1024, 256), seconds(60));
+  EXPECT_EQ(fleet.changes, 0) << fleet.last.reason;
+}
+
+// Home without prefill workers is reached while little is asked, and in bursts.
+TEST(Planner, WorkersGoHomeWhileLittleIsAskedAndInBursts) {
+  PlannerOptions options = Options();
+  options.limits = kLimits;
+  options.home = Split{0, 4};
+  options.enough = 1.15;
+  Fleet little(2, 2);
+  Planner for_little(options);
+  little.Run(&for_little, LoadOf(20, 1024, 256), seconds(20));
+  EXPECT_EQ(little.split(), (Split{0, 4})) << little.last.reason;
+  EXPECT_EQ(little.changes, 2);
+  Fleet steady(2, 2);
+  Planner for_steady(options);
+  steady.Run(&for_steady, LoadOf(100, 1024, 256), seconds(60));
+  EXPECT_EQ(steady.split(), (Split{2, 2})) << steady.last.reason;
+  for (int i = 0; i < 6; ++i) {
+    steady.Run(&for_steady, LoadOf(250, 1024, 256), seconds(2));
+    steady.Run(&for_steady, LoadOf(60, 1024, 256), seconds(8));
+  }
+  EXPECT_EQ(steady.split(), (Split{0, 4})) << steady.last.reason;
+}
+
+TEST(Planner, AllIdleWorkersGoHomeAtOnce) {
+  PlannerOptions options = Options();
+  options.home = Split{0, 8};
+  Fleet fleet(4, 4);
+  Planner planner(options);
+  fleet.Run(&planner, {}, seconds(3));
+  EXPECT_EQ(fleet.changes, 4) << fleet.last.reason;
 }
 
 TEST(Planner, ALoadThatBeginsOrEndsOrGrowsIsNoBurst) {

@@ -169,6 +169,48 @@ TEST_F(Planned, AStepOfTheLoadIsFollowedBeforeStreamsAreLateAndTheWorkersGoHomeO
   for (const Served& r : planned.requests) ASSERT_EQ(r.end, Served::End::kDone);
 }
 
+// As `aisp up` has it. Before each burst nothing is asked for a while: what comes first finds all
+// workers computing prompts.
+TEST_F(Planned, BurstsAfterCalmAreServedAsByWorkersThatDoEverything) {
+  const Objective limits{300, 12};
+  Traffic traffic;
+  traffic.end = 8;
+  for (int i = 0; i < 3; ++i) {
+    traffic.Add(180, 2, 1024, 256);
+    traffic.Add(40, 8, 1024, 256);
+    traffic.end += 8;
+  }
+  ClusterOptions options = With(2, 2, limits);
+  options.planner->enough = 1.15;
+  options.planner->home = planner::Split{0, 4};
+  const Outcome planned = Play(options, traffic, limits);
+  ClusterOptions aggregated = With(0, 4, limits);
+  aggregated.planner.reset();
+  EXPECT_GE(Attainment(planned, limits),
+            0.99 * Attainment(Play(aggregated, traffic, limits), limits))
+      << RolesOf(planned);
+  for (const Served& r : planned.requests) ASSERT_EQ(r.end, Served::End::kDone);
+}
+
+// More than four workers serve, whatever their roles.
+TEST_F(Planned, OfALoadThatIsTooMuchNoLessIsInTimeThanWithoutChanges) {
+  const Objective limits{300, 12};
+  Traffic traffic;
+  traffic.end = 8;
+  traffic.Add(132, 16, 1024, 256);
+  ClusterOptions options = With(2, 2, limits);
+  options.planner->enough = 1.15;
+  options.planner->home = planner::Split{0, 4};
+  const Outcome planned = Play(options, traffic, limits);
+  const auto fixed = [&](int prefill, int decode) {
+    ClusterOptions roles = With(prefill, decode, limits);
+    roles.planner.reset();
+    return Attainment(Play(roles, traffic, limits), limits);
+  };
+  const double aggregated = fixed(0, 4), apart = fixed(2, 2);
+  EXPECT_GE(Attainment(planned, limits), 0.99 * std::max(aggregated, apart)) << RolesOf(planned);
+}
+
 TEST_F(Planned, TheBudgetHoldsAndWhatIsNotNeededIsParked) {
   Traffic traffic;
   traffic.Add(20, 150, 1024, 64);
