@@ -10,7 +10,6 @@
 #include "net/grpc_acceptor.h"
 #include "net/grpc_call.h"
 #include "net/grpc_credentials.h"
-#include "net/grpc_reflection.h"
 #include "net/listen_socket.h"
 #include "net/vain_calls.h"
 #include "worker.grpc.pb.h"
@@ -305,7 +304,6 @@ LinkSender<v1::PrefillToDecode>* GrpcServer::ServeKvPeer(LinkHandler<v1::DecodeT
 }
 
 void GrpcServer::Impl::Configure(grpc::ServerBuilder* builder) const {
-  builder->SetOption(ReflectionOption(Reflection::kOff));
   for (const auto& service : services) builder->RegisterService(service.get());
   builder->SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
   builder->SetMaxSendMessageSize(static_cast<int>(options.max_message_bytes));

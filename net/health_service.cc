@@ -1,9 +1,9 @@
 #include "net/health_service.h"
 
-#include <list>
-#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
+#include "net/open_places.h"
 #include "net/vain_calls.h"
 
 namespace aisp {
@@ -17,17 +17,15 @@ bool Known(const std::string& service) { return service.empty() || service == "a
 
 // Shared with the watchers, which may outlive the service.
 struct HealthService::State {
+  explicit State(size_t max_watchers) : places(max_watchers) {}
   Response::ServingStatus Status() const {
     return serving ? Response::SERVING : Response::NOT_SERVING;
   }
 
-  // They need no key. Where all places are taken, who came first of the address with most of them
-  // leaves: nobody's watchers keep others out.
-  std::shared_ptr<Watcher> TakeOneToEnd();
-
   std::mutex mutex;
   bool serving = false;
-  std::list<std::shared_ptr<Watcher>> watchers;  // in the order in which they came
+  std::unordered_set<std::shared_ptr<Watcher>> watchers;
+  OpenPlaces places;
 };
 
 // Sends the newest state, and skips those that came and went while a message was on its way.
@@ -36,11 +34,7 @@ class HealthService::Watcher final : public RpcReactor<grpc::ServerWriteReactor<
   // `known`: of a service that is here.
   Watcher(grpc::CallbackServerContext* context, std::shared_ptr<LiveRpcs> live,
           std::shared_ptr<State> state, bool known)
-      : RpcReactor(context, std::move(live)),
-        state_(std::move(state)),
-        address_(AddressOfPeer(context->peer())),
-        known_(known) {}
-  const std::string& address() const { return address_; }
+      : RpcReactor(context, std::move(live)), state_(std::move(state)), known_(known) {}
   bool known() const { return known_; }
 
   void Show(Response::ServingStatus status) {
@@ -57,9 +51,16 @@ class HealthService::Watcher final : public RpcReactor<grpc::ServerWriteReactor<
     const auto self = std::static_pointer_cast<Watcher>(shared_from_this());
     {
       const std::lock_guard lock(state_->mutex);
-      state_->watchers.remove(self);
+      state_->watchers.erase(self);
     }
+    state_->places.Leave(this);
     RpcReactor::OnDone();
+  }
+  void Evict(const Error& status) override {
+    const std::lock_guard lock(mutex_);
+    // Behind a message that its client does not take the end would wait as well.
+    if (writing_ && !finished_) context_->TryCancel();
+    FinishOnce(ToGrpc(status));
   }
 
  private:
@@ -71,28 +72,16 @@ class HealthService::Watcher final : public RpcReactor<grpc::ServerWriteReactor<
   }
 
   const std::shared_ptr<State> state_;
-  const std::string address_;
   const bool known_;
   Response message_;
   Response::ServingStatus newest_ = Response::UNKNOWN;
   bool writing_ = false;
 };
 
-std::shared_ptr<HealthService::Watcher> HealthService::State::TakeOneToEnd() {
-  std::unordered_map<std::string, size_t> held;
-  for (const auto& watcher : watchers) ++held[watcher->address()];
-  auto first = watchers.end();
-  for (auto it = watchers.begin(); it != watchers.end(); ++it) {
-    if (first == watchers.end() || held[(*it)->address()] > held[(*first)->address()]) first = it;
-  }
-  if (first == watchers.end()) return nullptr;
-  std::shared_ptr<Watcher> taken = *first;
-  watchers.erase(first);
-  return taken;
-}
-
-HealthService::HealthService(std::shared_ptr<LiveRpcs> live, size_t max_watchers)
-    : live_(std::move(live)), max_watchers_(max_watchers), state_(std::make_shared<State>()) {}
+HealthService::HealthService(std::shared_ptr<LiveRpcs> live, size_t max_watchers, size_t all_calls)
+    : live_(std::move(live)),
+      all_calls_(all_calls),
+      state_(std::make_shared<State>(max_watchers)) {}
 HealthService::~HealthService() = default;
 
 void HealthService::SetServing(bool serving) {
@@ -123,20 +112,18 @@ grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* cont
 grpc::ServerWriteReactor<Response>* HealthService::Watch(grpc::CallbackServerContext* context,
                                                          const Request* request) {
   auto watcher = std::make_shared<Watcher>(context, live_, state_, Known(request->service()));
-  // Those that were told to leave are still there for a moment.
-  if (const Error refused = live_->Admit(watcher, /*bounded=*/false, 2 * max_watchers_);
+  if (const Error refused = live_->Admit(watcher, /*bounded=*/false, all_calls_);
       refused.code != Code::kOk) {
     watcher->Abort(refused);
     return watcher.get();
   }
-  std::shared_ptr<Watcher> leaves;
   {
     const std::lock_guard lock(state_->mutex);
-    if (state_->watchers.size() >= max_watchers_) leaves = state_->TakeOneToEnd();
-    state_->watchers.push_back(watcher);
+    state_->watchers.insert(watcher);
     watcher->Show(watcher->known() ? state_->Status() : Response::SERVICE_UNKNOWN);
   }
-  if (leaves) leaves->Abort({Code::kResourceExhausted, "too many watch; ask again, or with Check"});
+  if (const auto leaves = state_->places.Take(watcher, AddressOfPeer(context->peer())))
+    leaves->Evict({Code::kResourceExhausted, "too many watch; ask again, or with Check"});
   return watcher.get();
 }
 

@@ -14,7 +14,8 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
   using Request = grpc::health::v1::HealthCheckRequest;
   using Response = grpc::health::v1::HealthCheckResponse;
 
-  HealthService(std::shared_ptr<LiveRpcs> live, size_t max_watchers);
+  // `all_calls`: that LiveRpcs may have of those that nobody waits for.
+  HealthService(std::shared_ptr<LiveRpcs> live, size_t max_watchers, size_t all_calls);
   ~HealthService() override;
 
   void SetServing(bool serving);
@@ -28,7 +29,7 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
   class Watcher;
   struct State;
   const std::shared_ptr<LiveRpcs> live_;
-  const size_t max_watchers_;
+  const size_t all_calls_;
   const std::shared_ptr<State> state_;
 };
 

@@ -7,9 +7,9 @@
 #include "net/connection_bytes.h"
 #include "net/grpc_acceptor.h"
 #include "net/grpc_credentials.h"
-#include "net/grpc_reflection.h"
 #include "net/health_service.h"
 #include "net/listen_socket.h"
+#include "net/reflection_service.h"
 #include "net/request_id.h"
 #include "net/rpc_reactor.h"
 #include "net/vain_calls.h"
@@ -84,9 +84,11 @@ constexpr int kRetryAfterMs = 1000;
 constexpr int kMaxStreamsPerConnection = 1024;
 // Of a tenant or an address, in a burst and in a second.
 constexpr VainCalls::Limits kVainCalls{.at_once = 1000, .per_second = 500};
+// Streams that need no key: of Health/Watch, and of reflection. Those that were told to leave are
+// still there for a moment.
 constexpr size_t kMaxWatchers = 256;
-// Of gRPC, for calls of reflection; more are refused.
-constexpr int kMaxThreads = 64;
+constexpr size_t kMaxReflecting = 256;
+constexpr size_t kMaxWithoutKey = 2 * (kMaxWatchers + kMaxReflecting);
 // The kernel takes twice as much. Some 300 heads of calls, or 1,600 of twenty bytes.
 constexpr int kReceiveBuffer = 24 << 10;
 constexpr int kMaxMetadataBytes = 64 << 10;
@@ -342,7 +344,10 @@ struct InferenceServer::Impl : std::enable_shared_from_this<InferenceServer::Imp
         live(std::make_shared<LiveRpcs>()),
         bytes(std::make_shared<ConnectionBytes>(o.max_message_bytes)),
         vain(std::make_shared<VainCalls>(bytes, kVainCalls)),
-        health(live, kMaxWatchers),
+        health(live, kMaxWatchers, kMaxWithoutKey),
+        reflection(
+            live, {kMaxReflecting, kMaxWithoutKey, o.idle_timeout},
+            {"aisp.v1.Inference", "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection"}),
         clients(l, o, handler, live, bytes, vain) {}
 
   // On the loop, again and again.
@@ -362,6 +367,7 @@ struct InferenceServer::Impl : std::enable_shared_from_this<InferenceServer::Imp
   const std::shared_ptr<ConnectionBytes> bytes;
   const std::shared_ptr<VainCalls> vain;
   HealthService health;
+  ReflectionService reflection;
   ClientService clients;
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<GrpcAcceptor> acceptor;
@@ -387,8 +393,6 @@ void SetBounds(const InferenceServerOptions& o, grpc::ServerBuilder* builder) {
   builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
   grpc::ResourceQuota quota("clients");
   quota.Resize(o.max_total_bytes + kQuotaBase);
-  // Reflection, which needs no key, takes a thread for each of its streams.
-  quota.SetMaxThreads(kMaxThreads);
   builder->SetResourceQuota(quota);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
   builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
@@ -411,7 +415,6 @@ Status InferenceServer::Start() {
   AISP_CHECK_MSG(!impl_->server, "Start is called once");
   const InferenceServerOptions& options = impl_->options;
   grpc::ServerBuilder builder;
-  builder.SetOption(ReflectionOption(Reflection::kOn));
   AISP_ASSIGN_OR_RETURN(auto credentials, ClientServerCredentials(options.tls));
   int listen_fd = options.listen_fd;
   if (listen_fd < 0) {
@@ -425,6 +428,7 @@ Status InferenceServer::Start() {
       impl_->bytes);
   builder.RegisterService(&impl_->clients);
   builder.RegisterService(&impl_->health);
+  builder.RegisterService(&impl_->reflection);
   SetBounds(options, &builder);
   VainCalls::Watch(impl_->vain, &builder);
   impl_->server = builder.BuildAndStart();

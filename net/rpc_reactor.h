@@ -35,6 +35,8 @@ class LiveRpc {
   virtual ~LiveRpc() = default;
   // Ends the call now, whatever is unsent.
   virtual void Abort(const Error& status) = 0;
+  // As Abort, at once also where its client does not take what is being written.
+  virtual void Evict(const Error& status) { Abort(status); }
   // Looks for a client that takes nothing.
   virtual void CheckProgress(Instant now) = 0;
 };

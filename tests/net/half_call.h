@@ -18,9 +18,11 @@ namespace aisp {
 // Speaks HTTP/2 far enough to send the head of a call and a part of its message.
 class HalfCall {
  public:
-  // `authorization` and `timeout` may be empty. `from`: the last byte of its own address.
+  // `authorization` and `timeout` may be empty. `from`: the last byte of its own address. `takes`:
+  // false: it has no room for a byte of any message.
   HalfCall(uint16_t port, const std::string& authorization, const std::string& timeout = "",
-           const std::string& path = "/aisp.v1.Inference/Generate", uint32_t from = 1) {
+           const std::string& path = "/aisp.v1.Inference/Generate", uint32_t from = 1,
+           bool takes = true) {
     fd_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in own{};
     own.sin_family = AF_INET;
@@ -32,7 +34,8 @@ class HalfCall {
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     EXPECT_EQ(connect(fd_, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
     std::string bytes = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-    bytes += half::Frame(4, 0, 0, "");
+    // SETTINGS_INITIAL_WINDOW_SIZE: 0
+    bytes += half::Frame(4, 0, 0, takes ? "" : std::string("\0\x04\0\0\0\0", 6));
     const auto add = [this](const std::string& name, const std::string& value) {
       head_ += std::string(1, '\0') + Literal(name) + Literal(value);
     };
@@ -69,6 +72,31 @@ class HalfCall {
       got.append(buffer, static_cast<size_t>(n));
     }
     return got;
+  }
+
+  // Whether the server resets the call.
+  bool AwaitReset(std::chrono::milliseconds limit) {
+    constexpr size_t kHead = 9;
+    constexpr char kReset = 3;
+    std::string got;
+    const auto until = std::chrono::steady_clock::now() + limit;
+    while (true) {
+      while (got.size() >= kHead) {
+        const auto byte = [&got](size_t at) { return static_cast<unsigned char>(got[at]); };
+        const size_t size = kHead + (byte(0) << 16 | byte(1) << 8 | byte(2));
+        if (got[3] == kReset) return true;
+        if (got.size() < size) break;
+        got.erase(0, size);
+      }
+      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+          until - std::chrono::steady_clock::now());
+      pollfd state{fd_, POLLIN, 0};
+      if (left.count() <= 0 || poll(&state, 1, static_cast<int>(left.count())) <= 0) return false;
+      char buffer[4096];
+      const ssize_t n = recv(fd_, buffer, sizeof(buffer), 0);
+      if (n <= 0) return false;
+      got.append(buffer, static_cast<size_t>(n));
+    }
   }
 
   // As below, with heads of some twenty bytes: fields that were sent before are named by number.

@@ -1,14 +1,19 @@
 // Calls that come to nothing, at the gRPC port for clients: who asks again, and who resets.
 #include <gmock/gmock.h>
+#include <google/protobuf/descriptor.pb.h>
 
 #include <atomic>
+#include <filesystem>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "health.grpc.pb.h"
 #include "net/open_streams.h"
+#include "reflection.grpc.pb.h"
 #include "tests/net/half_call.h"
 #include "tests/net/inference_server_fixture.h"
 
@@ -92,14 +97,140 @@ TEST_F(InferenceServerTest, WhoIsCutDialsAgainAFewTimesASecond) {
   EXPECT_THAT(other.AwaitEnd(kLong), ::testing::HasSubstr("grpc-status"));
 }
 
-TEST_F(InferenceServerTest, IdleStreamsOfReflectionTakeFewThreads) {
-  Serve();
-  std::vector<std::unique_ptr<HalfCall>> idle;
-  for (int i = 0; i < 100; ++i) {
-    idle.push_back(std::make_unique<HalfCall>(
-        server_->port(), "", "", "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"));
+constexpr const char* kReflect = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
+constexpr const char* kReflectV1 = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+constexpr const char* kWatch = "/grpc.health.v1.Health/Watch";
+
+int ThreadsHere() {
+  const auto tasks = std::filesystem::directory_iterator("/proc/self/task");
+  return static_cast<int>(std::distance(begin(tasks), end(tasks)));
+}
+
+namespace reflection = grpc::reflection::v1;
+
+class Reflecting : public InferenceServerTest {
+ protected:
+  void Reflect() {
+    Serve();
+    stub_ = reflection::ServerReflection::NewStub(grpc::CreateChannel(
+        "127.0.0.1:" + std::to_string(server_->port()), grpc::InsecureChannelCredentials()));
+    context_.set_deadline(std::chrono::system_clock::now() + kLong);
+    stream_ = stub_->ServerReflectionInfo(&context_);
   }
-  EXPECT_THAT(idle.back()->AwaitEnd(kLong), ::testing::HasSubstr("grpc-status"));
+  void TearDown() override {
+    context_.TryCancel();
+    stream_.reset();
+    InferenceServerTest::TearDown();
+  }
+  reflection::ServerReflectionResponse Ask(const reflection::ServerReflectionRequest& request) {
+    reflection::ServerReflectionResponse response;
+    EXPECT_TRUE(stream_->Write(request));
+    EXPECT_TRUE(stream_->Read(&response));
+    return response;
+  }
+  reflection::ServerReflectionResponse AskForServices() {
+    reflection::ServerReflectionRequest request;
+    request.set_list_services("");
+    return Ask(request);
+  }
+
+  std::unique_ptr<reflection::ServerReflection::Stub> stub_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReaderWriter<reflection::ServerReflectionRequest,
+                                           reflection::ServerReflectionResponse>>
+      stream_;
+};
+
+TEST_F(Reflecting, TellsOfWhatThePortServesAndOfNothingElse) {
+  Reflect();
+  const auto services = AskForServices().list_services_response();
+  std::vector<std::string> names;
+  for (const auto& each : services.service()) names.push_back(each.name());
+  EXPECT_THAT(names, ::testing::UnorderedElementsAre("aisp.v1.Inference", "grpc.health.v1.Health",
+                                                     "grpc.reflection.v1.ServerReflection"));
+  reflection::ServerReflectionRequest request;
+  request.set_host("h");
+  request.set_file_containing_symbol("aisp.v1.Inference");
+  const auto found = Ask(request);
+  EXPECT_EQ(found.valid_host(), "h");
+  EXPECT_EQ(found.original_request().file_containing_symbol(), "aisp.v1.Inference");
+  ASSERT_GT(found.file_descriptor_response().file_descriptor_proto_size(), 0);
+  google::protobuf::FileDescriptorProto file;
+  ASSERT_TRUE(file.ParseFromString(found.file_descriptor_response().file_descriptor_proto(0)));
+  EXPECT_EQ(file.name(), "inference.proto");
+  request.set_file_by_filename("inference.proto");
+  EXPECT_EQ(Ask(request).file_descriptor_response().SerializeAsString(),
+            found.file_descriptor_response().SerializeAsString());
+  request.set_all_extension_numbers_of_type("aisp.v1.InferenceRequest");
+  EXPECT_EQ(Ask(request).all_extension_numbers_response().base_type_name(),
+            "aisp.v1.InferenceRequest");
+  for (const char* const inner : {"aisp.v1.Router", "worker.proto", "no.such"}) {
+    request.set_file_containing_symbol(inner);
+    EXPECT_EQ(Ask(request).error_response().error_code(), grpc::StatusCode::NOT_FOUND) << inner;
+    request.set_file_by_filename(inner);
+    EXPECT_EQ(Ask(request).error_response().error_code(), grpc::StatusCode::NOT_FOUND) << inner;
+  }
+  request.set_file_containing_symbol(std::string(100'000, 'x'));
+  ASSERT_TRUE(stream_->Write(request));
+  reflection::ServerReflectionResponse none;
+  EXPECT_FALSE(stream_->Read(&none));
+  EXPECT_EQ(stream_->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_F(Reflecting, IdleStreamsTakeNoThreadsAndKeepNobodyOut) {
+  Reflect();
+  EXPECT_EQ(AskForServices().list_services_response().service_size(), 3);
+  const int threads = ThreadsHere();
+  constexpr int kMany = 600;  // more than there are places
+  std::vector<std::unique_ptr<HalfCall>> idle;
+  for (int i = 0; i < kMany; ++i) {
+    idle.push_back(std::make_unique<HalfCall>(server_->port(), "", "",
+                                              i % 2 == 0 ? kReflect : kReflectV1, /*from=*/2));
+  }
+  EXPECT_THAT(idle.front()->AwaitEnd(kLong), ::testing::HasSubstr("grpc-status"));
+  // Of another address, also who asked before.
+  EXPECT_EQ(AskForServices().list_services_response().service_size(), 3);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kLong);
+  const auto newcomer = stub_->ServerReflectionInfo(&context);
+  reflection::ServerReflectionRequest request;
+  request.set_list_services("");
+  ASSERT_TRUE(newcomer->Write(request));
+  reflection::ServerReflectionResponse response;
+  EXPECT_TRUE(newcomer->Read(&response));
+  EXPECT_LE(ThreadsHere(), threads + 16);
+  context.TryCancel();
+}
+
+TEST_F(Reflecting, AStreamThatAsksNothingEnds) {
+  options_.idle_timeout = std::chrono::milliseconds(50);
+  options_.write_timeout = std::chrono::milliseconds(80);  // how often is looked
+  Reflect();
+  reflection::ServerReflectionResponse none;
+  EXPECT_FALSE(stream_->Read(&none));
+  EXPECT_EQ(stream_->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+}
+
+// Their end would wait behind the message that they do not take.
+TEST_F(InferenceServerTest, WatchersThatTakeNothingKeepNobodyOut) {
+  Serve();
+  server_->SetServing(true);
+  constexpr int kMany = 1030;  // more than twice the places of all that need no key
+  std::vector<std::unique_ptr<HalfCall>> stuck;
+  for (int i = 0; i < kMany; ++i) {
+    stuck.push_back(std::make_unique<HalfCall>(server_->port(), "", "", kWatch,
+                                               /*from=*/2 + (i % 2), /*takes=*/false));
+    stuck.back()->Announce(0, 0);
+  }
+  EXPECT_TRUE(stuck.front()->AwaitReset(kLong));
+  const auto health = grpc::health::v1::Health::NewStub(grpc::CreateChannel(
+      "127.0.0.1:" + std::to_string(server_->port()), grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kLong);
+  const auto watch = health->Watch(&context, {});
+  grpc::health::v1::HealthCheckResponse state;
+  EXPECT_TRUE(watch->Read(&state));
+  context.TryCancel();
 }
 
 TEST(OpenStreams, AreThoseThatBeganAndDidNotEnd) {
