@@ -233,6 +233,9 @@ asio::awaitable<bool> HttpConnection::ReadBody(Intake* intake) {
     if (!intake->chunk_error.empty()) ec = http::error::bad_chunk;
   };
   parser.on_chunk_header(intake->on_chunk);
+  // All that has arrived at once: a turn of the loop for each chunk would be dear where they are
+  // tiny.
+  parser.eager(true);
   const size_t announced = parser.content_length() ? *parser.content_length() : 0;
   while (!parser.is_done()) {
     const size_t had = body.size();

@@ -22,6 +22,7 @@ namespace {
 // answer.
 constexpr size_t kMaxRefusing = 64;
 // Connections that make room for others and have not closed yet.
+constexpr int kAcceptedAtOnce = 64;
 constexpr size_t kMaxLeaving = 64;
 constexpr Duration kAcceptRetry = std::chrono::milliseconds(100);
 
@@ -88,6 +89,7 @@ struct HttpServer::Impl : std::enable_shared_from_this<HttpServer::Impl> {
   Status Listen();
   void Accept();
   void AcceptQueued();
+  void AcceptMore();
   void OnAccepted(tcp::socket socket);
   void Sweep();
   void CheckDrained();
@@ -153,7 +155,10 @@ void HttpServer::Impl::Accept() {
     const auto self = weak.lock();
     if (!self) return;
     // A connection that was accepted when the draining began is served like the others.
-    if (!ec) self->OnAccepted(std::move(socket));
+    if (!ec) {
+      self->OnAccepted(std::move(socket));
+      self->AcceptMore();
+    }
     if (!self->acceptor.is_open()) return;
     if (!ec) return self->Accept();
     if (ec == asio::error::connection_aborted) return self->Accept();
@@ -166,6 +171,19 @@ void HttpServer::Impl::Accept() {
       if (retrying && !wait_ec && retrying->acceptor.is_open()) retrying->Accept();
     });
   });
+}
+
+// A crowd that dials as fast as it can, and whose handshakes take their turns of the loop, keeps
+// nobody behind it in the queue waiting for as many turns.
+void HttpServer::Impl::AcceptMore() {
+  error_code ec;
+  if (!acceptor.is_open()) return;
+  std::ignore = acceptor.non_blocking(true, ec);
+  for (int i = 0; i < kAcceptedAtOnce && !ec && acceptor.is_open(); ++i) {
+    tcp::socket socket(acceptor.get_executor());
+    std::ignore = acceptor.accept(socket, ec);
+    if (!ec) OnAccepted(std::move(socket));
+  }
 }
 
 // Closing a listening socket resets those who wait in its queue; another holder of the socket would
