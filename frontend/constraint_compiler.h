@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 
 #include "common.pb.h"
 #include "common/result.h"
@@ -18,8 +19,11 @@ class ConstraintCompiler {
  public:
   virtual ~ConstraintCompiler() = default;
   // INVALID_ARGUMENT names what is wrong or cannot be enforced, by keyword and JSON pointer; or the
-  // deadline that passed.
-  virtual Result<std::shared_ptr<Constraint>> Get(const v1::Constraint& constraint) = 0;
+  // deadline that passed. `tenant`: who asks, and whose are forgotten first where it has many.
+  virtual Result<std::shared_ptr<Constraint>> Get(const v1::Constraint& constraint,
+                                                  const std::string& tenant) = 0;
+  // It was compiled before and is kept: Get takes no time.
+  virtual bool Keeps(const v1::Constraint& constraint) = 0;
 };
 
 }  // namespace aisp

@@ -81,15 +81,14 @@ void GenerationJob::Begin() {
   auto slot = context_->tenants->Enter(request_.caller.tenant, context_->clock->Now());
   if (!slot) return Reject(Rejection::kKeyLimit, slot.error().error, slot.error().retry_after);
   slot_ = std::move(*slot);
+  const TenantShare share = context_->tenants->ShareOf(request_.caller.tenant, 0);
   const bool taken = context_->pool->TrySubmit(
       request_.bytes,
-      [job = shared_from_this()]() mutable {
-        auto prepared = std::make_shared<ApiResult<PreparedRequest>>(job->PrepareInTime());
-        // The job's last owner has to be the loop.
-        EventLoop* const loop = job->context_->loop;
-        loop->Post([job = std::move(job), prepared] { job->OnPrepared(std::move(*prepared)); });
+      [job = shared_from_this(), share]() mutable {
+        auto prepared = job->PrepareInTime();
+        Compile(std::move(job), std::move(prepared), share);
       },
-      context_->tenants->ShareOf(request_.caller.tenant, 0));
+      share);
   if (!taken) Reject(Rejection::kTokenizerQueue, BusyError(), kBusyRetry);
 }
 
@@ -98,10 +97,45 @@ ApiResult<PreparedRequest> GenerationJob::PrepareInTime() const {
   return request_.prepare();
 }
 
+void GenerationJob::Compile(std::shared_ptr<GenerationJob> job, ApiResult<PreparedRequest> prepared,
+                            const TenantShare& share) {
+  const TextModel& model = *job->context_->model;
+  if (!prepared || prepared->compiled.empty()) {
+    return TellPrepared(std::move(job), std::move(prepared));
+  }
+  if (!TakesLong(model, *prepared)) {
+    if (const auto ok = CheckConstraints(model, *prepared, share.name); !ok)
+      prepared = tl::unexpected(ok.error());
+    return TellPrepared(std::move(job), std::move(prepared));
+  }
+  const auto held = std::make_shared<ApiResult<PreparedRequest>>(std::move(prepared));
+  auto compile = [job, held, &model, tenant = share.name]() mutable {
+    ApiResult<void> ok = job->turn_.Check();
+    if (ok) ok = CheckConstraints(model, **held, tenant);
+    if (!ok) *held = tl::unexpected(ok.error());
+    TellPrepared(std::move(job), std::move(*held));
+  };
+  if (!job->context_->pool->TrySubmitLong(std::move(compile), share))
+    return TellPrepared(std::move(job), tl::unexpected(BusyError()));
+  EventLoop* const loop = job->context_->loop;
+  loop->Post([job = std::move(job)] {});
+}
+
+void GenerationJob::TellPrepared(std::shared_ptr<GenerationJob> job,
+                                 ApiResult<PreparedRequest> prepared) {
+  // The job's last owner has to be the loop.
+  EventLoop* const loop = job->context_->loop;
+  const auto held = std::make_shared<ApiResult<PreparedRequest>>(std::move(prepared));
+  loop->Post([job = std::move(job), held] { job->OnPrepared(std::move(*held)); });
+}
+
 void GenerationJob::OnPrepared(ApiResult<PreparedRequest> prepared) {
   if (closed_) return;
   if (!prepared) {
-    const bool late = prepared.error().code == Code::kDeadlineExceeded;
+    const Code code = prepared.error().code;
+    if (code == Code::kResourceExhausted)
+      return Reject(Rejection::kTokenizerQueue, prepared.error(), kBusyRetry);
+    const bool late = code == Code::kDeadlineExceeded;
     return Reject(late ? Rejection::kDeadline : Rejection::kBadRequest, prepared.error());
   }
   prepared_ = std::move(*prepared);

@@ -1,8 +1,8 @@
 // GenerationJob: one request for text, from what the client sent to the last token of its answer,
 // for any surface.
 //
-//   parse, template, tokenize (a pool thread)  ->  submit every choice to the router  ->  tell the
-//   sink  ->  one line in the log
+//   parse, template, tokenize, compile what the answer must follow (pool threads)  ->  submit every
+//   choice to the router  ->  tell the sink  ->  one line in the log
 //
 // Ends in exactly one of: the sink's OnDone, its OnFailed, or silence because the client is gone
 // (Abandon); then everything it started is cancelled. Keeps itself alive while the sink or the
@@ -88,6 +88,10 @@ class GenerationJob final : public std::enable_shared_from_this<GenerationJob>,
   void Begin();
   // On a pool thread: parses and tokenizes, where that is still wanted.
   ApiResult<PreparedRequest> PrepareInTime() const;
+  // Likewise: what follows. Constraints that are not kept compiled are not these threads' work.
+  static void Compile(std::shared_ptr<GenerationJob> job, ApiResult<PreparedRequest> prepared,
+                      const TenantShare& share);
+  static void TellPrepared(std::shared_ptr<GenerationJob> job, ApiResult<PreparedRequest> prepared);
   void OnPrepared(ApiResult<PreparedRequest> prepared);
   void SubmitAll();
   // As many choices as may be under way at once; the others when those end.

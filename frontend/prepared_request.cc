@@ -114,15 +114,30 @@ ApiResult<PreparedRequest> Checked(const TextModel& model, PreparedRequest reque
                                      "answers cannot be constrained without a tokenizer",
                                      request.options.constraint_field));
     }
-    const auto compiled = model.constraints->Get(constraint);
-    if (!compiled) {
-      return tl::unexpected(
-          ApiError(Code::kInvalidArgument, compiled.error().message,
-                   request.parse.calls != nullptr ? "tools" : request.options.constraint_field));
-    }
-    if (constraint.force_finish()) AISP_RETURN_IF_ERROR(CheckEnding(model, request, **compiled));
+    request.compiled.push_back(
+        {constraint, request.parse.calls != nullptr ? "tools" : request.options.constraint_field});
   }
   return request;
+}
+
+bool TakesLong(const TextModel& model, const PreparedRequest& request) {
+  return std::any_of(request.compiled.begin(), request.compiled.end(), [&model](const auto& each) {
+    return !model.constraints->Keeps(each.constraint);
+  });
+}
+
+ApiResult<void> CheckConstraints(const TextModel& model, const PreparedRequest& request,
+                                 const std::string& tenant) {
+  for (const auto& [constraint, field] : request.compiled) {
+    const auto compiled = model.constraints->Get(constraint, tenant);
+    if (!compiled) {
+      return tl::unexpected(ApiError(Code::kInvalidArgument, compiled.error().message, field));
+    }
+    const bool whole = &constraint == &request.compiled.back().constraint;
+    if (whole && constraint.force_finish())
+      AISP_RETURN_IF_ERROR(CheckEnding(model, request, **compiled));
+  }
+  return {};
 }
 
 namespace {
@@ -255,11 +270,7 @@ ApiResult<void> PlanAnswer(const TextModel& model, const ChatRequest& request,
       calls && (body || pythonic) && request.tool_options.choice == ToolChoice::kAuto;
   if (calls && body && model.constraints != nullptr) {
     // By itself first, so that a refusal names the field that it is about.
-    const auto compiled = model.constraints->Get(*plan.body);
-    if (!compiled) {
-      return tl::unexpected(ApiError(Code::kInvalidArgument, compiled.error().message,
-                                     out->options.constraint_field));
-    }
+    out->compiled.push_back({*plan.body, out->options.constraint_field});
   }
   const auto constraint = WritePlan(plan);
   if (!constraint) {

@@ -42,6 +42,13 @@ struct PreparedRequest {
   // Alternatives of each token of the prompts; -1: none are wanted. With `echoes` they stand before
   // the answer's own logprobs, else beside the choices.
   int32_t prompt_logprobs = -1;
+  // What has to compile, and the field that asked for it: parts of the answer's constraint, then
+  // all of it.
+  struct Compiled {
+    v1::Constraint constraint;
+    std::string field;
+  };
+  std::vector<Compiled> compiled = {};
 
   bool Parses() const { return parse.calls != nullptr || parse.think != nullptr; }
   size_t choices() const { return prompts.size() * options.n; }
@@ -64,7 +71,11 @@ struct PreparedRequest {
 
 ApiResult<PreparedRequest> Prepare(const TextModel& model, CompletionRequest request);
 ApiResult<PreparedRequest> Prepare(const TextModel& model, ChatRequest request);
-// The last step of them: the adapter, lengths and constraint.
+// The last step of them: the adapter and lengths.
 ApiResult<PreparedRequest> Checked(const TextModel& model, PreparedRequest request);
+// What is left of them: whether its constraints compile. Takes seconds where TakesLong.
+ApiResult<void> CheckConstraints(const TextModel& model, const PreparedRequest& request,
+                                 const std::string& tenant);
+bool TakesLong(const TextModel& model, const PreparedRequest& request);
 
 }  // namespace aisp

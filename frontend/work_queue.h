@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <utility>
 
 #include "common/fair_share.h"
 
@@ -16,6 +17,10 @@ class WorkQueue {
   // share of it; the job was not taken then. A tenant without a name has no share to keep to.
   [[nodiscard]] virtual bool TrySubmit(size_t bytes, std::function<void()> job,
                                        const TenantShare& tenant = {}) = 0;
+  // The same for a job that may take seconds whatever its text, so that it delays no other.
+  [[nodiscard]] virtual bool TrySubmitLong(std::function<void()> job, const TenantShare& tenant) {
+    return TrySubmit(0, std::move(job), tenant);
+  }
 };
 
 }  // namespace aisp

@@ -1,15 +1,24 @@
 #include "server/constraint_pool.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+
 #include "constrain/grammar_constraint.h"
 #include "constrain/json_constraint.h"
 #include "constrain/json_masks.h"
 #include "constrain/schema_compiler.h"
 #include "constrain/text_constraint.h"
 #include "frontend/answer_plan.h"
+#include "proto/tenant.h"
 #include "server/matcher_guide.h"
 
 namespace aisp {
 namespace {
+
+// One of them is left by a tenant alone: who comes new waits for nobody's.
+constexpr int kThreads = 2;
 
 std::string Told(const std::vector<Refusal>& refusals) {
   std::string out = "the JSON Schema cannot be enforced:";
@@ -27,11 +36,11 @@ ConstraintPool::ConstraintPool(const Tokenizer* tokenizer, int32_t vocabulary, c
       vocabulary_(vocabulary),
       limits_(limits),
       runs_(std::make_shared<RunBook>(tokenizer)),
-      waiting_(limits.max_waiting) {}
+      waiting_({.waiting = limits.max_waiting, .long_of_one = kThreads - 1}) {}
 
 ConstraintPool::~ConstraintPool() {
   waiting_.CloseAndClear();
-  if (thread_.joinable()) thread_.Join();
+  for (Thread& thread : threads_) thread.Join();
 }
 
 std::shared_ptr<const TokenTrie> ConstraintPool::Trie() {
@@ -49,7 +58,8 @@ std::shared_ptr<const TokenTrie> ConstraintPool::Trie() {
   return trie_;
 }
 
-Result<std::shared_ptr<Constraint>> ConstraintPool::Compile(const v1::Constraint& constraint) {
+Result<std::shared_ptr<Constraint>> ConstraintPool::Compile(const v1::Constraint& constraint,
+                                                            const std::string& tenant) {
   const auto timeout =
       std::chrono::duration_cast<std::chrono::milliseconds>(limits_.compile_timeout);
   switch (constraint.kind()) {
@@ -62,7 +72,7 @@ Result<std::shared_ptr<Constraint>> ConstraintPool::Compile(const v1::Constraint
       return MakeGrammarConstraint(constraint.text(), Trie(), timeout);
     case v1::Constraint::CALLS: {
       PlanParts parts;
-      parts.compile = [this](const v1::Constraint& part) { return Get(part); };
+      parts.compile = [&](const v1::Constraint& part) { return Get(part, tenant); };
       parts.spelled = [this] {
         std::call_once(spelled_once_,
                        [this] { spelled_ = std::make_shared<const SpelledTokens>(Trie()); });
@@ -94,34 +104,55 @@ Result<std::shared_ptr<Constraint>> ConstraintPool::Compile(const v1::Constraint
                             Trie());
 }
 
-std::shared_ptr<Constraint> ConstraintPool::Find(const Hash128& key, const std::string& text) {
+std::shared_ptr<Constraint> ConstraintPool::Find(const Hash128& key, const std::string& text,
+                                                 const std::string* tenant) {
   const std::lock_guard lock(mutex_);
   const auto known = by_key_.find(key);
   if (known == by_key_.end() || known->second->text != text) return nullptr;
-  kept_.splice(kept_.begin(), kept_, known->second);
+  if (tenant != nullptr) {
+    kept_.splice(kept_.begin(), kept_, known->second);
+    known->second->tenant = *tenant;
+  }
   return known->second->constraint;
+}
+
+// The newest is not forgotten, and of equal ones who used theirs least lately makes room.
+std::list<ConstraintPool::Kept>::iterator ConstraintPool::OneOfWhoHasMost() {
+  std::unordered_map<std::string, double> has;  // of both bounds
+  for (const Kept& each : kept_) {
+    has[each.tenant] += 1.0 / static_cast<double>(limits_.max_kept) +
+                        static_cast<double>(each.bytes()) / static_cast<double>(limits_.max_bytes);
+  }
+  auto found = std::prev(kept_.end());
+  for (auto it = std::next(kept_.begin()); it != kept_.end(); ++it) {
+    if (has[it->tenant] >= has[found->tenant]) found = it;
+  }
+  return found;
 }
 
 // What is kept grows as masks are computed, so its size is asked for anew each time.
 void ConstraintPool::Trim() {
-  size_t count = 0, bytes = 0;
-  for (auto it = kept_.begin(); it != kept_.end();) {
-    bytes += it->text.size() + it->constraint->bytes();
-    ++count;
-    if (count == 1 || (count <= limits_.max_kept && bytes <= limits_.max_bytes)) {
-      ++it;
-      continue;
-    }
-    by_key_.erase(it->key);
-    it = kept_.erase(it);
+  size_t bytes = 0;
+  for (const Kept& each : kept_) bytes += each.bytes();
+  while (kept_.size() > 1 && (kept_.size() > limits_.max_kept || bytes > limits_.max_bytes)) {
+    const auto forgotten = OneOfWhoHasMost();
+    bytes -= std::min(bytes, forgotten->bytes());
+    by_key_.erase(forgotten->key);
+    kept_.erase(forgotten);
   }
 }
 
-Result<std::shared_ptr<Constraint>> ConstraintPool::Get(const v1::Constraint& constraint) {
+bool ConstraintPool::Keeps(const v1::Constraint& constraint) {
+  const std::string text = constraint.SerializeAsString();
+  return Find(HashBytes(text), text, nullptr) != nullptr;
+}
+
+Result<std::shared_ptr<Constraint>> ConstraintPool::Get(const v1::Constraint& constraint,
+                                                        const std::string& tenant) {
   const std::string text = constraint.SerializeAsString();
   const Hash128 key = HashBytes(text);
-  if (auto known = Find(key, text)) return known;
-  AISP_ASSIGN_OR_RETURN(std::shared_ptr<Constraint> compiled, Compile(constraint));
+  if (auto known = Find(key, text, &tenant)) return known;
+  AISP_ASSIGN_OR_RETURN(std::shared_ptr<Constraint> compiled, Compile(constraint, tenant));
   // What endings are made of is found here, not on an engine's thread.
   if (constraint.force_finish()) compiled->NewMatcher()->FindEnding(kLongestEnding);
   const std::lock_guard lock(mutex_);
@@ -130,7 +161,7 @@ Result<std::shared_ptr<Constraint>> ConstraintPool::Get(const v1::Constraint& co
     if (known->second->text == text) return known->second->constraint;
     return compiled;  // another text of the same hash is kept
   }
-  kept_.push_front({key, text, compiled});
+  kept_.push_front({key, text, compiled, tenant});
   by_key_[key] = kept_.begin();
   Trim();
   return compiled;
@@ -150,22 +181,28 @@ Result<std::shared_ptr<DrawGuide>> ConstraintPool::Guide(const v1::GenerateReque
   rules.most = wanted.force_finish() ? request.max_new_tokens() : 0;
   rules.scope = request.cache_salt();
   const std::string text = wanted.SerializeAsString();
-  if (auto known = Find(HashBytes(text), text))
+  const TenantShare tenant = TenantFromWire(request.tenant());
+  if (auto known = Find(HashBytes(text), text, &tenant.name))
     return MakeGuide(std::move(known), std::move(rules));
-  std::call_once(thread_once_, [this] {
-    thread_ = Thread(
-        "grammars",
-        [this] {
-          while (auto job = waiting_.Pop()) (*job)();
-        },
-        Thread::Priority::kBackground);
+  std::call_once(threads_once_, [this] {
+    for (int i = 0; i < kThreads; ++i) {
+      threads_.emplace_back(
+          fmt::format("grammars-{}", i),
+          [this] {
+            while (waiting_.RunNext()) continue;
+          },
+          Thread::Priority::kBackground);
+    }
   });
   const bool taken = waiting_.TryPush(
-      [this, wanted, rules = std::move(rules), later = std::move(later)]() mutable {
-        auto compiled = Get(wanted);
+      0,
+      [this, wanted, name = tenant.name, rules = std::move(rules),
+       later = std::move(later)]() mutable {
+        auto compiled = Get(wanted, name);
         if (!compiled) return later(tl::unexpected(compiled.error()));
         later(MakeGuide(std::move(*compiled), std::move(rules)));
-      });
+      },
+      tenant);
   if (!taken) {
     return ResourceExhausted(std::to_string(limits_.max_waiting) +
                              " constraints wait to be compiled; try again shortly");

@@ -237,5 +237,38 @@ TEST_F(PoolJobs, TokenizeWaitsNoLongerThanARequestMay) {
   }
 }
 
+// Compiles nothing before it is let go.
+class SlowCompiler final : public ConstraintCompiler {
+ public:
+  Result<std::shared_ptr<Constraint>> Get(const v1::Constraint&, const std::string&) override {
+    held_.wait();
+    return InvalidArgument("it was compiled");
+  }
+  bool Keeps(const v1::Constraint&) override { return false; }
+  void LetGo() { let_go_.set_value(); }
+
+ private:
+  std::promise<void> let_go_;
+  std::shared_future<void> held_ = let_go_.get_future().share();
+};
+
+TEST_F(PoolJobs, ConstraintsThatCompileKeepNoTextWaiting) {
+  LetGo();
+  const auto compiler = std::make_shared<SlowCompiler>();
+  model_->constraints = compiler;
+  const char* const constrained =
+      R"({"prompt": "Once", "max_tokens": 4, "structured_outputs": {"regex": "a+"}})";
+  Answers slow;
+  for (int i = 0; i < 2; ++i) slow.push_back(Post("/v1/completions", constrained, "sk-alice"));
+  for (int i = 0; i < 20; ++i)
+    EXPECT_EQ(Post("/tokenize", R"({"prompt": "Once upon a time"})", "sk-bob").get().status, 200);
+  compiler->LetGo();
+  for (auto& each : slow) {
+    const HttpAnswer answer = each.get();
+    EXPECT_EQ(answer.status, 400);
+    EXPECT_THAT(answer.body, HasSubstr("it was compiled"));
+  }
+}
+
 }  // namespace
 }  // namespace aisp

@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <atomic>
+#include <ctime>
 #include <future>
 #include <memory>
 #include <thread>
@@ -35,6 +36,69 @@ TEST(WorkPool, LargeTextsLeaveTheProcessorToOthers) {
   if (getpriority(PRIO_PROCESS, 0) > 14) GTEST_SKIP();
   EXPECT_EQ(nice_of(1), getpriority(PRIO_PROCESS, 0));
   EXPECT_GT(nice_of(WorkPool::kLargeBytes + 1), nice_of(1));
+}
+
+TEST(WorkPool, WhatTakesLongDelaysNothingElse) {
+  WorkPool pool("test", 1, 8);
+  std::promise<void> let_go;
+  const auto held = let_go.get_future().share();
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(pool.TrySubmitLong([held] { held.wait(); }, {}));
+  for (const size_t bytes : {size_t{100}, WorkPool::kLargeBytes + 1}) {
+    std::promise<void> other;
+    ASSERT_TRUE(pool.TrySubmit(bytes, [&] { other.set_value(); }));
+    EXPECT_EQ(other.get_future().wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  }
+  let_go.set_value();
+}
+
+TEST(WorkPool, ATenantAloneLeavesAThreadForWhatTakesLong) {
+  WorkPool pool("test", 1, 8);
+  std::promise<void> let_go, begun;
+  const auto held = let_go.get_future().share();
+  std::atomic<int> runs{0};
+  ASSERT_TRUE(pool.TrySubmitLong(
+      [&, held] {
+        begun.set_value();
+        held.wait();
+      },
+      TenantShare{"a"}));
+  begun.get_future().wait();
+  ASSERT_TRUE(pool.TrySubmitLong([&] { ++runs; }, TenantShare{"a"}));
+  std::promise<void> other;
+  ASSERT_TRUE(pool.TrySubmitLong([&] { other.set_value(); }, TenantShare{"b"}));
+  EXPECT_EQ(other.get_future().wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  EXPECT_EQ(runs, 0);
+  let_go.set_value();
+}
+
+// As long as it takes by the thread's own clock.
+void Work(std::chrono::milliseconds cpu) {
+  timespec from{}, now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
+  do {
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  } while ((now.tv_sec - from.tv_sec) * 1000 + (now.tv_nsec - from.tv_nsec) / 1'000'000 <
+           cpu.count());
+}
+
+TEST(FairQueue, TurnsOfWhatTakesLongGoByItsTime) {
+  FairQueue queue({.waiting = 64, .long_of_one = 1});
+  std::string order;
+  const auto push = [&](const std::string& tenant, int ms) {
+    ASSERT_TRUE(queue.TryPush(
+        0,
+        [&order, tenant, ms] {
+          order += tenant;
+          Work(std::chrono::milliseconds(ms));
+        },
+        TenantShare{tenant}));
+  };
+  for (int i = 0; i < 3; ++i) push("a", 100);
+  for (int i = 0; i < 3; ++i) push("b", 10);
+  for (int i = 0; i < 6; ++i) ASSERT_TRUE(queue.RunNext());
+  EXPECT_EQ(order, "abbbaa");
+  queue.CloseAndClear();
+  EXPECT_FALSE(queue.RunNext());
 }
 
 TEST(WorkPool, ItsEndDoesNotRunWhatIsQueued) {
