@@ -117,9 +117,9 @@ void ChoiceStream::OnTokens(const v1::TokenEvent& event) {
 void ChoiceStream::OnPromptLogprobs(const v1::PromptLogprobs& logprobs) {
   if (ended() || options_.prompt_logprobs < 0) return;
   for (const v1::TokenLogprobs& values : logprobs.logprobs()) {
-    const size_t position = prompt_logprobs_.size();
-    if (position >= options_.prompt.size()) break;
-    AddPromptToken(MakeLogprob(options_.prompt.get()[position], values, options_.prompt_logprobs));
+    if (prompt_told_ >= options_.prompt.size()) break;
+    AddPromptToken(
+        MakeLogprob(options_.prompt.get()[prompt_told_], values, options_.prompt_logprobs));
   }
   listener_->OnChoiceAdvanced(*this);
 }
@@ -128,12 +128,13 @@ void ChoiceStream::AddPromptToken(ChoiceLogprob logprob) {
   logprob.text_offset = prompt_code_points_;
   if (prompt_text_) {
     prompt_code_points_ += CodePoints(prompt_text_->Push(logprob.token));
-    if (prompt_logprobs_.size() + 1 == options_.prompt.size())
+    if (prompt_told_ + 1 == options_.prompt.size())
       prompt_code_points_ += CodePoints(prompt_text_->Flush());
   }
   const size_t bytes = sizeof(logprob) + logprob.top.size() * sizeof(TopLogprob);
   said_bytes_ += bytes;
   prompt_bytes_ += bytes;
+  ++prompt_told_;
   prompt_logprobs_.push_back(std::move(logprob));
 }
 

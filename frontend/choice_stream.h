@@ -137,6 +137,7 @@ class ChoiceStream final : public RequestObserver {
   uint32_t text_part_ = 0;  // of the text that was read last
   bool in_text_ = false;
   std::vector<ChoiceLogprob> prompt_logprobs_;
+  size_t prompt_told_ = 0;  // tokens of which it was said, taken or not
   std::optional<Detokenizer> prompt_text_;
   size_t prompt_code_points_ = 0;
   std::vector<float> embedding_;

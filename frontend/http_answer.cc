@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "api/messages_encoder.h"
+#include "frontend/choice_news.h"
 #include "frontend/whole_answer.h"
 
 namespace aisp {
@@ -14,9 +15,6 @@ namespace {
 int64_t RetrySeconds(Duration d) {
   return std::max<int64_t>(1, (d.count() + 999'999'999) / 1'000'000'000);
 }
-
-// A larger whole answer is written by the pool.
-constexpr size_t kWrittenAtOnce = 128 << 10;
 
 double NsToMs(int64_t ns) { return static_cast<double>(ns) * 1e-6; }
 
@@ -60,21 +58,6 @@ std::string TimingJson(const AnswerUsage& usage) {
 Usage UsageOf(const AnswerUsage& usage) {
   return {usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.reasoning_tokens,
           TimingJson(usage)};
-}
-
-Usage UsageSoFar(const PreparedRequest& prepared, const ChoiceStream& choice) {
-  return {static_cast<uint32_t>(prepared.PromptOf(choice.index()).size()),
-          choice.completion_tokens(), choice.timing() ? choice.timing()->cached_tokens() : 0};
-}
-
-// So many logprobs stand before those of the text behind the next one.
-size_t OfNextText(const std::vector<ChoiceLogprob>& logprobs) {
-  uint32_t part = 0;
-  for (size_t i = 0; i < logprobs.size(); ++i) {
-    if (part != 0 && logprobs[i].text_part > part) return i;
-    part = std::max(part, logprobs[i].text_part);
-  }
-  return logprobs.size();
 }
 
 bool IsMessages(std::string_view path) {
@@ -148,49 +131,24 @@ void HttpTextAnswer::OnPrepared(const PreparedRequest& prepared) {
   prepared_ = &prepared;
   encoder_ = MakeEncoder();
   opened_.assign(prepared.choices(), false);
-  last_write_ = context_->clock->Now();
-  if (prepared.options.stream) ArmKeepAlive();
-}
-
-std::string HttpTextAnswer::EchoOf(uint32_t choice) const {
-  return prepared_->echoes.empty() ? "" : prepared_->echoes[choice / prepared_->options.n];
-}
-
-void HttpTextAnswer::Open(ChoiceStream& choice) {
-  if (opened_[choice.index()]) return;
-  opened_[choice.index()] = true;
-  encoder_->Open(choice.index(), UsageSoFar(*prepared_, choice), &out_);
-  if (const std::string echo = EchoOf(choice.index()); !echo.empty()) {
-    const std::span<const ChoiceLogprob> logprobs =
-        prepared_->EchoesLogprobs() ? std::span<const ChoiceLogprob>(choice.prompt_logprobs())
-                                    : std::span<const ChoiceLogprob>();
-    encoder_->Text(choice.index(), 0, echo, logprobs, {}, &out_);
-  }
+  if (!prepared.options.stream) return;
+  events_ = std::make_shared<EventStream>(context_, exchange_, std::move(encoder_), tenant_);
+  ArmKeepAlive();
 }
 
 void HttpTextAnswer::OnProgress(ChoiceStream& choice) {
   if (taken_.empty()) taken_ = choice.RouteTaken();
   if (!prepared_->options.stream) return;
   BeginStream();
-  if (prepared_->options.continuous_usage)
-    encoder_->SetRunningUsage(UsageSoFar(*prepared_, choice));
-  Open(choice);
-  if (choice.HasNews() && choice.parses()) {
-    SendParts(choice);
-  } else if (choice.HasNews()) {
-    auto logprobs = choice.TakeLogprobs();
-    // In a stream every choice has brought its own prompt's.
-    const size_t before = prepared_->EchoesLogprobs() ? choice.prompt_code_points() : 0;
-    for (ChoiceLogprob& each : logprobs) each.text_offset += before;
-    const auto token_ids = choice.TakeTokenIds();
-    encoder_->Text(choice.index(), choice.completion_tokens(), choice.TakeText(), logprobs,
-                   token_ids, &out_);
-  }
-  if (choice.ended()) {
-    encoder_->Finish(choice.index(), choice.completion_tokens(),
-                     {choice.finish_reason(), choice.stop()}, &out_);
-  }
-  Flush();
+  const bool opens = !opened_[choice.index()];
+  opened_[choice.index()] = true;
+  if (prepared_->gathers_answer) gathered_ = choice.said_bytes();
+  ChoiceNews news(*prepared_, choice, opens,
+                  [this](uint32_t index, uint32_t call) { return CallId(index, call); });
+  const size_t bytes = news.bytes();
+  events_->Say(bytes, [news = std::move(news)](AnswerEncoder* encoder, std::string* out) {
+    news.Write(encoder, out);
+  });
 }
 
 std::string HttpTextAnswer::CallId(uint32_t choice, uint32_t call) const {
@@ -199,43 +157,14 @@ std::string HttpTextAnswer::CallId(uint32_t choice, uint32_t call) const {
                     prepared_->parse.calls);
 }
 
-void HttpTextAnswer::SendParts(ChoiceStream& choice) {
-  auto logprobs = choice.TakeLogprobs();
-  auto token_ids = choice.TakeTokenIds();
-  const uint32_t index = choice.index();
-  const uint64_t position = choice.completion_tokens();
-  for (const AnswerPart& part : choice.TakeParts()) {
-    switch (part.kind) {
-      case AnswerPart::Kind::kContent: {
-        const size_t count = OfNextText(logprobs);
-        encoder_->Text(index, position, part.text, {logprobs.data(), count}, token_ids, &out_);
-        logprobs.erase(logprobs.begin(), logprobs.begin() + static_cast<ptrdiff_t>(count));
-        token_ids.clear();
-        break;
-      }
-      case AnswerPart::Kind::kReasoning:
-        if (prepared_->include_reasoning) encoder_->Reasoning(index, position, part.text, &out_);
-        break;
-      case AnswerPart::Kind::kCall:
-        encoder_->Call(index, position, part.call, CallId(index, part.call), part.text, &out_);
-        break;
-      case AnswerPart::Kind::kArguments:
-        encoder_->CallArguments(index, position, part.call, part.text, &out_);
-        break;
-    }
-  }
-  // They are of all that the model wrote, whatever became of it.
-  if (!logprobs.empty() || !token_ids.empty())
-    encoder_->Text(index, position, "", logprobs, token_ids, &out_);
-}
-
 void HttpTextAnswer::OnDone(std::span<const std::unique_ptr<ChoiceStream>> choices,
                             const AnswerUsage& usage) {
   keepalive_.reset();
   if (!prepared_->options.stream) return AnswerWhole(choices, UsageOf(usage));
-  encoder_->End(UsageOf(usage), &out_);
-  Flush();
-  exchange_->End();
+  events_->Say(gathered_, [used = UsageOf(usage)](AnswerEncoder* encoder, std::string* out) {
+    encoder->End(used, out);
+  });
+  events_->End();
 }
 
 void HttpTextAnswer::AnswerWhole(std::span<const std::unique_ptr<ChoiceStream>> choices,
@@ -245,7 +174,7 @@ void HttpTextAnswer::AnswerWhole(std::span<const std::unique_ptr<ChoiceStream>> 
       usage);
   HttpHeaders headers = Headers(kJsonContentType);
   const size_t bytes = answer->bytes();
-  if (bytes <= kWrittenAtOnce)
+  if (bytes <= EventStream::kWrittenAtOnce)
     return exchange_->Respond(200, std::move(headers), answer->Write(encoder_.get()));
   // The job, which counted these bytes, ends before the pool is done.
   context_->answers_bytes += bytes;
@@ -270,9 +199,9 @@ void HttpTextAnswer::OnFailed(const ApiError& error, Duration retry_after) {
     RespondError(*exchange_, error, retry_after, std::move(headers));
     return;
   }
-  encoder_->Fail(error, &out_);
-  Flush();
-  exchange_->End();
+  events_->Say(gathered_,
+               [error](AnswerEncoder* encoder, std::string* out) { encoder->Fail(error, out); });
+  events_->End();
 }
 
 void HttpTextAnswer::BeginStream() {
@@ -283,20 +212,12 @@ void HttpTextAnswer::BeginStream() {
   exchange_->BeginStream(200, std::move(headers));
 }
 
-void HttpTextAnswer::Flush() {
-  if (out_.empty()) return;
-  exchange_->Write(out_);
-  out_.clear();
-  last_write_ = context_->clock->Now();
-}
-
 void HttpTextAnswer::ArmKeepAlive() {
   const Instant now = context_->clock->Now();
-  Instant next = last_write_ + context_->keepalive_comment;
+  Instant next = events_->last_write() + context_->keepalive_comment;
   if (next <= now) {
     BeginStream();
-    out_ += kKeepAliveComment;
-    Flush();
+    events_->Say(0, [](AnswerEncoder*, std::string* out) { *out += kKeepAliveComment; });
     next = now + context_->keepalive_comment;
   }
   keepalive_ = context_->loop->RunAt(next, [this] { ArmKeepAlive(); });

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "frontend/event_stream.h"
 #include "frontend/generation_job.h"
 #include "proto/http_exchange.h"
 
@@ -41,26 +42,22 @@ class HttpTextAnswer final : public AnswerSink {
 
  private:
   void BeginStream();
-  void Open(ChoiceStream& choice);
   std::unique_ptr<AnswerEncoder> MakeEncoder() const;
   std::string CallId(uint32_t choice, uint32_t call) const;
   void AnswerWhole(std::span<const std::unique_ptr<ChoiceStream>> choices, const Usage& usage);
   // A stream that is silent, before its first token too, gets a comment, so that no proxy takes it
   // for dead.
   void ArmKeepAlive();
-  // The parts of a parsed choice, as events.
-  void SendParts(ChoiceStream& choice);
-  // Writes what has gathered in `out_`.
-  void Flush();
   HttpHeaders Headers(std::string_view content_type) const;
-  std::string EchoOf(uint32_t choice) const;
 
   FrontendContext* const context_;
   const std::shared_ptr<HttpExchange> exchange_;
   const TenantShare tenant_;
   const PreparedRequest* prepared_ = nullptr;
-  std::unique_ptr<AnswerEncoder> encoder_;
-  std::vector<bool> opened_;  // choices whose first event is out
+  std::unique_ptr<AnswerEncoder> encoder_;  // of a whole answer
+  std::shared_ptr<EventStream> events_;     // of a streamed one
+  std::vector<bool> opened_;                // choices whose first event is out
+  size_t gathered_ = 0;                     // by an encoder that says all of it at the end
   // Of the route and the trace, as far as they are known.
   void AddOwnHeaders(HttpHeaders* headers) const;
 
@@ -68,8 +65,6 @@ class HttpTextAnswer final : public AnswerSink {
   std::string route_;
   std::string taken_;       // "" when the head went out before the first token
   bool streaming_ = false;  // the head is out
-  Instant last_write_;
-  std::string out_;
   std::shared_ptr<EventLoop::Timer> keepalive_;
 };
 

@@ -1,5 +1,5 @@
-// Whole answers: what one takes counts before it is made, and a large one is not written on the
-// loop's thread.
+// Whole answers and large events: what one takes counts before it is made, and a large one is not
+// written on the loop's thread.
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -39,9 +39,9 @@ class Exchange final : public HttpExchange {
     code = status;
     text = std::move(body);
   }
-  void BeginStream(int, HttpHeaders) override {}
-  void Write(std::string_view) override {}
-  void End() override {}
+  void BeginStream(int status, HttpHeaders) override { code = status; }
+  void Write(std::string_view bytes) override { text += bytes; }
+  void End() override { ++answers; }
   size_t unsent_bytes() const override { return 0; }
   bool alive() const override { return answers == 0; }
   void OnDisconnect(std::function<void(Gone)>) override {}
@@ -114,6 +114,101 @@ class WholeAnswers : public ::testing::Test {
   Ignored listener_;
   const std::shared_ptr<Exchange> exchange_ = std::make_shared<Exchange>();
 };
+
+// Streams: the choice says its prompt's logprobs with its first event.
+class LargeEvents : public WholeAnswers {
+ protected:
+  LargeEvents() {
+    prepared_.options.stream = true;
+    prepared_.options.n = 1;
+    prepared_.prompts = {SharedTokens(std::vector<TokenId>(kPrompt, 7))};
+    prepared_.echoes = {"prompt"};
+    answer_ = std::make_unique<HttpTextAnswer>(&context_, exchange_, TenantShare{});
+    answer_->OnPrepared(prepared_);
+    ChoiceStream::Options options;
+    options.num_logprobs = 20;
+    options.prompt = prepared_.prompts[0];
+    options.prompt_logprobs = 20;
+    choices_.push_back(std::make_unique<ChoiceStream>(nullptr, std::move(options), &listener_));
+    for (int i = 0; i < 20; ++i) {
+      values_.add_top_ids(i);
+      values_.add_top_logprobs(-1.5F);
+    }
+    v1::PromptLogprobs prompt;
+    for (int i = 0; i < kPrompt - 1; ++i) *prompt.add_logprobs() = values_;
+    choices_.back()->OnPromptLogprobs(prompt);
+  }
+  // Also of a worker that tells of the prompt once more, where another one had begun.
+  void Token(TokenId token) {
+    v1::PromptLogprobs again;
+    *again.add_logprobs() = values_;
+    choices_.back()->OnPromptLogprobs(again);
+    v1::TokenEvent event;
+    event.add_tokens(token);
+    *event.add_logprobs() = values_;
+    choices_.back()->OnTokens(event);
+    answer_->OnProgress(*choices_.back());
+  }
+  void Finish() {
+    choices_.back()->OnFinish(v1::FINISH_LENGTH, {}, {});
+    answer_->OnProgress(*choices_.back());
+    answer_->OnDone(choices_, {});
+    // The request is over, whatever is still to be written.
+    answer_.reset();
+    choices_.clear();
+  }
+  // The events' choices.
+  std::vector<nlohmann::json> Events() const {
+    std::vector<nlohmann::json> all;
+    constexpr std::string_view kBegin = "data: ";
+    for (size_t at = 0; (at = exchange_->text.find(kBegin, at)) != std::string::npos; ++at) {
+      const size_t begin = at + kBegin.size();
+      const std::string text =
+          exchange_->text.substr(begin, exchange_->text.find('\n', at) - begin);
+      if (text != "[DONE]") all.push_back(nlohmann::json::parse(text)["choices"].at(0));
+    }
+    return all;
+  }
+  void ExpectAllInOrder() {
+    EXPECT_EQ(exchange_->answers, 1);
+    EXPECT_EQ(context_.answers_bytes, 0u);
+    EXPECT_TRUE(exchange_->text.ends_with("data: [DONE]\n\n"));
+    const auto events = Events();
+    ASSERT_EQ(events.size(), 5u);
+    EXPECT_EQ(events[0]["logprobs"]["tokens"].size(), size_t{kPrompt});
+    for (int i = 1; i <= 3; ++i)
+      EXPECT_EQ(events[i]["logprobs"]["tokens"].at(0), "token_id:" + std::to_string(i));
+    EXPECT_EQ(events[4]["finish_reason"], "length");
+  }
+
+  static constexpr int kPrompt = 2000;
+  std::unique_ptr<HttpTextAnswer> answer_;
+  std::vector<std::unique_ptr<ChoiceStream>> choices_;
+  v1::TokenLogprobs values_;
+};
+
+TEST_F(LargeEvents, AreWrittenByThePoolAndTheOthersWaitBehindThem) {
+  Token(1);
+  ASSERT_EQ(jobs_.waiting.size(), 1u);
+  EXPECT_EQ(exchange_->text, "");
+  EXPECT_EQ(context_.answers_bytes, jobs_.waiting.front().first);
+  Token(2);
+  jobs_.waiting.front().second();
+  Token(3);
+  EXPECT_EQ(exchange_->text, "") << "the loop has not heard of it";
+  Finish();
+  EXPECT_EQ(jobs_.waiting.size(), 1u) << "small ones are not for the pool";
+  loop_.Run();
+  ExpectAllInOrder();
+}
+
+TEST_F(LargeEvents, AreNotLostToAFullPool) {
+  jobs_.full = true;
+  for (int i = 1; i <= 3; ++i) Token(i);
+  EXPECT_NE(exchange_->text, "");
+  Finish();
+  ExpectAllInOrder();
+}
 
 TEST_F(WholeAnswers, ASmallOneIsAnsweredAtOnce) {
   prepared_.prompt_logprobs = -1;
