@@ -73,14 +73,14 @@ std::optional<Hash128> KeptAnswers::Start(const v1::GenerateRequest& wire, Reque
   // What belongs to tokens of a worker that was lost is not known here.
   if (!emitted.empty() && WantsLogprobs(wire)) return std::nullopt;
   while (answers_.size() >= options_.max_answers) {
-    if (!DropOldest()) return std::nullopt;
+    if (!DropOldest(wire.tenant().name())) return std::nullopt;
   }
   Answer& answer = answers_[name];
   answer.tenant = wire.tenant().name();
   answer.key = wire.answer_key();
   answer.running = request;
-  answer.bytes = kOverhead + answer.tenant.size() + answer.key.ByteSizeLong();
-  bytes_ += answer.bytes;
+  ++shelves_[answer.tenant].answers;
+  Grow(&answer, kOverhead + answer.tenant.size() + answer.key.ByteSizeLong());
   news_[name] = true;
   if (!emitted.empty()) {
     v1::TokenEvent event;
@@ -106,15 +106,14 @@ void KeptAnswers::Append(const Hash128& name, RequestKey request, const v1::Toke
     Join(event, &answer.said.back());
     // In memory a logprob is an object with two lists; on the wire it is half of that.
     const size_t more = sizeof(v1::TokenEvent) + 2 * event.ByteSizeLong();
-    answer.bytes += more;
-    bytes_ += more;
+    Grow(&answer, more);
   }
   if (event.finish() == v1::FINISH_STOP || event.finish() == v1::FINISH_LENGTH) {
     if (answer.said.empty()) answer.said.emplace_back();
     answer.said.back().set_finish(event.finish());
     answer.ended = true;
   }
-  while (bytes_ > options_.max_bytes && DropOldest()) {
+  while (bytes_ > options_.max_bytes && DropOldest(answer.tenant)) {
   }
   if (bytes_ <= options_.max_bytes) return;
   ++dropped_;
@@ -127,41 +126,83 @@ void KeptAnswers::Stop(const Hash128& name, RequestKey request, Instant now) {
   if (running->said.empty()) return Drop(name);
   running->running.reset();
   running->since = now;
-  idle_.emplace_back(now, name);
+  shelves_[running->tenant].idle.emplace_back(now, name);
+}
+
+void KeptAnswers::Grow(Answer* answer, size_t bytes) {
+  answer->bytes += bytes;
+  shelves_[answer->tenant].bytes += bytes;
+  bytes_ += bytes;
 }
 
 void KeptAnswers::Drop(const Hash128& name) {
   const auto it = answers_.find(name);
+  const auto shelf = shelves_.find(it->second.tenant);
   bytes_ -= it->second.bytes;
+  shelf->second.bytes -= it->second.bytes;
+  if (--shelf->second.answers == 0) shelves_.erase(shelf);
   answers_.erase(it);
   news_[name] = false;
 }
 
-bool KeptAnswers::DropOldest() {
-  while (!idle_.empty()) {
-    const auto [since, name] = idle_.front();
-    idle_.pop_front();
+const Hash128* KeptAnswers::Oldest(Shelf* shelf) {
+  for (; !shelf->idle.empty(); shelf->idle.pop_front()) {
+    const auto& [since, name] = shelf->idle.front();
     const auto it = answers_.find(name);
-    if (it == answers_.end() || it->second.since != since) continue;
-    ++dropped_;
-    Drop(name);
-    return true;
+    if (it != answers_.end() && it->second.since == since) return &name;
   }
-  return false;
+  return nullptr;
+}
+
+double KeptAnswers::ShareOf(const Shelf& shelf) const {
+  return static_cast<double>(shelf.answers) / static_cast<double>(options_.max_answers) +
+         static_cast<double>(shelf.bytes) / static_cast<double>(options_.max_bytes);
+}
+
+// Nobody's answers push out those of somebody who has less.
+bool KeptAnswers::DropOldest(const std::string& tenant) {
+  const Hash128* found = nullptr;
+  const auto own = shelves_.find(tenant);
+  const double least = own == shelves_.end() ? 0 : ShareOf(own->second);
+  double most = 0;
+  for (auto& [name, shelf] : shelves_) {
+    const double share = ShareOf(shelf);
+    if (share < least || share <= most) continue;
+    const Hash128* const oldest = Oldest(&shelf);
+    if (oldest == nullptr) continue;
+    found = oldest;
+    most = share;
+  }
+  if (found == nullptr) return false;
+  ++dropped_;
+  Drop(Hash128(*found));
+  return true;
+}
+
+Instant KeptAnswers::NextExpiry() const {
+  Instant next = kNever;
+  for (const auto& [tenant, shelf] : shelves_) {
+    if (!shelf.idle.empty()) next = std::min(next, shelf.idle.front().first + options_.window);
+  }
+  return next;
 }
 
 void KeptAnswers::Expire(Instant now) {
-  while (!idle_.empty() && idle_.front().first + options_.window <= now) {
-    const auto [since, name] = idle_.front();
-    idle_.pop_front();
-    const auto it = answers_.find(name);
-    if (it != answers_.end() && it->second.since == since) Drop(name);
+  std::vector<Hash128> expired;
+  for (auto& [tenant, shelf] : shelves_) {
+    while (!shelf.idle.empty() && shelf.idle.front().first + options_.window <= now) {
+      const auto [since, name] = shelf.idle.front();
+      shelf.idle.pop_front();
+      const auto it = answers_.find(name);
+      if (it != answers_.end() && it->second.since == since) expired.push_back(name);
+    }
   }
+  for (const Hash128& name : expired) Drop(name);
 }
 
 void KeptAnswers::Clear() {
   answers_.clear();
-  idle_.clear();
+  shelves_.clear();
   news_.clear();
   bytes_ = 0;
 }

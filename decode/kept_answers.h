@@ -3,9 +3,10 @@
 //
 // An answer is running (a request computes it), ended, or stopped: its readers left, or it failed,
 // before its end; whoever asks again has the rest computed behind what was said. Ended and stopped
-// ones are kept for `window` and go earlier, the oldest first, where bytes or number are beyond
-// their limits; a running one is then no longer kept and goes on. One of which nothing was said is
-// forgotten when it stops. Errors are not kept: they are no answer. Plain state of the decode role.
+// ones are kept for `window` and go earlier where bytes or number are beyond their limits: the
+// oldest of the tenant that has most of both. A running one is then no longer kept and goes on. One
+// of which nothing was said is forgotten when it stops. Errors are not kept: they are no answer.
+// Plain state of the decode role.
 #pragma once
 
 #include <cstdint>
@@ -56,9 +57,7 @@ class KeptAnswers {
   // `request` computes it no more.
   void Stop(const Hash128& name, RequestKey request, Instant now);
 
-  Instant NextExpiry() const {
-    return idle_.empty() ? kNever : idle_.front().first + options_.window;
-  }
+  Instant NextExpiry() const;
   void Expire(Instant now);
   // Forgets all, and tells nobody.
   void Clear();
@@ -76,12 +75,22 @@ class KeptAnswers {
  private:
   Answer* RunningBy(const Hash128& name, RequestKey request);
   void Drop(const Hash128& name);
-  // Forgets the oldest that is not running; false: there is none.
-  bool DropOldest();
+  // Of a tenant; there is one as long as it has answers.
+  struct Shelf {
+    size_t answers = 0;
+    size_t bytes = 0;
+    std::deque<std::pair<Instant, Hash128>> idle;  // oldest first; some run again or are gone
+  };
+  // Of its answers that do not run the oldest; null: there is none.
+  const Hash128* Oldest(Shelf* shelf);
+  // Forgets one that is not running, of who has no less than `tenant`; false: there is none.
+  bool DropOldest(const std::string& tenant);
+  void Grow(Answer* answer, size_t bytes);
+  double ShareOf(const Shelf& shelf) const;
 
   const Options options_;
   std::unordered_map<Hash128, Answer> answers_;
-  std::deque<std::pair<Instant, Hash128>> idle_;  // oldest first; some run again or are gone
+  std::map<std::string, Shelf> shelves_;
   std::map<Hash128, bool> news_;
   size_t bytes_ = 0;
   uint64_t dropped_ = 0;

@@ -44,7 +44,7 @@ bool ResponseStore::Put(const std::string& tenant, const std::string& id, Stored
     shelf = shelves_.try_emplace(tenant).first;
   }
   Shelf& mine = shelf->second;
-  mine.entries.push_front({id, std::move(kept), bytes, ++uses_});
+  mine.entries.push_front({id, std::move(kept), bytes});
   mine.by_id[id] = mine.entries.begin();
   mine.bytes += bytes;
   bytes_ += bytes;
@@ -55,8 +55,8 @@ bool ResponseStore::Put(const std::string& tenant, const std::string& id, Stored
     meters_.forgotten.Add();
   }
   while (bytes_ > limits_.total_bytes) {
-    const auto stalest = Stalest();
-    Drop(stalest, std::prev(stalest->second.entries.end()));
+    const auto largest = Largest(shelf);
+    Drop(largest, std::prev(largest->second.entries.end()));
     meters_.forgotten.Add();
   }
   UpdateMetrics();
@@ -72,7 +72,6 @@ std::shared_ptr<const StoredResponse> ResponseStore::Find(const std::string& ten
   if (entry == shelf->second.by_id.end()) return nullptr;
   auto& entries = shelf->second.entries;
   entries.splice(entries.begin(), entries, entry->second);
-  entries.front().used = ++uses_;
   return entries.front().response;
 }
 
@@ -107,10 +106,13 @@ void ResponseStore::Drop(Shelves::iterator shelf, std::list<Entry>::iterator ent
   if (from.entries.empty()) shelves_.erase(shelf);
 }
 
-ResponseStore::Shelves::iterator ResponseStore::Stalest() {
-  return std::min_element(shelves_.begin(), shelves_.end(), [](const auto& a, const auto& b) {
-    return a.second.entries.back().used < b.second.entries.back().used;
-  });
+ResponseStore::Shelves::iterator ResponseStore::Largest(Shelves::iterator kept) {
+  auto largest = shelves_.end();
+  for (auto it = shelves_.begin(); it != shelves_.end(); ++it) {
+    if (it == kept && it->second.entries.size() == 1) continue;
+    if (largest == shelves_.end() || it->second.bytes > largest->second.bytes) largest = it;
+  }
+  return largest;
 }
 
 }  // namespace aisp

@@ -1,7 +1,7 @@
 // ResponseStore: responses that clients may name again (previous_response_id, GET and DELETE
 // /v1/responses/ID), in this process's memory. Bounded in count and bytes for each tenant and in
-// bytes for all; what was used least lately goes first. Tenants do not see each other's. Any
-// thread.
+// bytes for all; what was used least lately goes first, of the tenant that has most where all
+// together have too much. Tenants do not see each other's. Any thread.
 #pragma once
 
 #include <cstddef>
@@ -52,7 +52,6 @@ class ResponseStore {
     std::string id;
     std::shared_ptr<const StoredResponse> response;
     size_t bytes = 0;
-    uint64_t used = 0;  // in the order of all uses
   };
   struct Shelf {
     std::list<Entry> entries;  // the one used last in front
@@ -62,8 +61,9 @@ class ResponseStore {
   using Shelves = std::map<std::string, Shelf>;
 
   void Drop(Shelves::iterator shelf, std::list<Entry>::iterator entry);
-  // Of all tenants, the entry used least lately; not empty.
-  Shelves::iterator Stalest();
+  // The one that takes most, but not `kept` where that has a single entry. There is one where all
+  // take more than an entry may.
+  Shelves::iterator Largest(Shelves::iterator kept);
 
   void UpdateMetrics();
 
@@ -72,7 +72,6 @@ class ResponseStore {
   mutable std::mutex mutex_;
   Shelves shelves_;  // none is empty
   size_t count_ = 0, bytes_ = 0;
-  uint64_t uses_ = 0;
 };
 
 }  // namespace aisp

@@ -278,6 +278,36 @@ TEST(KeptAnswers, TheOldestMakeRoomAndRunningOnesStay) {
   EXPECT_NE(answers.Find(Wire("9")), nullptr);
 }
 
+TEST(KeptAnswers, NobodysPushOutThoseOfWhoHasLess) {
+  const auto of = [](const std::string& tenant, const std::string& key) {
+    v1::GenerateRequest wire = Wire(key);
+    wire.mutable_tenant()->set_name(tenant);
+    return wire;
+  };
+  KeptAnswers answers({.window = minutes(5), .max_bytes = 64 << 10, .max_answers = 8});
+  uint64_t next = 1;
+  const auto keep = [&](const std::string& tenant, const std::string& key, uint32_t tokens) {
+    const RequestKey request(next++);
+    const auto name = answers.Start(of(tenant, key), request);
+    if (!name) return;
+    answers.Append(*name, request, Said(4, tokens, v1::FINISH_LENGTH));
+    answers.Stop(*name, request, Instant{} + seconds(next));
+  };
+  keep("victim", "v", 3);
+  // By their number, by their bytes, and by one that runs on and on.
+  for (int i = 0; i < 20; ++i) keep("hostile", std::to_string(i), 3);
+  EXPECT_NE(answers.Find(of("victim", "v")), nullptr);
+  EXPECT_NE(answers.Find(of("hostile", "19")), nullptr);
+  for (int i = 20; i < 40; ++i) keep("hostile", std::to_string(i), 4000);
+  EXPECT_NE(answers.Find(of("victim", "v")), nullptr);
+  const RequestKey endless(next++);
+  const auto name = answers.Start(of("hostile", "endless"), endless);
+  ASSERT_TRUE(name);
+  for (uint32_t at = 4; at < 40'000; at += 100) answers.Append(*name, endless, Said(at, 100));
+  EXPECT_NE(answers.Find(of("victim", "v")), nullptr);
+  EXPECT_LE(answers.bytes(), size_t{64} << 10);
+}
+
 TEST(KeptAnswers, OneThatIsTooLargeGoesOnUnkept) {
   KeptAnswers answers({.window = minutes(5), .max_bytes = 4096, .max_answers = 100});
   const auto large = answers.Start(Wire("large"), RequestKey(1));

@@ -43,11 +43,25 @@ TEST(ResponseStore, BytesOfATenantAndOfAllAreBounded) {
   EXPECT_EQ(store.bytes(), 300u);
   EXPECT_EQ(store.Find("a", "6"), nullptr);
   EXPECT_NE(store.Find("a", "7"), nullptr);
-  // Another tenant's answers push out what was used least lately of all.
+  // Another tenant's answers push out what was used least lately of who has most.
   store.Put("b", "x", Of(290));
   EXPECT_EQ(store.bytes(), 490u);
   EXPECT_EQ(store.Find("a", "8"), nullptr);
   EXPECT_NE(store.Find("a", "7"), nullptr);
+}
+
+TEST(ResponseStore, WhoHasMostMakesRoom) {
+  ResponseStore store({.count = 100, .bytes = 300, .total_bytes = 500});
+  store.Put("victim", "v", Of(50));
+  for (int i = 0; i < 20; ++i) {
+    for (const char* const tenant : {"a", "b", "c"}) store.Put(tenant, std::to_string(i), Of(100));
+  }
+  EXPECT_NE(store.Find("victim", "v"), nullptr);
+  EXPECT_NE(store.Find("c", "19"), nullptr) << "what is new is kept";
+  // Nothing but large ones: what is new stays, whoever has most.
+  for (const char* const tenant : {"a", "b", "c"}) store.Put(tenant, "large", Of(300));
+  EXPECT_NE(store.Find("c", "large"), nullptr);
+  EXPECT_LE(store.bytes(), 500u);
 }
 
 TEST(ResponseStore, TheSameIdReplacesAndNothingIsKeptWhereNothingMayBe) {
