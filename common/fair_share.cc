@@ -20,6 +20,7 @@ FairShare::Account* FairShare::Enter(const TenantShare& tenant) {
   Account& account = it->second;
   if (is_new) account.name = tenant.name;
   account.weight = std::max(1u, tenant.weight);
+  account.tenants = tenant.tenants;
   if (account.work == 0) {
     if (active_ > 0) account.service = std::max(account.service, Floor());
     ++active_;
@@ -36,13 +37,14 @@ void FairShare::Leave(Account* account) {
 }
 
 // Without the second rule many tenants would have everything among them: each that has few at the
-// moment takes one of the last.
+// moment takes one of the last. Those that have none come one by one, as many as keys there are.
 bool FairShare::MayTake(const Account& account, size_t taken, size_t limit) {
   constexpr double kShareOfRest = 4;
-  constexpr size_t kLastPart = 64;
+  constexpr size_t kLeast = 64, kMost = 8;
   if (taken >= limit) return false;
   const size_t rest = limit - taken;
-  if (account.work > 1 && rest <= limit / kLastPart) return false;
+  const size_t last = std::max(limit / kLeast, std::min(account.tenants, limit / kMost));
+  if (account.work > 1 && rest <= last) return false;
   return static_cast<double>(account.work) <=
          kShareOfRest * account.weight * static_cast<double>(rest);
 }

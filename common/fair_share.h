@@ -26,6 +26,8 @@ struct TenantShare {
   ServiceClass service_class = ServiceClass::kInteractive;  // counts before the rank
   // So long after a worker has got it, it counts as interactive there; zero: never.
   Duration patience{};
+  // How many there may be, where a router knows; 0: not known. Not on the wire.
+  uint32_t tenants = 0;
 
   // Class and rank in one number: greater goes before every smaller one.
   int64_t Standing() const { return rank - (static_cast<int64_t>(service_class) << 33); }
@@ -37,6 +39,7 @@ class FairShare {
     std::string name;
     double weight = 1;
     double service = 0;  // tokens over weight
+    size_t tenants = 0;  // that there may be
     int64_t work = 0;    // pieces that have entered and not left
     int32_t index = -1;  // scratch of whoever lists the accounts of a moment
   };
@@ -49,10 +52,10 @@ class FairShare {
     account->service += static_cast<double>(tokens) / account->weight;
   }
 
-  // Whether a tenant may take one of `limit` places of which `taken` are taken, so that who comes
-  // new finds one: four times what is left, times its weight, and of the last 64th one at most.
-  // Its work counts the piece that wants the place. One alone has four of five places, two have
-  // four of nine each.
+  // Whether a tenant may take one of `limit` places of which `taken` are taken, its own piece that
+  // wants it counted as work: four times what is left, times its weight (one alone has four of five
+  // places, two have four of nine each), and one at most of the last places. These are as many as
+  // there may be tenants, but no more than an eighth and no less than a 64th.
   static bool MayTake(const Account& account, size_t taken, size_t limit);
 
   // Tenants with work.

@@ -223,6 +223,7 @@ TenantShare Tenants::ShareOf(const std::string& tenant, int32_t priority,
   if (tenant.empty() || it == states_.end()) return share;
   if (!asked) share.service_class = it->second.limits.service_class;
   share.weight = static_cast<uint32_t>(it->second.limits.weight);
+  share.tenants = static_cast<uint32_t>(states_.size());
   if (it->second.limits.ranks) share.rank = priority;
   return share;
 }

@@ -84,5 +84,21 @@ TEST(FairShare, WhoComesNewFindsAPlaceHoweverManyTenantsTakeAllThatTheyMay) {
   }
 }
 
+TEST(FairShare, WhoComesNewFindsAPlaceWhereManyCameBeforeWithOneEach) {
+  constexpr size_t kPlaces = 1024;
+  FairShare shares;
+  size_t taken = 0;
+  const auto take = [&](const std::string& tenant) {
+    FairShare::Account* account = shares.Enter({.name = tenant, .tenants = 71});
+    const bool may = FairShare::MayTake(*account, taken, kPlaces);
+    may ? void(++taken) : shares.Leave(account);
+    return may;
+  };
+  for (int i = 0; i < 2000; ++i) take("early" + std::to_string(i % 10));
+  for (int i = 0; i < 60; ++i) EXPECT_TRUE(take("late" + std::to_string(i))) << i;
+  EXPECT_TRUE(take("new"));
+  EXPECT_GT(taken, kPlaces * 3 / 4);
+}
+
 }  // namespace
 }  // namespace aisp
