@@ -2,6 +2,7 @@
 // and nothing else), and checksums that come behind their payload.
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -208,6 +209,16 @@ class TcpChecksumsSent : public testing::Test {
     EXPECT_EQ(checksum, FoldChecksum(0, payload));
     return message;
   }
+  // Until the writer waits for room, and so for answers too: what lies here grows no more.
+  void AwaitFullBuffers() {
+    int before = 0, held = 0, same = 0;
+    while (same < 5) {
+      before = held;
+      poll(nullptr, 0, 10);
+      ASSERT_EQ(ioctl(owner_.get(), FIONREAD, &held), 0);
+      same = held > 0 && held == before ? same + 1 : 0;
+    }
+  }
   void Answer(const Received& message, Code code) {
     TcpAck ack{.code = static_cast<uint32_t>(code), .id = message.header.id};
     EXPECT_TRUE(SendAll(owner_.get(), Room(ack), Later()).has_value());
@@ -232,6 +243,7 @@ TEST_F(TcpChecksumsSent, BehindPayloadsWhereAMessageFollows) {
 TEST_F(TcpChecksumsSent, ByThemselvesWhereARefusedWriteStops) {
   Write(kPool);  // more than fits the buffers of both sockets
   Received message = Receive();
+  AwaitFullBuffers();
   Answer(message, Code::kDataLoss);
   // As long as a message may come: until all that were sent are acknowledged, it is not over.
   std::array<WriteCompletion, 1> done;
