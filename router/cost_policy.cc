@@ -49,8 +49,6 @@ constexpr double kMargin = 2.0;
 constexpr double kMostSpread = 0.1;
 // Of a TPOT: what nobody has been wrong about yet is not certain.
 constexpr double kLeastSpread = 0.025;
-// Keys that the rows of a step read; a worker may report more for its queue.
-constexpr double kMostStepContext = 1e15;
 
 std::string_view ReasonOf(const RequestSummary& request, const WorkerView& decode, bool remote,
                           bool pulls, bool any_prefill) {
@@ -108,7 +106,6 @@ class CostPolicy final : public RoutingPolicy {
   static double FirstDecodeMs(const WorkerView& decode, double ready_ms, double step_ms);
   static Cost Begin(const RequestSummary& request, const WorkerView& decode);
   static void SetStep(const RequestSummary& request, const WorkerView& decode, Cost* cost);
-  static double QueueMs(const WorkerView& worker, const PromptWork& work, double compute_ms);
   static void SetFetch(const Fetch& fetch, double step_ms, Cost* cost);
   static void End(const RequestSummary& request, const WorkerView::LearntTtft& learnt, Cost* cost);
   double AdmissionMs(const RequestSummary& request, const WorkerView& decode, double tpot_ms) const;
@@ -212,30 +209,6 @@ void CostPolicy::End(const RequestSummary& request, const WorkerView::LearntTtft
                kMostSpread * cost->ttft_ms);
   cost->meets = request.objective.MetBy(high_ms, cost->tpot_high_ms);
   cost->keeps_asked = request.asked.MetBy(high_ms, cost->tpot_high_ms);
-}
-
-// Until `worker` is through with this prompt, without the `compute_ms` of the prompt itself. Of n
-// prompts ahead that are longer than a step the first takes half of the step, the next half of the
-// rest and so on: a short one does not wait for all of them.
-double CostPolicy::QueueMs(const WorkerView& worker, const PromptWork& work, double compute_ms) {
-  if (worker.queued_prompts <= 0) return BusyMs(worker);
-  const double share = std::exp2(-std::min(worker.queued_prompts, 16));
-  const PromptWork& queued = worker.queued_prefill;
-  const int32_t chunk = ChunkFor(worker, queued);
-  const double steps =
-      std::ceil(static_cast<double>(std::max<int64_t>(1, work.tokens)) / (chunk * share));
-  // Those steps read as far back as what is queued does: deep in a long prompt one takes many times
-  // what its tokens say.
-  PromptWork step = PromptWork::Of(0, chunk);
-  if (queued.tokens > 0) {
-    const int64_t per_token = queued.context / queued.tokens;
-    const double context = static_cast<double>(per_token) * chunk;
-    step.context =
-        std::max(step.context, static_cast<int64_t>(std::min(context, kMostStepContext)));
-  }
-  const double shared_ms = steps * PromptMs(worker, step);
-  return std::max(worker.busy_ms,
-                  std::min(worker.backlog_ms, std::max(0.0, shared_ms - compute_ms)));
 }
 
 CostPolicy::Cost CostPolicy::Local(const RequestSummary& request, const WorkerView& decode,

@@ -62,6 +62,31 @@ inline double BusyMs(const WorkerView& worker) {
   return std::max(worker.busy_ms, worker.backlog_ms);
 }
 
+// Until `worker` is through with this prompt, without the `compute_ms` of the prompt itself. Of n
+// prompts ahead that are longer than a step the first takes half of the step, the next half of the
+// rest and so on: a short one does not wait for all of them.
+inline double QueueMs(const WorkerView& worker, const PromptWork& work, double compute_ms) {
+  constexpr double kMostStepContext = 1e15;  // a worker may report more for its queue
+  if (worker.queued_prompts <= 0) return BusyMs(worker);
+  const double share = std::exp2(-std::min(worker.queued_prompts, 16));
+  const PromptWork& queued = worker.queued_prefill;
+  const int32_t chunk = ChunkFor(worker, queued);
+  const double steps =
+      std::ceil(static_cast<double>(std::max<int64_t>(1, work.tokens)) / (chunk * share));
+  // Those steps read as far back as what is queued does: deep in a long prompt one takes many times
+  // what its tokens say.
+  PromptWork step = PromptWork::Of(0, chunk);
+  if (queued.tokens > 0) {
+    const int64_t per_token = queued.context / queued.tokens;
+    const double context = static_cast<double>(per_token) * chunk;
+    step.context =
+        std::max(step.context, static_cast<int64_t>(std::min(context, kMostStepContext)));
+  }
+  const double shared_ms = steps * PromptMs(worker, step);
+  return std::max(worker.busy_ms,
+                  std::min(worker.backlog_ms, std::max(0.0, shared_ms - compute_ms)));
+}
+
 // Until the step ends that D is in at some moment, and those that it has launched behind it: half
 // of a step on average, of the longer ones more often, and each of these whole.
 inline double StepUnderWayMs(const RequestSummary& request, const WorkerView& decode) {

@@ -68,7 +68,7 @@ double LocalMs(const RequestSummary& request, const WorkerView& decode,
                               ? PromptWork::Of(own.tokens - 1, request.tokens - own.tokens + 1)
                               : WorkFor(request, decode, 1);
   const double compute_ms = PromptMs(decode, work);
-  const double ttft_ms = std::max(BusyMs(decode), own.promote_ms) + compute_ms;
+  const double ttft_ms = std::max(QueueMs(decode, work, compute_ms), own.promote_ms) + compute_ms;
   const double delay_ms = DelayMs(decode, work, compute_ms);
   const double disturbance_ms =
       options.disturbance_weight * delay_ms * std::min(decode.rows, decode.max_rows);

@@ -58,6 +58,24 @@ TEST(Shortlist, OfFewWorkersItLeavesNobodyOut) {
   EXPECT_TRUE(list.any_prefill);
 }
 
+// A short rest of a prompt gets its share of the next steps, however long what waits there is.
+TEST(Shortlist, WhoHasThePromptIsListedBehindLongPromptsThatItDoesNotWaitFor) {
+  std::vector<WorkerView> workers(64, Idle(false));
+  workers[40].cached_tokens = 8192;
+  workers[40].backlog_ms = 2000;
+  workers[40].queued_prompts = 1;
+  workers[40].queued_prefill = PromptWork::Of(0, 16'384);
+  RequestSummary request = Request(8192 + 100);
+  request.objective = {500, 50};
+  const auto listed = [&] {
+    const Shortlist list = MakeShortlist(request, workers, {});
+    return std::count(list.locals.begin(), list.locals.end(), 40) == 1;
+  };
+  EXPECT_TRUE(listed());
+  workers[40].queued_prompts = 12;
+  EXPECT_FALSE(listed()) << "of a dozen it does";
+}
+
 TEST(Shortlist, OfManyItHasAtMostSixteenPairsOfThoseThatAreThere) {
   SplitMix64 random(7);
   for (int round = 0; round < 200; ++round) {
