@@ -4,14 +4,14 @@
 //
 //   aisp_bench_cuda_chain [format=bf16|fp8|fp8block|nvfp4|all] [rows=1,8,32] [model=8b|1b]
 //   [layers=32] [gap=0]
-//                         [attention=0]
+//                         [attention=0] [verify=0]
 //
 // Every layer has weights of its own (copies of random ones), so that the L2 cache holds none; a
 // CUDA graph holds all layers, the median of seven replays is taken. The four launches have no
 // norms in front: those would be kernels of their own. With gap=7 a small kernel of 7 us lies in
 // front of each layer, as attention does; its time is in the figures. With attention=1024 it is
 // decode attention over so many keys of each row's sequence, which reads the q, k and v of the
-// layer before.
+// layer before; with verify=1 the rows are the last ones of one sequence.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -46,8 +46,14 @@ struct Format {
 
 class ChainBench {
  public:
-  ChainBench(const Model& model, const Format& format, int layers, int gap, int context)
-      : model_(model), format_(format), layers_(layers), gap_(gap), context_(context) {
+  ChainBench(const Model& model, const Format& format, int layers, int gap, int context,
+             bool verify)
+      : model_(model),
+        format_(format),
+        layers_(layers),
+        gap_(gap),
+        context_(context),
+        verify_(verify) {
     Require(cudaStreamCreate(&stream_), "stream");
     kernels_ = Require(LinearKernels::Create({}));
     Add(model.hidden, model.hidden, false);
@@ -93,8 +99,8 @@ class ChainBench {
     if (context_ > 0) {
       const auto heads = static_cast<int32_t>(model_.hidden / 128);
       attention = std::make_unique<LayerAttention>(
-          heads, (static_cast<int32_t>(model_.qkv / 128) - heads) / 2, context_, rows, layers_,
-          stream_);
+          heads, (static_cast<int32_t>(model_.qkv / 128) - heads) / 2, context_, rows, verify_,
+          layers_, stream_);
     }
     const auto before = [&](int layer, bool by_slots) {
       if (gap_ > 0) Require(WaitOnDevice(gap_, 132, stream_), "gap");
@@ -183,6 +189,7 @@ class ChainBench {
   int layers_;
   int gap_;      // microseconds
   int context_;  // keys of attention in front; 0: none
+  bool verify_;  // its rows are of one sequence
   cudaStream_t stream_ = nullptr;
   std::unique_ptr<LinearKernels> kernels_;
   std::vector<std::vector<PackedWeight>> weights_;
@@ -210,6 +217,7 @@ int main(int argc, char** argv) {
   const int layers = std::atoi(argument("layers", "32").c_str());
   const int gap = std::atoi(argument("gap", "0").c_str());
   const int attention = std::atoi(argument("attention", "0").c_str());
+  const bool verify = argument("verify", "0") == "1";
   if (layers < 1) {
     std::fprintf(stderr, "layers are at least 1\n");
     return 1;
@@ -223,7 +231,7 @@ int main(int argc, char** argv) {
     if (wanted_model != model.name) continue;
     for (const Format& format : formats) {
       if (wanted != "all" && wanted != format.name) continue;
-      ChainBench bench(model, format, layers, gap, attention);
+      ChainBench bench(model, format, layers, gap, attention, verify);
       const double stream_us = bench.StreamMicroseconds();
       for (const int m : rows) bench.Measure(m, stream_us);
     }

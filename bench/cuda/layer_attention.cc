@@ -22,25 +22,31 @@ T* Upload(const std::vector<T>& from) {
 }  // namespace
 
 LayerAttention::LayerAttention(int32_t heads, int32_t kv_heads, int32_t context, int32_t rows,
-                               int layers, cudaStream_t stream)
-    : rows_(rows) {
+                               bool verify, int layers, cudaStream_t stream)
+    : rows_(rows), sequences_(verify ? 1 : rows) {
   config_.num_heads = heads;
   config_.num_kv_heads = kv_heads;
   config_.head_dim = kDim;
   config_.block_tokens = kBlockTokens;
   config_.scale = 1.0f / std::sqrt(static_cast<float>(kDim));
-  config_.max_sequences = rows;
+  config_.max_sequences = sequences_;
   config_.max_rows = rows;
+  config_.max_decode_tokens = rows / sequences_;
   attention_ = Require(Attention::Create(config_));
   const int32_t blocks_each = (context + kBlockTokens - 1) / kBlockTokens;
-  blocks_ = int64_t{rows} * blocks_each;
+  blocks_ = int64_t{sequences_} * blocks_each;
+  const int32_t rows_each = rows / sequences_;
   std::vector<RowSpan> spans;
   std::vector<int32_t> tables, positions, slots;
-  for (int32_t s = 0; s < rows; ++s) {
-    spans.push_back({s, 1, context, s * blocks_each});
-    for (int32_t b = 0; b < blocks_each; ++b) tables.push_back(b * rows + s);
-    positions.push_back(context - 1);
-    slots.push_back(tables.back() * kBlockTokens + (context - 1) % kBlockTokens);
+  for (int32_t s = 0; s < sequences_; ++s) {
+    spans.push_back({s * rows_each, rows_each, context, s * blocks_each});
+    const size_t table = tables.size();
+    for (int32_t b = 0; b < blocks_each; ++b) tables.push_back(b * sequences_ + s);
+    for (int32_t at = context - rows_each; at < context; ++at) {
+      positions.push_back(at);
+      slots.push_back(tables[table + static_cast<size_t>(at / kBlockTokens)] * kBlockTokens +
+                      at % kBlockTokens);
+    }
   }
   spans_ = Upload(spans);
   tables_ = Upload(tables);
@@ -75,10 +81,10 @@ void LayerAttention::Run(int layer, void* qkv, void* out, const TokenSlots& slot
   call.layer = &kv;
   call.token_slots = slots;
   if (layer == 0) {
-    call.after_plan = Require(
-        attention_->PlanDecode({spans_, tables_, rows_}, positions_, rows_, workspace_, stream));
+    call.after_plan = Require(attention_->PlanDecode({spans_, tables_, sequences_}, positions_,
+                                                     rows_, workspace_, stream));
   }
-  Require(attention_->RunDecode({spans_, tables_, rows_}, rope, call, workspace_, stream));
+  Require(attention_->RunDecode({spans_, tables_, sequences_}, rope, call, workspace_, stream));
 }
 
 }  // namespace aisp::cuda

@@ -15,9 +15,10 @@ namespace aisp::cuda {
 
 class LayerAttention {
  public:
-  // Heads of 128 on `kv_heads`; every sequence has `context` keys, the step's own included.
-  LayerAttention(int32_t heads, int32_t kv_heads, int32_t context, int32_t rows, int layers,
-                 cudaStream_t stream);
+  // Heads of 128 on `kv_heads`; every sequence has `context` keys, the step's own included. Each
+  // row is of a sequence of its own, with `verify` all are the last ones of one.
+  LayerAttention(int32_t heads, int32_t kv_heads, int32_t context, int32_t rows, bool verify,
+                 int layers, cudaStream_t stream);
 
   // From qkv [rows, (heads + 2 kv_heads) * 128] to out [rows, heads * 128], both bf16; with `slots`
   // as AttentionCall.
@@ -36,6 +37,7 @@ class LayerAttention {
   int64_t blocks_ = 0;  // of a layer
   size_t layer_bytes_ = 0;
   int32_t rows_ = 0;
+  int32_t sequences_ = 0;
 };
 
 }  // namespace aisp::cuda
