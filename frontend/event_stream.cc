@@ -45,8 +45,8 @@ bool EventStream::GiveToPool(Event* event) {
         (*write)(self->encoder_.get(), &events);
         *write = nullptr;
         // The loop has to be the last to hold the exchange.
-        loop->Post([self = std::move(self), bytes, events = std::move(events)]() mutable {
-          self->OnWritten(bytes, std::move(events));
+        loop->Post([self = std::move(self), bytes, events = std::move(events)] {
+          self->OnWritten(bytes, events);
         });
       },
       tenant_);
@@ -58,7 +58,7 @@ bool EventStream::GiveToPool(Event* event) {
   return false;
 }
 
-void EventStream::OnWritten(size_t bytes, std::string events) {
+void EventStream::OnWritten(size_t bytes, const std::string& events) {
   context_->answers_bytes -= bytes;
   busy_ = false;
   exchange_->Write(events);

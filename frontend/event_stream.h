@@ -48,7 +48,7 @@ class EventStream final : public std::enable_shared_from_this<EventStream> {
   void Flush();
   // True: the pool writes it.
   bool GiveToPool(Event* event);
-  void OnWritten(size_t bytes, std::string events);
+  void OnWritten(size_t bytes, const std::string& events);
 
   FrontendContext* const context_;
   const std::shared_ptr<HttpExchange> exchange_;
