@@ -91,7 +91,7 @@ NodeId ProgrammeBuilder::Add(NodeKind kind, std::string_view name, NodeParams pa
   node.kind = kind;
   node.name = name;
   node.layer = layer_;
-  node.params = std::move(params);
+  node.params = params;
   AISP_CHECK(inputs.size() <= node.inputs.size());
   size_t at = 0;
   for (const ValueId input : inputs) {
