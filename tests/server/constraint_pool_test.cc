@@ -61,12 +61,13 @@ TEST_F(Constraints, AGuideIsCompiledForItsTenant) {
   *request.mutable_sampling()->mutable_constraint() = Pattern("g+");
   TenantToWire({.name = "victim"}, request.mutable_tenant());
   std::promise<bool> made;
-  const auto at_once = pool_->Guide(request, [&](auto guide) { made.set_value(bool(guide)); });
+  const auto at_once =
+      pool_->Guide(request, [&](const auto& guide) { made.set_value(bool(guide)); });
   ASSERT_TRUE(at_once);
   EXPECT_EQ(*at_once, nullptr);
   EXPECT_TRUE(made.get_future().get());
   for (int i = 0; i < 10; ++i) Compile("hostile", "h" + std::to_string(i));
-  const auto kept = pool_->Guide(request, [](auto) { ADD_FAILURE() << "it was forgotten"; });
+  const auto kept = pool_->Guide(request, [](const auto&) { ADD_FAILURE() << "it was forgotten"; });
   ASSERT_TRUE(kept);
   EXPECT_NE(*kept, nullptr);
 }
