@@ -54,6 +54,7 @@ elseif(AISP_FUZZ)
 elseif(AISP_TSAN)
   # g++ warns that it cannot instrument atomic_thread_fence; the code that uses one says why it is sound.
   add_compile_options(-fsanitize=thread -fno-omit-frame-pointer -Wno-tsan)
+  include_directories(BEFORE SYSTEM ${CMAKE_SOURCE_DIR}/cmake/tsan)
   add_link_options(-fsanitize=thread)
 endif()
 
