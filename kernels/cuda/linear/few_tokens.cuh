@@ -8,7 +8,8 @@
 // - eight warps multiply. Each has its own part of K, the same block of every stage, and holds the
 //   tokens of it in registers, as the fragments of its products (few_tokens_input.cuh);
 // - the finishing warp adds the warps' sums of a tile, scales, adds bias or residual, stores and
-//   publishes (few_tokens_finish.cuh).
+//   publishes (few_tokens_finish.cuh);
+// - the last one empties the other set of slots and lets the next kernel start.
 //
 // Registers hold 4,096 of K of eight tokens. A longer K is multiplied in slices, through which a
 // few tiles go together: their sums wait in shared memory. A layer's tiles go round the CTAs, so
@@ -98,7 +99,7 @@ __device__ __forceinline__ void MultiplyBlock(uint32_t block, const uint4* token
       TokenMma<false>(sums.v[1], lines.q[i + 1], tokens[i / 2].z, tokens[i / 2].w);
     }
   }
-  release();
+  release(lines.q[0][0] | lines.q[1][0] | lines.q[2][0] | lines.q[3][0]);
 }
 
 template <class C>
@@ -162,9 +163,9 @@ struct FewTokensWorker {
     for (int k = 0; k < C::kSliceStages; ++k) {
       if (k >= left) break;
       BarrierWait(shared.Full(cursor.at), cursor.parity);
-      const auto release = [&] {
+      const auto release = [&](uint32_t loaded) {
         __syncwarp();
-        if (lane == 0) BarrierArrive(shared.Empty(cursor.at));
+        if (lane == 0) BarrierArriveBehind(shared.Empty(cursor.at), loaded);
       };
       MultiplyBlock<C>(shared.Block(cursor.at, warp), input.v + k * C::kVectorsPerStage, lane,
                        release, sums);
@@ -208,8 +209,7 @@ __device__ __forceinline__ void TakeSums(const FewTokensShared<C>& shared, int s
 
 template <class C>
 __device__ __forceinline__ void FinishFewTokens(const FewTokensShared<C>& shared,
-                                                const FewTokensParams& p, uint32_t launches,
-                                                uint32_t* set, int lane) {
+                                                const FewTokensParams& p, uint32_t* set, int lane) {
   FewTokensCursor<C::kSlots> slot;
   PrefetchRows<C>(p, lane);
   WaitForPreviousKernel();
@@ -217,7 +217,6 @@ __device__ __forceinline__ void FinishFewTokens(const FewTokensShared<C>& shared
     const FewTokensStep& step = p.steps[s];
     const FewTokensShare share(step);
     const bool last = s + 1 == p.count;
-    if (last) LetNextStart(p, launches, lane);
     if (share.count == 0) continue;
     FewTokensNext next;
     const float* gain = nullptr;
@@ -239,11 +238,12 @@ __device__ __forceinline__ void FinishFewTokens(const FewTokensShared<C>& shared
       BarrierWait(shared.Summed(slot.at), slot.parity);
       float v[4];
       TakeSums(shared, slot.at, lane, v);
-      BarrierArrive(shared.Taken(slot.at));  // of each lane
+      BarrierArriveBehind(shared.Taken(slot.at), __float_as_uint(v[0]));  // of each lane
       slot.Advance();
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        v[j] = v[j] * (rows.scale[j / 2] * (j % 2 == 0 ? norm.x : norm.y)) + rows.bias[j / 2];
+        const float scale = C::kF16 ? rows.scale[j / 2] * kF16Divisor : 1.0f;
+        v[j] = v[j] * (scale * (j % 2 == 0 ? norm.x : norm.y)) + rows.bias[j / 2];
       }
       StoreTile<C>(step, next, rows, p.rows, share.Tile(i), lane, v, kept);
       rows = ahead;
@@ -267,8 +267,8 @@ __global__ void __maxnreg__(C::kRegisters)
     }
     BarrierInitFence();
   }
-  // How many launches there were before this one; in front of the barrier behind which the
-  // finishing warp may count.
+  // How many launches there were before this one; in front of the barrier behind which the last
+  // warp may count.
   const uint32_t launches = LoadRelaxed32(p.launches + blockIdx.x);
   __syncthreads();
   uint32_t* const set = p.sets + launches % 2 * kFewTokensSetSlots;
@@ -279,8 +279,10 @@ __global__ void __maxnreg__(C::kRegisters)
     worker.Work();
   } else if (warp == C::kWarps) {
     if (lane == 0) BringFewTokensWeights(shared, p);
+  } else if (warp == C::kWarps + 1) {
+    FinishFewTokens(shared, p, set, lane);
   } else {
-    FinishFewTokens(shared, p, launches, set, lane);
+    LetNextStart(p, launches, lane);
   }
 }
 

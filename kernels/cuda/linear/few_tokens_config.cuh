@@ -20,7 +20,7 @@ struct FewTokensConfig {
   static constexpr int kStageK = kWarps * kBlockK;
   static constexpr int kBlockBytes = 2048;
   static constexpr int kStageBytes = kWarps * kBlockBytes;
-  static constexpr int kThreads = kWarps * 32 + 64;
+  static constexpr int kThreads = kWarps * 32 + 96;
   // What a warp holds of the tokens: its part of so many stages, in vectors of 32 of K.
   static constexpr int kVectorsPerStage = kBlockK / 32;
   static constexpr int kVectors = 16;

@@ -16,7 +16,8 @@
 
 namespace aisp::cuda {
 
-// What a lane's rows need beside their sums, fetched ahead.
+// What a lane's rows need beside their sums, fetched ahead: as it is in memory, since arithmetic
+// would wait for it.
 struct FewTokensRows {
   int32_t row[2];
   bool has[2];
@@ -30,14 +31,21 @@ template <class C>
 __device__ __forceinline__ FewTokensRows LoadRows(const FewTokensStep& step, const float* gain,
                                                   int32_t rows, int32_t tile, int lane) {
   FewTokensRows r;
+  int32_t at[2];  // rows behind the last one take its values, so that no load hangs on a branch
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     r.row[i] = tile * kTokenRows + lane / 4 + 8 * i;
     r.has[i] = r.row[i] < step.n;
-    if (!r.has[i]) continue;
-    if constexpr (C::kF16) r.scale[i] = __ldg(step.scales + r.row[i]) * kF16Divisor;
-    if (step.bias != nullptr) r.bias[i] = __ldg(step.bias + r.row[i]);
-    if (gain != nullptr) r.gain[i] = __ldg(gain + r.row[i]) * kInputFactor<C>;
+    at[i] = min(r.row[i], step.n - 1);
+    if constexpr (C::kF16) r.scale[i] = __ldg(step.scales + at[i]);
+  }
+  if (step.bias != nullptr) {
+    r.bias[0] = __ldg(step.bias + at[0]);
+    r.bias[1] = __ldg(step.bias + at[1]);
+  }
+  if (gain != nullptr) {
+    r.gain[0] = __ldg(gain + at[0]);
+    r.gain[1] = __ldg(gain + at[1]);
   }
   if (step.store != Store::kAccumulateF32) return r;
   // A row of y belongs to this lane in every step that adds to it, so that its own stores are what
@@ -193,8 +201,8 @@ __device__ __forceinline__ void StoreTile(const FewTokensStep& step, const FewTo
   if (next.words == nullptr) return;
   float factor[2] = {kInputFactor<C>, kInputFactor<C>};
   if (next.squares != nullptr) {
-    factor[0] = r.gain[0];
-    factor[1] = r.gain[1];
+    factor[0] *= r.gain[0];
+    factor[1] *= r.gain[1];
   }
   const float out[4] = {v[0] * factor[0], v[1] * factor[0], v[2] * factor[1], v[3] * factor[1]};
   PublishTile<C>(next.words, tile, rows, lane, out);
@@ -220,10 +228,12 @@ __device__ __forceinline__ void PrefetchRows(const FewTokensParams& p, int lane)
   }
 }
 
-// Before the last step: lets the next kernel start. Until then the kernel before is complete, this
-// launch is counted, and the other set is empty.
+// Empties the other set and lets the next kernel start: then the kernel before is complete, this
+// launch is counted, and the other set is empty. A warp of its own does that while all else waits
+// for the first inputs: its fence takes microseconds.
 __device__ __forceinline__ void LetNextStart(const FewTokensParams& p, uint32_t launches,
                                              int lane) {
+  WaitForPreviousKernel();
   auto* const other = reinterpret_cast<uint4*>(p.sets + (launches + 1) % 2 * kFewTokensSetSlots);
   for (int i = static_cast<int>(blockIdx.x) * 32 + lane; i < kFewTokensSetSlots / 4;
        i += static_cast<int>(gridDim.x) * 32) {
