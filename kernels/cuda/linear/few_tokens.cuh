@@ -217,6 +217,7 @@ __device__ __forceinline__ void FinishFewTokens(const FewTokensShared<C>& shared
     const FewTokensStep& step = p.steps[s];
     const FewTokensShare share(step);
     const bool last = s + 1 == p.count;
+    if (s == 1 && share.count == 0) BarrierArrive(shared.Begun());
     if (share.count == 0) continue;
     FewTokensNext next;
     const float* gain = nullptr;
@@ -247,6 +248,7 @@ __device__ __forceinline__ void FinishFewTokens(const FewTokensShared<C>& shared
       }
       StoreTile<C>(step, next, rows, p.rows, share.Tile(i), lane, v, kept);
       rows = ahead;
+      if (s == 1 && i == 0) BarrierArrive(shared.Begun());
     }
   }
 }
@@ -265,6 +267,7 @@ __global__ void __maxnreg__(C::kRegisters)
       BarrierInit(shared.Summed(s), C::kWarps * 32);
       BarrierInit(shared.Taken(s), 32);
     }
+    BarrierInit(shared.Begun(), 32);
     BarrierInitFence();
   }
   // How many launches there were before this one; in front of the barrier behind which the last
@@ -282,6 +285,8 @@ __global__ void __maxnreg__(C::kRegisters)
   } else if (warp == C::kWarps + 1) {
     FinishFewTokens(shared, p, set, lane);
   } else {
+    WaitForPreviousKernel();
+    BarrierWait(shared.Begun(), 0);
     LetNextStart(p, launches, lane);
   }
 }

@@ -46,7 +46,7 @@ struct FewTokensShared {
   static constexpr int kParkedAt = kSumsAt + C::kSlots * kTileBytes;
   static constexpr int kBarriersAt = kParkedAt + C::kGroupTiles * kTileBytes;
   // With what the alignment of the base may take.
-  static constexpr int kBytes = 1024 + kBarriersAt + 8 * (2 * C::kRing + 2 * C::kSlots);
+  static constexpr int kBytes = 1024 + kBarriersAt + 8 * (2 * C::kRing + 2 * C::kSlots + 1);
 
   uint32_t base;  // 1024-aligned
 
@@ -66,6 +66,8 @@ struct FewTokensShared {
   __device__ uint32_t Empty(int stage) const { return Full(C::kRing + stage); }
   __device__ uint32_t Summed(int slot) const { return Full(2 * C::kRing + slot); }
   __device__ uint32_t Taken(int slot) const { return Summed(C::kSlots + slot); }
+  // The second step has begun.
+  __device__ uint32_t Begun() const { return Taken(C::kSlots); }
 };
 
 // Where a warp is in a ring.

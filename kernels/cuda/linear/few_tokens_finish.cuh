@@ -100,24 +100,37 @@ __device__ __forceinline__ void PublishSquares(uint32_t* squares, int32_t tile, 
 // 1 / rms of the lane's two tokens.
 __device__ __forceinline__ float2 AwaitNorms(const FewTokensStep& step, const uint32_t* squares,
                                              int lane) {
-  constexpr int kBatch = 8;
+  constexpr int kBatch = 16;
   const auto* const from = reinterpret_cast<const uint4*>(squares);
   const int32_t count = step.k / kTokenRows * 2;  // vectors of four tokens
   float sums[4] = {};
-  for (int32_t begin = lane; begin < count; begin += 32 * kBatch) {
+  PollLimit<PollSite::kTokenSlots> limit;
+  for (int32_t base = 0; base < count; base += 32 * kBatch) {
+    const int32_t first = base + lane;
+    // One vector a lane, as AwaitVectors does; then all, and what is missing at once.
+    const int32_t one = first + lane % kBatch * 32;
+    while (one < count && HasEmptySlot(LoadRelaxed(from + one))) limit.Count(step.poll);
+    __syncwarp();
     uint4 seen[kBatch];
 #pragma unroll
     for (int b = 0; b < kBatch; ++b) {
       seen[b] = make_uint4(0, 0, 0, 0);
-      if (begin + 32 * b < count) seen[b] = LoadRelaxed(from + begin + 32 * b);
+      if (first + 32 * b < count) seen[b] = LoadRelaxed(from + first + 32 * b);
     }
-    PollLimit<PollSite::kTokenSlots> limit;
+    bool missing = true;
+    while (missing) {
+      missing = false;
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) {
+        if (HasEmptySlot(seen[b])) {
+          seen[b] = LoadRelaxed(from + first + 32 * b);
+          missing = true;
+        }
+      }
+      limit.Count(step.poll);
+    }
 #pragma unroll
     for (int b = 0; b < kBatch; ++b) {
-      while (HasEmptySlot(seen[b])) {
-        seen[b] = LoadRelaxed(from + begin + 32 * b);
-        limit.Count(step.poll);
-      }
       sums[0] += __uint_as_float(seen[b].x);
       sums[1] += __uint_as_float(seen[b].y);
       sums[2] += __uint_as_float(seen[b].z);
@@ -229,11 +242,10 @@ __device__ __forceinline__ void PrefetchRows(const FewTokensParams& p, int lane)
 }
 
 // Empties the other set and lets the next kernel start: then the kernel before is complete, this
-// launch is counted, and the other set is empty. A warp of its own does that while all else waits
-// for the first inputs: its fence takes microseconds.
+// launch is counted, and the other set is empty. A warp of its own does that, since its fence takes
+// microseconds, while the second step streams, where nobody waits for what is in L2.
 __device__ __forceinline__ void LetNextStart(const FewTokensParams& p, uint32_t launches,
                                              int lane) {
-  WaitForPreviousKernel();
   auto* const other = reinterpret_cast<uint4*>(p.sets + (launches + 1) % 2 * kFewTokensSetSlots);
   for (int i = static_cast<int>(blockIdx.x) * 32 + lane; i < kFewTokensSetSlots / 4;
        i += static_cast<int>(gridDim.x) * 32) {
