@@ -99,7 +99,7 @@ __device__ __forceinline__ void MultiplyBlock(uint32_t block, const uint4* token
       TokenMma<false>(sums.v[1], lines.q[i + 1], tokens[i / 2].z, tokens[i / 2].w);
     }
   }
-  release(lines.q[0][0] | lines.q[1][0] | lines.q[2][0] | lines.q[3][0]);
+  release(lines.Loaded());
 }
 
 template <class C>

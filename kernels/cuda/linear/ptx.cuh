@@ -13,6 +13,7 @@
 namespace aisp::cuda {
 
 using ptx::BarrierArrive;
+using ptx::BarrierArriveBehind;
 using ptx::BarrierExpect;
 using ptx::BarrierInit;
 using ptx::BarrierInitFence;
@@ -63,13 +64,6 @@ __device__ __forceinline__ void BarrierWaitBoth(uint32_t a, uint32_t parity_a, u
       "DONE_%=:\n}" ::"r"(a),
       "r"(parity_a), "r"(b), "r"(parity_b)
       : "memory");
-}
-// Arrives when `loaded`, read from shared memory, is in its register. An arrival alone does not
-// wait for loads in front of it: what waits for the barrier, the copy engine above all, could
-// overwrite what is still to be read. The address depends on the register by way of a zero that the
-// compiler does not know; for grids of one dimension.
-__device__ __forceinline__ void BarrierArriveBehind(uint32_t barrier, uint32_t loaded) {
-  BarrierArrive(barrier + (loaded & blockIdx.z));
 }
 // What was there before. Acquires and releases for the whole device.
 __device__ __forceinline__ uint32_t AtomicIncrement(uint32_t* counter) {
