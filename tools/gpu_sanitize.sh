@@ -41,7 +41,7 @@ graphs-bf16 kernels_cuda_test msi Formats/GpuSteps.GraphsGiveTheBitsOfPlainLaunc
 graphs-fp8 kernels_cuda_test msi Formats/GpuSteps.GraphsGiveTheBitsOfPlainLaunches/fp8
 graphs-fp4 kernels_cuda_test msi Formats/GpuSteps.GraphsGiveTheBitsOfPlainLaunches/nvfp4
 graphs-kv8 kernels_cuda_test msi Formats/GpuSteps.GraphsGiveTheBitsOfPlainLaunches/bf16_kv_fp8
-chain kernels_cuda_linear_test mri ChainTest.TinyShapes:ChainTest.OneTokenTiny
+chain kernels_cuda_linear_test mri ChainTest.TinyShapes:ChainTest.OneTokenTiny:ChainTest.FewTokensTiny
 chain-odd kernels_cuda_linear_test m ChainTest.OddShapesWithBias
 few-rows kernels_cuda_linear_test mrsi LinearTest.Fp8WeightsAndActivationsOddOutputs:LinearTest.Bf16SplitAlongK:LinearTest.QuantisingOnLoadKeepsTheFormatsPrecision
 many-rows kernels_cuda_linear_test mrsi Formats/GemmFormats.SmallShapes/0:Formats/GemmFormats.SmallShapes/1:Formats/GemmFormats.SmallShapes/2

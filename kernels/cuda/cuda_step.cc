@@ -195,6 +195,7 @@ Launcher LauncherOf(KernelId id) {
     case KernelId::kNorm:
       return Norm;
     case KernelId::kOneToken:
+    case KernelId::kFewTokens:
     case KernelId::kChain:
       return LinearChain;
     case KernelId::kStream:
@@ -248,7 +249,8 @@ class CudaStep final : public PreparedStep {
       const KernelId id = planned.row->id;
       if (planned.match.adapts) {
         AISP_RETURN_IF_ERROR(BindAdapters(launch));
-      } else if (id == KernelId::kOneToken || id == KernelId::kChain) {
+      } else if (id == KernelId::kOneToken || id == KernelId::kFewTokens ||
+                 id == KernelId::kChain) {
         BindChain(launch);
       }
       if (id == KernelId::kFusedDecode || id == KernelId::kMixedAttention ||

@@ -27,6 +27,13 @@ __device__ __forceinline__ void BarrierExpect(uint32_t bar, uint32_t bytes) {
 __device__ __forceinline__ void BarrierArrive(uint32_t bar) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
+// Arrives when `loaded`, read from shared memory, is in its register. An arrival alone does not
+// wait for loads in front of it: what waits for the barrier, the copy engine above all, could
+// overwrite what is still to be read. The address depends on the register by way of a zero that the
+// compiler does not know; for grids of one dimension.
+__device__ __forceinline__ void BarrierArriveBehind(uint32_t barrier, uint32_t loaded) {
+  BarrierArrive(barrier + (loaded & blockIdx.z));
+}
 // The barrier at the same place in CTA `rank` of the cluster. Orders nothing but this thread's
 // arrival: for giving back what was only read. Releasing to the cluster is a fence of the whole
 // GPU.

@@ -60,8 +60,12 @@ Status GatedWithAdapters(const Call& c) {
 
 Status LinearChain(const Call& c) {
   const PlannedLaunch& plan = c.launch.plan;
-  const ChainForm form{plan.row->id == KernelId::kOneToken, plan.consumes_slots,
-                       plan.publishes_slots, c.in.adapter_of_row};
+  ChainForm form;
+  form.one_token = plan.row->id == KernelId::kOneToken;
+  form.few_tokens = plan.row->id == KernelId::kFewTokens;
+  form.consumes = plan.consumes_slots;
+  form.publishes = plan.publishes_slots;
+  form.adapter_of_row = c.in.adapter_of_row;
   return c.parts.linear->LaunchChain(c.launch.steps, form, c.stream);
 }
 

@@ -32,6 +32,9 @@ constexpr int kTokenOutputAt = kTokenEdgeSlots;
 constexpr int kTokenStepsAt = 2 * kTokenEdgeSlots;
 constexpr int kTokenSetSlots = 2 * kTokenEdgeSlots + kTokenStepSlots;
 
+// A set of the layers of a few tokens, which publish for each other only (linear/few_tokens.cuh).
+constexpr int kFewTokensSetSlots = 192 << 10;
+
 // For attention that polls q, k and v in these slots and publishes its row in them. Null:
 // neither.
 struct TokenSlots {

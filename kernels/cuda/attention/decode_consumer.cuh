@@ -186,8 +186,9 @@ struct Consumer {
     }
   }
 
-  // o += weights V.
-  __device__ __forceinline__ void Values(uint32_t stage, const float (&s)[kRowTiles][4][4]) {
+  // o += weights V. Returns a word of all that was loaded, for BarrierArriveBehind.
+  __device__ __forceinline__ uint32_t Values(uint32_t stage, const float (&s)[kRowTiles][4][4]) {
+    uint32_t loaded = 0;
 #pragma unroll
     for (int group = 0; group < 2; ++group) {
       uint32_t p[kRowTiles][4];
@@ -205,6 +206,7 @@ struct Consumer {
       for (int chunk = 0; chunk < kDim * T::kElement / 16; chunk += 2) {
         uint32_t b[4];
         ptx::LoadMatrix4Transposed(b, part + T::ChunkOffset(slot, chunk + (lane >> 4)));
+        loaded |= b[0];
         if constexpr (kFp8) {
           // A register holds {key, key + 1} x {element, element + 1}; even elements go to one
           // product, odd ones to the next.
@@ -229,6 +231,7 @@ struct Consumer {
         }
       }
     }
+    return loaded;
   }
 
   // Values of slots past the context may be anything, NaN too, and zero times NaN is not zero.
@@ -245,7 +248,7 @@ struct Consumer {
     __syncwarp();
   }
 
-  __device__ __forceinline__ void Tile(const ItemCursor& w, int32_t tile, uint32_t stage) {
+  __device__ __forceinline__ uint32_t Tile(const ItemCursor& w, int32_t tile, uint32_t stage) {
     const int32_t key0 = tile * kTileKeys;
     const int32_t first_position = w.span.context_len - w.span.num_rows;
     float s[kRowTiles][4][4];
@@ -256,7 +259,7 @@ struct Consumer {
     }
     Softmax(s);
     if (key0 + kTileKeys > w.span.context_len) ZeroTail(stage, w.span.context_len - key0);
-    Values(stage, s);
+    return Values(stage, s);
   }
 
   __device__ __forceinline__ void SyncConsumers() const { ptx::NamedSync(1, 32 * T::kWarps); }
@@ -374,9 +377,10 @@ struct Consumer {
           const int32_t stage = (before + i) % stages;
           ptx::BarrierWait(full + 8 * stage, ((before + i) / stages) & 1);
           if (before + i == 0) Trace(2);
-          Tile(w, w.range.first + w.tile + i - w.item_begin, ring + stage * T::kStageBytes);
+          const uint32_t loaded =
+              Tile(w, w.range.first + w.tile + i - w.item_begin, ring + stage * T::kStageBytes);
           __syncwarp();
-          if (lane == 0) ptx::BarrierArrive(empty + 8 * stage);
+          if (lane == 0) ptx::BarrierArriveBehind(empty + 8 * stage, loaded);
         }
         before += tiles;
         Trace(3);

@@ -14,6 +14,8 @@
 #include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/linear/chain.h"
 #include "kernels/cuda/linear/chain_kernels.h"
+#include "kernels/cuda/linear/few_tokens.h"
+#include "kernels/cuda/linear/few_tokens_kernels.h"
 #include "kernels/cuda/linear/host_launch.h"
 #include "kernels/cuda/linear/many_rows.h"
 #include "kernels/cuda/linear/nvfp4_layout.h"
@@ -110,6 +112,7 @@ class LinearKernelsImpl : public LinearKernels {
     AISP_ASSIGN_OR_RETURN(maps_, TensorMaps::Find());
     AISP_ASSIGN_OR_RETURN(chains_, Chains::Create(multiprocessors_, options_.overlap));
     AISP_ASSIGN_OR_RETURN(one_token_, OneToken::Create(multiprocessors_, options_.overlap));
+    AISP_ASSIGN_OR_RETURN(few_tokens_, FewTokens::Create(multiprocessors_, options_.overlap));
     for (const auto kernels : {Bf16StreamKernels(), Fp8StreamKernels(), Nvfp4StreamKernels()}) {
       for (const StreamKernel& kernel : kernels) {
         AISP_RETURN_IF_ERROR(CheckIn(
@@ -164,6 +167,7 @@ class LinearKernelsImpl : public LinearKernels {
     many_rows_->SetWorkspace(workspace_ + SharedPartAt(), bytes - SharedPartAt());
     AISP_RETURN_IF_ERROR(chains_.SetRegion(workspace_, stream));
     AISP_RETURN_IF_ERROR(one_token_.SetRegion(workspace_ + OneTokenAt(), stream));
+    AISP_RETURN_IF_ERROR(few_tokens_.SetRegion(workspace_ + FewTokensAt(), stream));
     static_assert(kChainNoSum == 0xffffffffu);
     // The words behind the parts only count.
     return CheckIn(
@@ -207,8 +211,9 @@ class LinearKernelsImpl : public LinearKernels {
 
   Status LaunchChain(std::span<const ChainStep> steps, const ChainForm& form,
                      cudaStream_t stream) override {
-    return form.one_token ? one_token_.Launch(steps, form, stream)
-                          : chains_.Launch(steps, form.adapter_of_row, stream);
+    if (form.one_token) return one_token_.Launch(steps, form, stream);
+    if (form.few_tokens) return few_tokens_.Launch(steps, stream);
+    return chains_.Launch(steps, form.adapter_of_row, stream);
   }
 
   RoundedRows rounded_rows() const override {
@@ -235,7 +240,8 @@ class LinearKernelsImpl : public LinearKernels {
   size_t SharedPartAt() const { return WordsAt() + Align(word_bytes()); }
   size_t WordsAt() const { return PartsAt() + Align(part_bytes_); }
   size_t word_bytes() const { return static_cast<size_t>(multiprocessors_) * sizeof(uint32_t); }
-  size_t PartsAt() const { return OneTokenAt() + Align(one_token_.region_bytes()); }
+  size_t PartsAt() const { return FewTokensAt() + Align(few_tokens_.region_bytes()); }
+  size_t FewTokensAt() const { return OneTokenAt() + Align(one_token_.region_bytes()); }
   size_t OneTokenAt() const { return Align(chains_.region_bytes()); }
   Status Check(const LinearCall& call) const {
     if (call.weight == nullptr || call.rows < 0 || call.rows > options_.max_rows) {
@@ -333,6 +339,7 @@ class LinearKernelsImpl : public LinearKernels {
   TensorMaps maps_;
   Chains chains_;
   OneToken one_token_;
+  FewTokens few_tokens_;
   std::unique_ptr<ManyRows> many_rows_;
   char* workspace_ = nullptr;
   size_t workspace_bytes_ = 0;
@@ -367,6 +374,10 @@ std::optional<ChainForm> FormOf(std::span<const ChainStep> steps, const ChoiceFa
   }
   const int32_t rows = steps[0].call.rows;
   if (OneTokenChain(links, rows) == links.size()) return ChainForm{.one_token = true};
+  const bool adapted = std::any_of(steps.begin(), steps.end(),
+                                   [](const ChainStep& step) { return step.adapters != nullptr; });
+  if (steps.size() > 1 && !adapted && FewTokensChain(links, rows) == links.size())
+    return ChainForm{.few_tokens = true};
   if (steps.size() > 1 && StreamChain(links, rows, facts.device->multiprocessors) == links.size())
     return ChainForm{};
   return {};
@@ -412,6 +423,8 @@ Status CheckInstances() {
     if (kernel.warps != instance.warps || kernel.block_k != instance.block_k ||
         kernel.stage_bytes != instance.stage_bytes || kernel.fixed_bytes != instance.fixed_bytes)
       return differ("one token");
+    const int block_k = FewTokensBlockK(static_cast<aisp::WeightFormat>(format));
+    if (block_k > 0 && FewTokensKernelOf(format).block_k != block_k) return differ("a few tokens");
   }
   return CheckGemmInstances();
 }

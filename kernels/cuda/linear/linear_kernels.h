@@ -61,6 +61,7 @@ struct ChainForm {
   bool publishes = false;
   // [rows]; -1: none. For steps with adapters.
   const int32_t* adapter_of_row = nullptr;
+  bool few_tokens = false;  // few_tokens.cuh
 };
 
 // The launch that takes all of `steps`; nothing: there is none. For calls of no programme.

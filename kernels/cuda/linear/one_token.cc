@@ -34,19 +34,14 @@ std::vector<ChainLink> LinksOf(std::span<const ChainStep> steps) {
 Result<CUtensorMap> WeightMap(const TensorMaps& maps, const PackedWeight& w,
                               const OneTokenKernel& kernel) {
   using Dimension = TensorMaps::Dimension;
-  if (w.format == WeightFormat::kNvfp4) {
-    const int64_t group = Nvfp4GroupBytes(w.k);
-    const std::array dimensions = {
-        Dimension{128, 4, 128}, Dimension{4, 512, 1},
-        Dimension{group / kNvfp4ChunkBytes, kNvfp4ChunkBytes, kernel.stage_k() / 64},
-        Dimension{DivideUp(w.n, kNvfp4GroupRows), group, 1}};
-    return maps.Box(w.data, dimensions, CU_TENSOR_MAP_SWIZZLE_NONE);
-  }
-  const int64_t bytes = w.format == WeightFormat::kBf16 ? 2 : 1;
+  if (w.format != WeightFormat::kNvfp4)
+    return TokenWeightMap(maps, w, kernel.block_k, kernel.warps);
+  const int64_t group = Nvfp4GroupBytes(w.k);
   const std::array dimensions = {
-      Dimension{kernel.block_k, bytes, kernel.block_k}, Dimension{w.n, w.k * bytes, kTokenRows},
-      Dimension{w.k / kernel.block_k, kernel.block_k * bytes, kernel.warps}};
-  return maps.Box(w.data, dimensions, CU_TENSOR_MAP_SWIZZLE_128B);
+      Dimension{128, 4, 128}, Dimension{4, 512, 1},
+      Dimension{group / kNvfp4ChunkBytes, kNvfp4ChunkBytes, kernel.stage_k() / 64},
+      Dimension{DivideUp(w.n, kNvfp4GroupRows), group, 1}};
+  return maps.Box(w.data, dimensions, CU_TENSOR_MAP_SWIZZLE_NONE);
 }
 
 Result<CUtensorMap> BlockScaleMap(const TensorMaps& maps, const PackedWeight& w,
@@ -86,6 +81,16 @@ Result<OneTokenStep> StepOf(const TensorMaps& maps, const ChainStep& from,
 }
 
 }  // namespace
+
+Result<CUtensorMap> TokenWeightMap(const TensorMaps& maps, const PackedWeight& w, int block_k,
+                                   int warps) {
+  using Dimension = TensorMaps::Dimension;
+  const int64_t bytes = w.format == WeightFormat::kBf16 ? 2 : 1;
+  const std::array dimensions = {Dimension{block_k, bytes, block_k},
+                                 Dimension{w.n, w.k * bytes, kTokenRows},
+                                 Dimension{w.k / block_k, block_k * bytes, warps}};
+  return maps.Box(w.data, dimensions, CU_TENSOR_MAP_SWIZZLE_128B);
+}
 
 Result<OneToken> OneToken::Create(int multiprocessors, bool overlap) {
   OneToken one;

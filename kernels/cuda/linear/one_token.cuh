@@ -154,9 +154,9 @@ __device__ __forceinline__ void MultiplyTile(const OneTokenShared<C>& shared,
   for (int32_t k = 0; k < step.stages; ++k) {
     const uint32_t block = shared.Block(cursor.at, warp);
     const uint32_t token = input + k * (C::kBlockK * 2);
-    const auto release = [&] {
+    const auto release = [&](uint32_t loaded_words) {
       __syncwarp();
-      if (lane == 0) BarrierArrive(shared.Empty(cursor.at));
+      if (lane == 0) BarrierArriveBehind(shared.Empty(cursor.at), loaded_words);
     };
     BarrierWait(shared.Full(cursor.at), cursor.parity);
     if constexpr (C::kNvfp4) {
@@ -393,7 +393,7 @@ __device__ __forceinline__ void FinishToken(const OneTokenShared<C>& shared,
         norm = rsqrtf(squares / static_cast<float>(step.k) + step.epsilon);
       }
       const float sum = TakeSum<C>(shared, slot.at, lane);
-      BarrierArrive(shared.Taken(slot.at));  // of each lane
+      BarrierArriveBehind(shared.Taken(slot.at), __float_as_uint(sum));  // of each lane
       slot.Advance(C::kSlots);
       StoreTokenRow<C>(step, next, last, row, tile, lane, sum * (row.scale * norm) + row.bias);
       row = ahead;

@@ -17,6 +17,10 @@
 
 namespace aisp::cuda {
 
+// bf16 or FP8: 16 rows of a stage, which has a block of K for each of `warps`.
+Result<CUtensorMap> TokenWeightMap(const TensorMaps& maps, const PackedWeight& w, int block_k,
+                                   int warps);
+
 class OneToken {
  public:
   // Prepares the kernels. `overlap` as in LinearOptions.

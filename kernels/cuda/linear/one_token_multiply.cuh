@@ -42,7 +42,7 @@ struct TokenSums {
 };
 
 // A block's operands in registers: everything is asked for before anything is used, and the stage
-// is free when the last of it has been widened.
+// is free when the last of it is there.
 
 // bf16 and FP8: lines of 128 bytes, swizzled, in pieces of 32 bytes.
 struct TokenLines {
@@ -59,6 +59,10 @@ struct TokenLines {
 #pragma unroll
     for (int i = 0; i < kTokenLoads; ++i) token[i] = LoadShared16(input + i * 64 + lane % 4 * 16);
   }
+  // Of all of the block, for BarrierArriveBehind.
+  __device__ __forceinline__ uint32_t Loaded() const {
+    return q[0][0] | q[1][0] | q[2][0] | q[3][0];
+  }
 };
 
 template <class Release>
@@ -71,7 +75,7 @@ __device__ __forceinline__ void MultiplyBlockBf16(uint32_t block, uint32_t input
     TokenMma<false>(sums.v[0], lines.q[i], lines.token[i / 2].x, lines.token[i / 2].y);
     TokenMma<false>(sums.v[1], lines.q[i + 1], lines.token[i / 2].z, lines.token[i / 2].w);
   }
-  release();
+  release(lines.Loaded());
 }
 
 template <class Release>
@@ -90,7 +94,7 @@ __device__ __forceinline__ void MultiplyBlockFp8(uint32_t block, uint32_t input,
     TokenMma<true>(sums.v[0], a[i][0], lines.token[i].x, lines.token[i].y);
     TokenMma<true>(sums.v[1], a[i][1], lines.token[i].z, lines.token[i].w);
   }
-  release();
+  release(lines.Loaded());
 }
 
 // Rows g and g + 8 have a scale each for a block of 128.
@@ -156,7 +160,12 @@ __device__ __forceinline__ void MultiplyBlockNvfp4(uint32_t block, uint32_t bloc
   loaded();
 #pragma unroll
   for (int i = 0; i < kPieces; ++i) pieces[i].AddTo(sums, lane);
-  release();
+  uint32_t all = 0;
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) {
+    all |= pieces[i].words[0].x | pieces[i].words[1].x | pieces[i].scales;
+  }
+  release(all);
 }
 
 }  // namespace aisp::cuda

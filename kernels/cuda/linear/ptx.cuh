@@ -13,6 +13,7 @@
 namespace aisp::cuda {
 
 using ptx::BarrierArrive;
+using ptx::BarrierArriveBehind;
 using ptx::BarrierExpect;
 using ptx::BarrierInit;
 using ptx::BarrierInitFence;

@@ -190,7 +190,7 @@ __device__ __forceinline__ void MultiplyFp8Fragments(const StreamShared<C>& shar
     BarrierWait(shared.Ready(cursor.stage), cursor.parity);
     parts.TakeTokens(shared.Input(cursor.stage), lane);
     __syncwarp();
-    if (lane == 0) BarrierArrive(shared.Empty(cursor.stage));
+    if (lane == 0) BarrierArriveBehind(shared.Empty(cursor.stage), parts.Loaded());
     parts.Multiply(sets);
     cursor.template Advance<C::kSplits>();
   }
@@ -233,8 +233,8 @@ __device__ __forceinline__ void MultiplyStream(const StreamShared<C>& shared, co
     MultiplyFp8Fragments(shared, k_begin + turn, k_end, cursor, sums[0]);
     return;
   }
-  const auto release = [&](int s) {
-    if (C::kNvfp4 || lane == 0) BarrierArrive(shared.Empty(s));
+  const auto release = [&](int s, uint32_t loaded = 0) {
+    if (C::kNvfp4 || lane == 0) BarrierArriveBehind(shared.Empty(s), loaded);
   };
   int previous = -1;
   const auto release_previous = [&] {
@@ -250,7 +250,7 @@ __device__ __forceinline__ void MultiplyStream(const StreamShared<C>& shared, co
     if constexpr (C::kByWarp) {
       MultiplyByWarp<C, C::kConvert>(weight, input, group, warp, lane, sums[0]);
       __syncwarp();
-      release(stage);
+      release(stage, __float_as_uint(sums[0][0]));
     } else if constexpr (C::kPromote) {
       float stage_sums[C::kTiles][C::kSums];
       if constexpr (C::kInput8) {

@@ -78,6 +78,15 @@ struct Fp8Fragments {
       }
     }
   }
+  // Of all that was taken, for BarrierArriveBehind.
+  __device__ __forceinline__ uint32_t Loaded() const {
+    uint32_t all = 0;
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      all |= raw[c].q[0][0] | raw[c].q[1][0] | tokens[c][0][0] | tokens[c][1][0];
+    }
+    return all;
+  }
   __device__ __forceinline__ void Multiply(float (&sums)[kSets][C::kSums]) const {
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {

@@ -84,6 +84,7 @@ std::string GridOf(const Programme& programme, const Bucket& bucket, const Devic
   const int64_t ctas = device.multiprocessors;
   switch (launch.row->id) {
     case KernelId::kOneToken:
+    case KernelId::kFewTokens:
     case KernelId::kChain:
       return std::to_string(ctas);
     case KernelId::kStream: {

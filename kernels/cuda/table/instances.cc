@@ -62,4 +62,9 @@ OneTokenInstance OneTokenInstanceOf(aisp::WeightFormat format) {
   return {8, 64, 16384, 7680};
 }
 
+int FewTokensBlockK(aisp::WeightFormat format) {
+  if (format == kCompute) return 64;
+  return format == kFp8 ? 128 : 0;
+}
+
 }  // namespace aisp::cuda

@@ -35,6 +35,10 @@ struct OneTokenInstance {
 };
 OneTokenInstance OneTokenInstanceOf(aisp::WeightFormat format);
 
+// The kernel for two to eight tokens: of K, of a warp in a stage. 0: the format has none.
+inline constexpr int32_t kMostFewTokens = 8;
+int FewTokensBlockK(aisp::WeightFormat format);
+
 // A kernel for many rows; in the order of GemmKernels().
 struct GemmInstance {
   aisp::WeightFormat format = aisp::WeightFormat::kCompute;

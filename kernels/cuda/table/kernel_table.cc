@@ -140,6 +140,18 @@ Match MatchOneToken(const Query& q) {
   return {run.nodes[fitting - 1], -1, false, rows};
 }
 
+Match MatchFewTokens(const Query& q) {
+  if (Adapts(q)) return {};
+  const int32_t rows = q.RowsOf(q.first);
+  const Run run = RunFrom(q);
+  const size_t fitting = FewTokensChain(run.all(), rows);
+  if (fitting < 2 || RoundsRows(run.links[0].weight, rows, *q.facts.device)) return {};
+  // As many layers as a launch can have, those with adapters too.
+  const Run adapted = RunFrom(q, true);
+  if (StreamChain(adapted.all(), rows, q.facts.device->multiprocessors) > fitting) return {};
+  return {run.nodes[fitting - 1], -1, false, rows};
+}
+
 Match MatchChain(const Query& q) {
   const bool adapts = Adapts(q);
   if (adapts && !ChainAdapts(q)) return {};
@@ -213,6 +225,8 @@ constexpr KernelRow kTable[] = {
     {KernelId::kNorm, "rms norm", kNorm, kOfAny, 1, 0, false, kRows, kRows, One, ""},
     {KernelId::kOneToken, "one token", kLinear, kFastFormats, 1, 1, false, kRowsOrPublished,
      kRowsOrPublished, MatchOneToken, ""},
+    {KernelId::kFewTokens, "few tokens", kLinear, kFastFormats, 2, kMostFewTokens, true, kRows,
+     kRows, MatchFewTokens, ""},
     {KernelId::kChain, "chain", kLinear, kFastFormats, 1, 64, true, kRows, kRows, MatchChain, ""},
     {KernelId::kStream, "stream", kLinear, kFastFormats, 1, 128, false, kRows, kRows,
      MatchLinear<LinearKernel::kStream>, ""},

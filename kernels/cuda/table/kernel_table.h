@@ -25,6 +25,7 @@ enum class KernelId : uint8_t {
   kGatherNorm,
   kNorm,
   kOneToken,
+  kFewTokens,
   kChain,
   kStream,
   kGemm,

@@ -284,6 +284,30 @@ size_t OneTokenChain(std::span<const ChainLink> links, int32_t rows) {
   return fitting;
 }
 
+int64_t FewTokensSlots(const ChainLink& link) {
+  constexpr int64_t kTileRows = 16;
+  const int64_t squares = link.normed ? link.weight.k / kTileRows : 0;
+  return (link.weight.k / 2 + squares) * kMostFewTokens;
+}
+
+size_t FewTokensChain(std::span<const ChainLink> links, int32_t rows) {
+  if (rows < 2 || rows > kMostFewTokens || links.empty() || links[0].normed) return 0;
+  const aisp::WeightFormat format = links[0].weight.format;
+  const int block_k = FewTokensBlockK(format);
+  if (block_k == 0) return 0;
+  int64_t slots = 0;
+  size_t fitting = 0;
+  for (size_t i = 0; i < std::min(links.size(), kMostChainLinks); ++i) {
+    const LinearTraits& w = links[i].weight;
+    if (!IsFast(w) || w.format != format || w.k % block_k != 0 || w.n >= INT32_MAX / 2) break;
+    if (i > 0 && !Follows(links[i - 1].weight, links[i])) break;
+    if (i > 0) slots += FewTokensSlots(links[i]);
+    if (slots > kFewTokensSetSlots) break;
+    fitting = i + 1;
+  }
+  return fitting;
+}
+
 size_t StreamChain(std::span<const ChainLink> links, int32_t rows, int multiprocessors) {
   if (rows < 1 || links.empty() || links[0].normed || !IsFast(links[0].weight)) return 0;
   const aisp::WeightFormat format = links[0].weight.format;

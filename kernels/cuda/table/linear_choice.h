@@ -94,11 +94,13 @@ struct ChainLink {
 };
 // How many of the first layers fit one launch; 0: not even the first.
 size_t OneTokenChain(std::span<const ChainLink> links, int32_t rows);
+size_t FewTokensChain(std::span<const ChainLink> links, int32_t rows);
 size_t StreamChain(std::span<const ChainLink> links, int32_t rows, int multiprocessors);
 // Stages of weights beside the token in shared memory, and the token's bytes there for each warp.
 int OneTokenRing(std::span<const ChainLink> links);
 int OneTokenInputBytes(std::span<const ChainLink> links);
 // Slots of a layer's input.
 int64_t OneTokenSlots(const ChainLink& link);
+int64_t FewTokensSlots(const ChainLink& link);
 
 }  // namespace aisp::cuda

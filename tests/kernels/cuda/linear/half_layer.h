@@ -47,11 +47,10 @@ class Half {
       device_gains_[i] = std::make_unique<DeviceVector<float>>(gains_[i]);
     }
     x0_.resize(static_cast<size_t>(rows * shape.attention));
-    for (uint16_t& v : x0_) v = ToBf16(size * normal(random));
     h0_.resize(static_cast<size_t>(rows * shape.hidden));
-    for (float& v : h0_) v = 3.0f * size * normal(random);
     x_ = std::make_unique<DeviceVector<uint16_t>>(x0_);
     h_ = std::make_unique<DeviceVector<float>>(h0_);
+    Renew(random, size);
     const auto count = [&](int64_t columns) { return static_cast<size_t>(rows * columns); };
     normed_[0] = std::make_unique<DeviceVector<uint16_t>>(count(shape.hidden));
     normed_[1] = std::make_unique<DeviceVector<uint16_t>>(count(shape.hidden));
@@ -63,6 +62,14 @@ class Half {
     }
     workspace_ = std::make_unique<DeviceVector<uint8_t>>(workspace);
     EXPECT_TRUE(kernels.SetWorkspace(workspace_->get(), workspace, nullptr));
+  }
+
+  // Another input and residual stream.
+  void Renew(std::mt19937& random, float size = 1.0f) {
+    std::normal_distribution<float> normal;
+    for (uint16_t& v : x0_) v = ToBf16(size * normal(random));
+    for (float& v : h0_) v = 3.0f * size * normal(random);
+    RestoreX();
   }
 
   // Every layer gets `slots` adapters of `columns` ranks; each row has one of them or none.
@@ -170,6 +177,7 @@ class Half {
     x_->Set(x);
   }
   std::vector<float> y() const { return Values(*y_); }
+  std::vector<float> h() const { return h_->Get(); }
   uint16_t* y_data() { return y_->get(); }
 
  private:

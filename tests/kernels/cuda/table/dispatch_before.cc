@@ -374,7 +374,10 @@ std::vector<std::string> LaunchedNow(const PlannedModel& model, const Bucket& bu
     std::erase_if(nodes, [&](NodeId id) {
       return bucket.all_logits && model.programme().node(id).kind == NodeKind::kGatherRows;
     });
-    out.push_back(fmt::format("{}{} [{}]{}{}", launch.plans ? "plan, " : "", launch.row->name,
+    // Two to eight tokens had the kernel of more.
+    const std::string_view name =
+        launch.row->id == KernelId::kFewTokens ? "chain" : launch.row->name;
+    out.push_back(fmt::format("{}{} [{}]{}{}", launch.plans ? "plan, " : "", name,
                               fmt::join(nodes, " "), launch.consumes_slots ? " consumes" : "",
                               launch.publishes_slots ? " publishes" : ""));
   }

@@ -242,6 +242,29 @@ TEST(KernelTable, OneSequencePublishesItsRowsInSlotsInEveryLayer) {
   EXPECT_EQ(publishes, 64);
 }
 
+// Two to eight rows of bf16 or FP8 weights have a kernel of their own where many have the chain's.
+TEST(KernelTable, FewTokensHaveTheirOwnChain) {
+  using enum WeightFormat;
+  for (const WeightFormat format : {kCompute, kFp8, kFp8Block, kNvfp4}) {
+    const auto model = PlanModel("llama-3.1-8b", format, DType::kBF16, DType::kBF16);
+    for (const int32_t rows : {1, 2, 4, 8, 9}) {
+      SCOPED_TRACE(std::to_string(static_cast<int>(format)) + ", rows " + std::to_string(rows));
+      std::vector<Bucket> buckets = {DecodeBucket(rows)};
+      if (rows > 1 && rows <= 8) buckets.push_back(VerifyBucket(1, rows));
+      for (const Bucket& bucket : buckets) {
+        int32_t few = 0, chains = 0;
+        for (const PlannedLaunch& launch : model->Resolved(bucket)) {
+          few += launch.row->id == KernelId::kFewTokens ? 1 : 0;
+          chains += launch.row->id == KernelId::kChain ? 1 : 0;
+        }
+        const bool takes = rows >= 2 && rows <= 8 && (format == kCompute || format == kFp8);
+        EXPECT_EQ(few, takes ? 32 : 0);
+        EXPECT_EQ(chains, takes || rows == 1 ? 0 : 32);
+      }
+    }
+  }
+}
+
 // A copy of the residual stream stands in front of what writes it next, so that the layers of a
 // chain stay together: it is a launch more, and no other.
 TEST(KernelTable, CopiesOfTheResidualStreamCutNoChain) {
@@ -376,7 +399,8 @@ TEST(KernelTable, WhatNoKernelTakesIsRefusedByName) {
 
 TEST(KernelTable, ASlowPathIsNamed) {
   for (const KernelRow& row : KernelTable()) {
-    EXPECT_EQ(row.id == KernelId::kChain, row.exclusive) << row.name;
+    EXPECT_EQ(row.id == KernelId::kChain || row.id == KernelId::kFewTokens, row.exclusive)
+        << row.name;
     if (row.id == KernelId::kStreamPieces) {
       EXPECT_FALSE(row.slow.empty());
     }
