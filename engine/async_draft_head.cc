@@ -16,8 +16,26 @@ Result<std::unique_ptr<AsyncDraftHead>> AsyncDraftHead::Create(
     const std::string& directory, const EagleSpec& spec, const TensorView& embedding,
     const DraftHeadOptions& options, Stream& stream, Device& device, Ops& ops) {
   AISP_CHECK(ops.DrawsTokens());
-  std::unique_ptr<AsyncDraftHead> made(new AsyncDraftHead(options, stream, device));
-  AISP_RETURN_IF_ERROR(made->Start(directory, spec, embedding, ops));
+  AISP_ASSIGN_OR_RETURN(auto head,
+                        EagleHead::Load(directory, spec, embedding, options.head, device, ops));
+  return Over(std::move(head), options, stream, device);
+}
+
+Result<std::unique_ptr<AsyncDraftHead>> AsyncDraftHead::Create(
+    const std::string& directory, const MtpSpec& spec, const Model& target,
+    const DraftHeadOptions& options, Stream& stream, Device& device, Ops& ops) {
+  AISP_CHECK(ops.DrawsTokens());
+  AISP_ASSIGN_OR_RETURN(auto head,
+                        MtpHead::Load(directory, spec, target, options.head, device, ops));
+  return Over(std::move(head), options, stream, device);
+}
+
+Result<std::unique_ptr<AsyncDraftHead>> AsyncDraftHead::Over(std::unique_ptr<FeatureHead> head,
+                                                             const DraftHeadOptions& options,
+                                                             Stream& stream, Device& device) {
+  std::unique_ptr<AsyncDraftHead> made(
+      new AsyncDraftHead(std::move(head), options, stream, device));
+  AISP_RETURN_IF_ERROR(made->Start());
   return made;
 }
 
@@ -26,11 +44,8 @@ AsyncDraftHead::~AsyncDraftHead() {
   static_cast<void>(device_.Synchronize(stream_));
 }
 
-Status AsyncDraftHead::Start(const std::string& directory, const EagleSpec& spec,
-                             const TensorView& embedding, Ops& ops) {
-  AISP_ASSIGN_OR_RETURN(head_,
-                        EagleHead::Load(directory, spec, embedding, options_.head, device_, ops));
-  AISP_ASSIGN_OR_RETURN(layout_, MakeKvLayout(spec.layer.kv(), options_.block_tokens,
+Status AsyncDraftHead::Start() {
+  AISP_ASSIGN_OR_RETURN(layout_, MakeKvLayout(head_->shape().kv, options_.block_tokens,
                                               options_.kv_dtype, options_.num_blocks, 0));
   AISP_ASSIGN_OR_RETURN(pool_, device_.Allocate(layout_.PoolBytes(), MemoryKind::kDevice));
   AISP_RETURN_IF_ERROR(Allocate());
@@ -41,13 +56,13 @@ Status AsyncDraftHead::Start(const std::string& directory, const EagleSpec& spec
 }
 
 size_t AsyncDraftHead::MaskWords() const {
-  return (static_cast<size_t>(head_->spec().layer.vocabulary) + 31) / 32;
+  return (static_cast<size_t>(head_->shape().vocabulary) + 31) / 32;
 }
 
 size_t AsyncDraftHead::MaxEdits() const {
   constexpr size_t kMostEdits = size_t{1} << 20;
   return std::min(kMostEdits, static_cast<size_t>(max_sequences()) *
-                                  static_cast<size_t>(head_->spec().layer.vocabulary));
+                                  static_cast<size_t>(head_->shape().vocabulary));
 }
 
 Status AsyncDraftHead::Allocate() {
@@ -79,7 +94,7 @@ Status AsyncDraftHead::Allocate() {
     landing.rows = std::exchange(landing_rows, landing_rows + kLandingRows * feature_bytes());
     AISP_ASSIGN_OR_RETURN(landing.read, device_.CreateEvent());
   }
-  edits_.emplace(head_->spec().layer.vocabulary);
+  edits_.emplace(head_->shape().vocabulary);
   return {};
 }
 
@@ -90,8 +105,8 @@ Status AsyncDraftHead::WarmUp() {
       std::min({max_rows(), max_context(), (layout_.num_blocks - 1) * layout_.block_tokens});
   for (const int32_t rows : WarmUpSizes(most)) {
     const WarmUpStep step(rows, false, layout_.block_tokens);
-    using enum EagleHead::Part;
-    for (const EagleHead::Part part : {kBegin, kGoOn, kCatchUp}) {
+    using enum FeatureHead::Part;
+    for (const FeatureHead::Part part : {kBegin, kGoOn, kCatchUp}) {
       if (part == kGoOn && rows > max_sequences()) continue;
       AISP_ASSIGN_OR_RETURN(const DeviceBatch batch, head_->Upload(step.batch(), 0, 0, stream_));
       AISP_RETURN_IF_ERROR(head_->Enqueue(part, batch, DrawsOf(1, false, 0), stream_));
@@ -100,7 +115,7 @@ Status AsyncDraftHead::WarmUp() {
     }
   }
   const int32_t drawn = max_sequences();
-  AISP_RETURN_IF_ERROR(head_->Enqueue(EagleHead::Part::kGoOn, head_->Padded(drawn, 1, 0, true),
+  AISP_RETURN_IF_ERROR(head_->Enqueue(FeatureHead::Part::kGoOn, head_->Padded(drawn, 1, 0, true),
                                       DrawsOf(drawn, true, 0), stream_));
   return device_.Synchronize(stream_);
 }
@@ -113,12 +128,12 @@ Status AsyncDraftHead::CaptureGraphs() {
   for (size_t place = 0; place < kDepth; ++place) {
     for (const int32_t rows : sizes_) {
       if (rows <= max_sequences()) {
-        AISP_RETURN_IF_ERROR(GraphFor({EagleHead::Part::kGoOn, false, 1, rows, place}));
-        AISP_RETURN_IF_ERROR(GraphFor({EagleHead::Part::kBegin, false, 1, rows, place}));
+        AISP_RETURN_IF_ERROR(GraphFor({FeatureHead::Part::kGoOn, false, 1, rows, place}));
+        AISP_RETURN_IF_ERROR(GraphFor({FeatureHead::Part::kBegin, false, 1, rows, place}));
       }
       for (const int32_t longest : {4, 8}) {
         if (rows > 1 && rows <= longest * max_sequences())
-          AISP_RETURN_IF_ERROR(GraphFor({EagleHead::Part::kBegin, false, longest, rows, place}));
+          AISP_RETURN_IF_ERROR(GraphFor({FeatureHead::Part::kBegin, false, longest, rows, place}));
       }
     }
   }
@@ -276,7 +291,7 @@ SampledToken AsyncDraftHead::TokenOf(const Flight& flight, size_t sample) const 
   } else if (drawn.status == DrawStatus::kNothingLeft) {
     out.status = tl::unexpected(NothingLeftError());
   } else {
-    AISP_CHECK(drawn.token >= 0 && drawn.token < head_->spec().layer.vocabulary);
+    AISP_CHECK(drawn.token >= 0 && drawn.token < head_->shape().vocabulary);
     out.token = drawn.token;
     out.logprob = TokenLogprob{.logprob = drawn.logprob, .top = {}};
   }

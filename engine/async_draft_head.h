@@ -1,5 +1,5 @@
-// AsyncDraftHead: an EAGLE-3 head on a device that computes beside the host, with a KV pool of its
-// own, and draws there.
+// AsyncDraftHead: a head (an EAGLE-3 head, a next-token layer) on a device that computes beside the
+// host, with a KV pool of its own, and draws there.
 //
 // Its steps are enqueued on the stream of the target's, so they come behind the step that made the
 // features, and in front of the next one; kernels that want the device for themselves never meet
@@ -18,6 +18,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/draft_head.h"
@@ -32,6 +33,11 @@ class AsyncDraftHead final : public DraftHead {
   static Result<std::unique_ptr<AsyncDraftHead>> Create(const std::string& directory,
                                                         const EagleSpec& spec,
                                                         const TensorView& embedding,
+                                                        const DraftHeadOptions& options,
+                                                        Stream& stream, Device& device, Ops& ops);
+  // `target` outlives this, and so do the others.
+  static Result<std::unique_ptr<AsyncDraftHead>> Create(const std::string& directory,
+                                                        const MtpSpec& spec, const Model& target,
                                                         const DraftHeadOptions& options,
                                                         Stream& stream, Device& device, Ops& ops);
   // Waits for what is in flight.
@@ -52,7 +58,6 @@ class AsyncDraftHead final : public DraftHead {
   Status Launch(const HeadStep& step) override;
   Result<std::vector<SampledToken>> Collect() override;
 
-  const EagleHead& head() const { return *head_; }
   size_t graphs() const { return graphs_.size(); }
 
  private:
@@ -81,7 +86,7 @@ class AsyncDraftHead final : public DraftHead {
 
   // What a graph was captured for.
   struct GraphKey {
-    EagleHead::Part part = EagleHead::Part::kBegin;
+    FeatureHead::Part part = FeatureHead::Part::kBegin;
     bool filters = false;
     int32_t longest = 1;
     int32_t rows = 0;  // 0: no graph
@@ -89,10 +94,13 @@ class AsyncDraftHead final : public DraftHead {
     auto operator<=>(const GraphKey&) const = default;
   };
 
-  AsyncDraftHead(const DraftHeadOptions& options, Stream& stream, Device& device)
-      : options_(options), stream_(stream), device_(device) {}
-  Status Start(const std::string& directory, const EagleSpec& spec, const TensorView& embedding,
-               Ops& ops);
+  static Result<std::unique_ptr<AsyncDraftHead>> Over(std::unique_ptr<FeatureHead> head,
+                                                      const DraftHeadOptions& options,
+                                                      Stream& stream, Device& device);
+  AsyncDraftHead(std::unique_ptr<FeatureHead> head, const DraftHeadOptions& options, Stream& stream,
+                 Device& device)
+      : options_(options), stream_(stream), device_(device), head_(std::move(head)) {}
+  Status Start();
   Status Allocate();
   Status WarmUp();
   Status CaptureGraphs();
@@ -115,7 +123,7 @@ class AsyncDraftHead final : public DraftHead {
   const DraftHeadOptions options_;
   Stream& stream_;
   Device& device_;
-  std::unique_ptr<EagleHead> head_;
+  const std::unique_ptr<FeatureHead> head_;
   KvLayout layout_;
   Buffer pool_, places_, slot_tokens_, draw_edits_, draw_masks_;
   std::array<Buffer, kDepth> draw_rows_;

@@ -110,27 +110,36 @@ TEST(DraftNeeds, OfMethodsThatAGpuDoesNotHaveAreRefusedByName) {
   DeviceInfo gpu;
   gpu.kind = "cuda";
   gpu.asynchronous = true;
-  for (const std::string method : {"medusa", "mtp"}) {
-    Config config =
-        StoryConfig(R"({"method": ")" + method + R"(", "model": "story-7m-)" + method + R"("})");
+  const Config config = StoryConfig(R"({"method": "medusa", "model": "story-7m-medusa"})");
+  const auto served = LoadServedModel(config);
+  ASSERT_TRUE(served) << served.error().message;
+  const auto refused = DraftNeedsOf(config, **served, gpu);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kUnimplemented);
+  EXPECT_THAT(refused.error().message,
+              AllOf(HasSubstr("method medusa"), HasSubstr("cuda"), HasSubstr("eagle3")));
+  const auto on_cpu = DraftNeedsOf(config, **served, DeviceInfo{});
+  ASSERT_TRUE(on_cpu) << on_cpu.error().message;
+  EXPECT_EQ(on_cpu->feature_layers.size(), 1u);
+}
+
+TEST(DraftNeeds, OfHeadsOnAGpuAreTheirLayersAndTheirMemory) {
+  DeviceInfo gpu;
+  gpu.kind = "cuda";
+  gpu.asynchronous = true;
+  for (const auto& [method, layers] :
+       {std::pair("eagle3", size_t{3}), std::pair("mtp", size_t{1})}) {
+    const std::string name = method;
+    const Config config =
+        StoryConfig(R"({"method": ")" + name + R"(", "model": "story-7m-)" + name + R"("})");
     const auto served = LoadServedModel(config);
     ASSERT_TRUE(served) << served.error().message;
-    const auto refused = DraftNeedsOf(config, **served, gpu);
-    ASSERT_FALSE(refused);
-    EXPECT_EQ(refused.error().code, Code::kUnimplemented);
-    EXPECT_THAT(refused.error().message,
-                AllOf(HasSubstr("method " + method), HasSubstr("cuda"), HasSubstr("eagle3")));
-    const auto on_cpu = DraftNeedsOf(config, **served, DeviceInfo{});
-    ASSERT_TRUE(on_cpu) << on_cpu.error().message;
-    EXPECT_EQ(on_cpu->feature_layers.size(), 1u);
+    const auto needs = DraftNeedsOf(config, **served, gpu);
+    ASSERT_TRUE(needs) << name << ": " << needs.error().message;
+    EXPECT_EQ(needs->feature_layers.size(), layers) << name;
+    EXPECT_GT(needs->memory.fixed_bytes, uint64_t{512} << 20) << name;
+    EXPECT_EQ(needs->memory.block_bytes * 8, (*served)->kv_layout.BlockBytes()) << name;
   }
-  const Config eagle = StoryConfig(R"({"method": "eagle3", "model": "story-7m-eagle3"})");
-  const auto served = LoadServedModel(eagle);
-  ASSERT_TRUE(served) << served.error().message;
-  const auto needs = DraftNeedsOf(eagle, **served, gpu);
-  ASSERT_TRUE(needs) << needs.error().message;
-  EXPECT_EQ(needs->feature_layers.size(), 3u);
-  EXPECT_GT(needs->memory.fixed_bytes, 0u);
 }
 
 TEST(MakeSpeculator, TellsWhatADraftModelTakesOfAGpu) {
