@@ -1,6 +1,7 @@
 #include "server/draft_memory.h"
 
 #include "model/eagle_spec.h"
+#include "model/medusa_head.h"
 #include "model/mtp_spec.h"
 #include "server/device_defaults.h"
 #include "server/memory_plan.h"
@@ -83,6 +84,22 @@ Result<DraftMemory> MtpMemory(const Config& config, const SpeculationConfig& cho
       BlockBytesOf(served, head.model.kv())};
 }
 
+// Logits of all heads over the target's vocabulary are the most of it.
+Result<DraftMemory> MedusaMemory(const Config& config, const SpeculationConfig& chosen,
+                                 const ServedModel& served) {
+  AISP_ASSIGN_OR_RETURN(const MedusaSpec spec,
+                        LoadMedusaSpec(DraftModelFolder(chosen.model, served), served.spec));
+  const Config::Engine engine = EngineSettingsOf(config);
+  const uint64_t hidden = U(spec.hidden), heads = U(spec.heads),
+                 bytes = ElementBytes(config, served);
+  const uint64_t weights =
+      heads * hidden * (U(spec.blocks) * hidden + U(spec.draft_vocabulary)) * bytes;
+  // Twice: draws have scratch as large.
+  const uint64_t logits = 2 * heads * U(engine.max_sequences) * U(spec.vocabulary) * sizeof(float);
+  return DraftMemory{weights + FeatureRows(engine) * hidden * bytes + logits + kGraphsAndBuffers,
+                     0};
+}
+
 Result<DraftMemory> DraftModelMemory(const Config& config, const SpeculationConfig& chosen,
                                      const ServedModel& served) {
   AISP_ASSIGN_OR_RETURN(const ModelSpec spec,
@@ -102,6 +119,8 @@ Result<DraftMemory> DraftMemoryOf(const Config& config, const ServedModel& serve
       return EagleMemory(config, chosen, served);
     case SpeculationConfig::Method::kMtp:
       return MtpMemory(config, chosen, served);
+    case SpeculationConfig::Method::kMedusa:
+      return MedusaMemory(config, chosen, served);
     case SpeculationConfig::Method::kDraftModel:
       return DraftModelMemory(config, chosen, served);
     default:

@@ -10,6 +10,7 @@
 #include "common/strings.h"
 #include "engine/async_draft_head.h"
 #include "engine/async_executor.h"
+#include "engine/async_medusa_draws.h"
 #include "engine/draft_model.h"
 #include "engine/eagle.h"
 #include "engine/medusa.h"
@@ -241,31 +242,34 @@ Result<std::unique_ptr<Proposer>> LoadMedusa(const SpeculationConfig& chosen,
         "for one token each; lower it, or leave it out",
         chosen.num_tokens, folder, spec.heads));
   }
-  AISP_ASSIGN_OR_RETURN(auto heads, MedusaHeads::Load(folder, spec, target.model(),
-                                                      {target.max_slots(), backend.random_weights},
-                                                      *backend.device, *backend.ops));
+  const bool gpu = backend.device->info().asynchronous;
+  const MedusaOptions heads{
+      .max_rows = target.max_slots(),
+      .random_weights = backend.random_weights,
+      .weight_format = HeadFormat(backend.weight_format, target.model().compute_dtype(),
+                                  QuantFormat::kNone, gpu)};
+  std::unique_ptr<MedusaDraws> draws;
+  if (gpu) {
+    AISP_ASSIGN_OR_RETURN(
+        draws, AsyncMedusaDraws::Create(folder, spec, target.model(), {.heads = heads},
+                                        *target.stream(), *backend.device, *backend.ops));
+  } else {
+    AISP_ASSIGN_OR_RETURN(auto loaded, MedusaHeads::Load(folder, spec, target.model(), heads,
+                                                         *backend.device, *backend.ops));
+    draws = std::make_unique<HostMedusaDraws>(std::move(loaded));
+  }
   LogInfo("draft heads loaded", {{"model", folder}, {"heads", spec.heads}});
   return std::make_unique<MedusaProposer>(
       MedusaProposerOptions{.min_probability = chosen.min_probability,
                             .wants_prompts_end = chosen.prompt_features > 0},
-      std::move(heads));
+      std::move(draws));
 }
 
 }  // namespace
 
-Status CheckMethodRuns(const SpeculationConfig& chosen, const DeviceInfo& device) {
-  const bool host_only = chosen.method == SpeculationConfig::Method::kMedusa;
-  if (!device.asynchronous || !host_only) return {};
-  return Unimplemented(fmt::format(
-      "speculative_config: method {} runs on the CPU, and the model is to run on a {} device; "
-      "ngram, suffix, draft_model, eagle3 and mtp run there",
-      MethodName(chosen.method), device.kind));
-}
-
 Result<DraftNeeds> DraftNeedsOf(const Config& config, const ServedModel& served,
                                 const DeviceInfo& device) {
   AISP_ASSIGN_OR_RETURN(const SpeculationConfig chosen, SpeculationConfigOf(config));
-  AISP_RETURN_IF_ERROR(CheckMethodRuns(chosen, device));
   DraftNeeds needs;
   AISP_ASSIGN_OR_RETURN(needs.feature_layers, FeatureLayersOf(chosen, served));
   if (device.asynchronous) {

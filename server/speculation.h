@@ -30,9 +30,6 @@ Result<SpeculationConfig> SpeculationConfigOf(const Config& config);
 Status CheckDraftModel(const std::string& draft, int32_t draft_vocabulary,
                        const std::string& draft_tokenizer, const ServedModel& served);
 
-// UNIMPLEMENTED names the method and those that run, where it has no kernels on this device.
-Status CheckMethodRuns(const SpeculationConfig& chosen, const DeviceInfo& device);
-
 // The residual streams that the chosen proposer reads (ModelOptions::feature_layers); none where it
 // reads none. Errors are those of the head's config.json, or its not fitting the served model.
 Result<std::vector<int32_t>> FeatureLayersOf(const SpeculationConfig& chosen,
