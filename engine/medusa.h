@@ -33,6 +33,7 @@ class MedusaProposer final : public Proposer {
 
   std::string_view name() const override { return "medusa"; }
   bool costly() const override { return true; }
+  bool at_once() const override { return draws_->draws_together(); }
   int32_t feature_size() const override { return draws_->feature_size(); }
   int32_t feature_window() const override { return options_.wants_prompts_end ? 1 : 0; }
   Status Computed(std::span<const ComputedRows> rows) override;

@@ -137,6 +137,7 @@ class ProvingMedusa final : public Proposer {
   }
   std::string_view name() const override { return proposer->name(); }
   bool costly() const override { return proposer->costly(); }
+  bool at_once() const override { return proposer->at_once(); }
   int32_t feature_size() const override { return proposer->feature_size(); }
   Status Computed(std::span<const ComputedRows> rows) override { return proposer->Computed(rows); }
   Status Propose(std::span<const DraftContext> contexts, std::span<TokenDraft> drafts) override {

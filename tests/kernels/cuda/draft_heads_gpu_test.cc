@@ -144,8 +144,9 @@ TEST_P(GpuDrafts, AnswersAreThoseWithoutThem) {
                 static_cast<unsigned long long>(counts.accepted),
                 static_cast<unsigned long long>(counts.drafted));
     EXPECT_GT(counts.drafted, 300u);
-    // The head knows the target's own texts; prompts of random tokens are none.
-    EXPECT_GT(counts.accepted * 6, counts.drafted);
+    // The head knows the target's own texts; prompts of random tokens are none. Medusa's heads do
+    // not see what is drawn.
+    EXPECT_GT(counts.accepted * (built->method == "medusa" ? 16 : 6), counts.drafted);
   }
 }
 
