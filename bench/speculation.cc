@@ -26,6 +26,7 @@ class ImposedProposer final : public Proposer {
       : acceptance_(std::move(acceptance)), inner_(std::move(inner)) {}
   std::string_view name() const override { return "imposed"; }
   bool costly() const override { return inner_ != nullptr && inner_->costly(); }
+  bool at_once() const override { return inner_ != nullptr && inner_->at_once(); }
   int32_t feature_size() const override { return inner_ != nullptr ? inner_->feature_size() : 0; }
   int32_t feature_window() const override { return inner_ ? inner_->feature_window() : 0; }
   Status Computed(std::span<const ComputedRows> rows) override { return inner_->Computed(rows); }

@@ -1,5 +1,5 @@
-// AsyncDraftHead: an EAGLE-3 head on a device that computes beside the host, with a KV pool of its
-// own, and draws there.
+// AsyncDraftHead: a head (an EAGLE-3 head, a next-token layer) on a device that computes beside the
+// host, with a KV pool of its own, and draws there.
 //
 // Its steps are enqueued on the stream of the target's, so they come behind the step that made the
 // features, and in front of the next one; kernels that want the device for themselves never meet
@@ -12,16 +12,16 @@
 // thread only.
 #pragma once
 
-#include <array>
 #include <deque>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "engine/draft_draws.h"
 #include "engine/draft_head.h"
-#include "engine/draw_rows.h"
+#include "engine/feature_landings.h"
 #include "engine/model_draft_head.h"
 
 namespace aisp {
@@ -32,6 +32,11 @@ class AsyncDraftHead final : public DraftHead {
   static Result<std::unique_ptr<AsyncDraftHead>> Create(const std::string& directory,
                                                         const EagleSpec& spec,
                                                         const TensorView& embedding,
+                                                        const DraftHeadOptions& options,
+                                                        Stream& stream, Device& device, Ops& ops);
+  // `target` outlives this, and so do the others.
+  static Result<std::unique_ptr<AsyncDraftHead>> Create(const std::string& directory,
+                                                        const MtpSpec& spec, const Model& target,
                                                         const DraftHeadOptions& options,
                                                         Stream& stream, Device& device, Ops& ops);
   // Waits for what is in flight.
@@ -52,36 +57,16 @@ class AsyncDraftHead final : public DraftHead {
   Status Launch(const HeadStep& step) override;
   Result<std::vector<SampledToken>> Collect() override;
 
-  const EagleHead& head() const { return *head_; }
   size_t graphs() const { return graphs_.size(); }
 
  private:
   static constexpr int kDepth = 2;
-  // Runs of features from the host, of so many rows, that may wait for the device to read them.
-  static constexpr size_t kLandings = 32;
+  // Of a run of features from the host.
   static constexpr size_t kLandingRows = 64;
-
-  // Page-locked memory for a run of features, from where the device reads them.
-  struct Landing {
-    std::byte* rows = nullptr;
-    std::unique_ptr<Event> read;
-    bool given = false;    // by the last call: all that reads it is enqueued before the next one
-    bool waiting = false;  // for `read`
-  };
-
-  // What the host has for a step, until that has been done.
-  struct Flight {
-    Buffer staging;       // page-locked: DrawRow [max_sequences], then edits
-    Buffer mask_staging;  // page-locked
-    std::unique_ptr<Event> done;
-    // By sample: of the token that is drawn, and why it was not drawn.
-    std::vector<uint32_t> positions;
-    std::vector<Status> refused;
-  };
 
   // What a graph was captured for.
   struct GraphKey {
-    EagleHead::Part part = EagleHead::Part::kBegin;
+    FeatureHead::Part part = FeatureHead::Part::kBegin;
     bool filters = false;
     int32_t longest = 1;
     int32_t rows = 0;  // 0: no graph
@@ -89,48 +74,35 @@ class AsyncDraftHead final : public DraftHead {
     auto operator<=>(const GraphKey&) const = default;
   };
 
-  AsyncDraftHead(const DraftHeadOptions& options, Stream& stream, Device& device)
-      : options_(options), stream_(stream), device_(device) {}
-  Status Start(const std::string& directory, const EagleSpec& spec, const TensorView& embedding,
-               Ops& ops);
+  static Result<std::unique_ptr<AsyncDraftHead>> Over(std::unique_ptr<FeatureHead> head,
+                                                      const DraftHeadOptions& options,
+                                                      Stream& stream, Device& device);
+  AsyncDraftHead(std::unique_ptr<FeatureHead> head, const DraftHeadOptions& options, Stream& stream,
+                 Device& device)
+      : options_(options), stream_(stream), device_(device), head_(std::move(head)) {}
+  Status Start();
   Status Allocate();
   Status WarmUp();
   Status CaptureGraphs();
   GraphKey KeyFor(const HeadStep& step) const;
   Result<Graph*> GraphFor(const GraphKey& key);
-  StepDraws DrawsOf(int32_t rows, bool filters, size_t place) const;
   Status Enqueue(const HeadStep& step, size_t place);
-  Status UploadDraws(std::span<const SampleRow> samples, int32_t rows, Flight& flight,
-                     Stream& stream);
-  // Where the device leaves what it draws for a sample.
-  size_t DrawnAt(const Flight& flight, size_t sample) const {
-    return static_cast<size_t>(&flight - flights_.data()) * static_cast<size_t>(max_sequences()) +
-           sample;
-  }
-  SampledToken TokenOf(const Flight& flight, size_t sample) const;
-  Result<Landing*> FreeLanding();
-  size_t MaskWords() const;
-  size_t MaxEdits() const;
 
   const DraftHeadOptions options_;
   Stream& stream_;
   Device& device_;
-  std::unique_ptr<EagleHead> head_;
+  const std::unique_ptr<FeatureHead> head_;
   KvLayout layout_;
-  Buffer pool_, places_, slot_tokens_, draw_edits_, draw_masks_;
-  std::array<Buffer, kDepth> draw_rows_;
-  Buffer drawn_;  // page-locked, written by the device: DrawnToken [kDepth, max_sequences]
+  Buffer pool_, places_, slot_tokens_;
+  std::unique_ptr<DraftDraws> draws_;
+  std::unique_ptr<FeatureLandings> landings_;
   std::unique_ptr<Stream> upload_stream_;
   std::unique_ptr<Event> uploaded_;
-  std::array<Flight, kDepth> flights_;
   size_t launched_ = 0;
-  std::deque<Flight*> drawing_;  // those in flight that draw
-  std::optional<EditWriter> edits_;
+  std::deque<size_t> drawing_;  // places of those in flight that draw
   std::vector<int32_t> sizes_;
   std::map<GraphKey, std::unique_ptr<Graph>> graphs_;
   std::vector<CopyRange> ranges_;
-  Buffer landing_rows_;
-  std::array<Landing, kLandings> landings_;
 };
 
 }  // namespace aisp

@@ -5,8 +5,7 @@
 // the newest position's are missing, nothing is proposed.
 //
 // A head does not know which token the draft has in front of its own, so all of a draft's heads are
-// computed at once. It draws as the target will (engine/drafting.h). On the CPU; engine thread
-// only.
+// computed at once. It draws as the target will (engine/drafting.h). Engine thread only.
 #pragma once
 
 #include <memory>
@@ -14,8 +13,7 @@
 #include <vector>
 
 #include "engine/drafting.h"
-#include "engine/sampler.h"
-#include "model/parallel_heads.h"
+#include "engine/medusa_draws.h"
 #include "speculation/proposer.h"
 
 namespace aisp {
@@ -28,37 +26,55 @@ struct MedusaProposerOptions {
 
 class MedusaProposer final : public Proposer {
  public:
-  // `heads`: for as many rows as sequences are ever asked for at once.
-  MedusaProposer(const MedusaProposerOptions& options, std::unique_ptr<ParallelHeads> heads);
+  // Both for as many rows as sequences are ever asked for at once.
+  MedusaProposer(const MedusaProposerOptions& options, std::unique_ptr<MedusaDraws> draws);
+  MedusaProposer(const MedusaProposerOptions& options, std::unique_ptr<ParallelHeads> heads)
+      : MedusaProposer(options, std::make_unique<HostMedusaDraws>(std::move(heads))) {}
 
   std::string_view name() const override { return "medusa"; }
   bool costly() const override { return true; }
-  int32_t feature_size() const override { return heads_->feature_size(); }
+  bool at_once() const override { return draws_->draws_together(); }
+  int32_t feature_size() const override { return draws_->feature_size(); }
   int32_t feature_window() const override { return options_.wants_prompts_end ? 1 : 0; }
   Status Computed(std::span<const ComputedRows> rows) override;
   // Errors are the heads'.
   Status Propose(std::span<const DraftContext> contexts, std::span<TokenDraft> drafts) override;
-  void Ended(const DraftContext& context) override { states_.erase(context.sequence); }
+  void Ended(const DraftContext& context) override { Forget(context.sequence); }
 
   size_t sequences() const { return states_.size(); }
 
  private:
   struct State {
     int32_t position = -1;  // whose features these are, the newest that is known
-    std::vector<float> features;
+    int32_t place = -1;     // where they are kept
+    uint64_t told = 0;      // last
     SamplingParams sampling;
   };
+  // A draft that is being made, and its row.
+  struct Running : Drafting {
+    int32_t row = 0;
+  };
 
-  std::vector<Drafting> Begin(std::span<const DraftContext> contexts, std::span<TokenDraft> drafts);
-  void Draw(Drafting& d, int32_t row);
+  void Forget(SequenceId id);
+  bool TakePlace(State& state);
+  Status Keep(std::span<const ComputedRows> rows);
+  std::vector<Running> Begin(std::span<const DraftContext> contexts, std::span<TokenDraft> drafts);
+  Status DraftAll(std::span<Running> drafting);
+  void Ask(const Running& d, int32_t head);
+  Status Take(std::span<Running> drafting);
 
   const MedusaProposerOptions options_;
-  const std::unique_ptr<ParallelHeads> heads_;
-  Sampler sampler_;
-  std::vector<float>
-      logits_;  // of the target's vocabulary; those that no head has stay as they are
+  const std::unique_ptr<MedusaDraws> draws_;
   std::unordered_map<SequenceId, State> states_;
-  std::vector<const float*> rows_;  // of the drafts that are being made
+  std::vector<int32_t> free_places_;
+  int32_t used_places_ = 0;
+  uint64_t told_ = 0;
+  // Of the drafts that are being made, and of the draws that are asked for: whose they are.
+  std::vector<int32_t> places_;
+  std::vector<SampleRow> samples_;
+  std::vector<int32_t> asked_;
+  std::vector<FeatureRow> kept_;
+  std::vector<SequenceId> kept_of_;
 };
 
 }  // namespace aisp

@@ -151,7 +151,7 @@ struct LinearParams {
 
 // y[i] = x[row_indices ? row_indices[i] : i] / rms(x) * weight
 struct RmsNormParams {
-  TensorView x;                          // f32 [.., dim]; rows may be strided
+  TensorView x;                          // f32 [.., dim], on a GPU also bf16; rows may be strided
   const int32_t* row_indices = nullptr;  // [rows]
   TensorView weight;                     // f32 [dim]
   TensorView y;                          // f32 or bf16 [rows, dim]
@@ -219,6 +219,14 @@ struct SiluMulParams {
   TensorView x;  // f32 [rows, 2 * dim]
   TensorView y;  // f32 or bf16 [rows, dim]
   int32_t rows = 0;
+};
+
+// y = x + silu(added), and the same rounded, where `rounded` has data.
+struct SiluAddParams {
+  TensorView x;        // f32 [rows, dim]; may be y
+  TensorView added;    // f32 [rows, dim]
+  TensorView y;        // f32 [rows, dim]
+  TensorView rounded;  // bf16 [rows, dim]
 };
 
 enum class ExpertScore : uint8_t { kSoftmax, kSigmoid };

@@ -10,9 +10,9 @@ namespace aisp {
 
 std::string_view NodeKindName(NodeKind kind) {
   constexpr std::array<std::string_view, kNodeKinds> kNames = {
-      "embed",  "gather rows", "norm",           "linear",  "rope + append", "latent append",
-      "attend", "silu mul",    "select experts", "experts", "all-reduce",    "tap",
-      "spread", "draw"};
+      "embed",         "gather rows", "norm",     "linear",   "rope + append",
+      "latent append", "attend",      "silu mul", "silu add", "select experts",
+      "experts",       "all-reduce",  "tap",      "spread",   "draw"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -182,6 +182,11 @@ ValueId ProgrammeBuilder::Attend(ValueId q, const AttentionParams& params) {
 
 ValueId ProgrammeBuilder::SiluMul(ValueId x, const SiluMulParams& params) {
   return Make(Add(NodeKind::kSiluMul, "silu mul", params, {x}), params.y);
+}
+
+ValueId ProgrammeBuilder::SiluAdd(ValueId x, ValueId added, const SiluAddParams& params) {
+  return Make(Add(NodeKind::kSiluAdd, "silu add", params, {x, added}),
+              params.rounded.data != nullptr ? params.rounded : params.y);
 }
 
 ValueId ProgrammeBuilder::SelectExperts(ValueId logits, const SelectExpertsParams& params) {

@@ -38,6 +38,7 @@ enum class NodeKind : uint8_t {
   kLatentAppend,
   kAttend,
   kSiluMul,
+  kSiluAdd,
   kSelectExperts,
   kExperts,
   kAllReduce,
@@ -72,10 +73,10 @@ struct DrawNodeParams {
 };
 
 // What changes from step to step (rows, batch, pools) is empty here.
-using NodeParams =
-    std::variant<EmbeddingParams, GatherRowsParams, RmsNormParams, LinearParams, RopeAppendParams,
-                 LatentAppendParams, AttentionParams, SiluMulParams, SelectExpertsParams,
-                 ExpertMlpParams, AllReduceParams, TapParams, SpreadParams, DrawNodeParams>;
+using NodeParams = std::variant<EmbeddingParams, GatherRowsParams, RmsNormParams, LinearParams,
+                                RopeAppendParams, LatentAppendParams, AttentionParams,
+                                SiluMulParams, SiluAddParams, SelectExpertsParams, ExpertMlpParams,
+                                AllReduceParams, TapParams, SpreadParams, DrawNodeParams>;
 
 // The forms in which an output may come to its reader; any number of them.
 enum HandOver : uint8_t {
@@ -193,6 +194,8 @@ class ProgrammeBuilder {
   ValueId LatentAppend(ValueId q, ValueId kv, ValueId k_rope, const LatentAppendParams& params);
   ValueId Attend(ValueId q, const AttentionParams& params);
   ValueId SiluMul(ValueId x, const SiluMulParams& params);
+  // The value is the rounded one, where there is one.
+  ValueId SiluAdd(ValueId x, ValueId added, const SiluAddParams& params);
   ValueId SelectExperts(ValueId logits, const SelectExpertsParams& params);
   // Adds to the residual stream.
   void Experts(ValueId x, ValueId chosen, const ExpertMlpParams& params);

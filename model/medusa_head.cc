@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstring>
 
 #include "common/check.h"
 #include "model/bf16.h"
+#include "model/feature_head.h"
 #include "model/files.h"
 #include "model/json_reader.h"
 #include "model/tensor_cutter.h"
@@ -16,8 +16,21 @@
 namespace aisp {
 namespace {
 
-std::span<float> Values(const TensorView& rows, int32_t count) {
-  return {rows.as<float>(), static_cast<size_t>(count * rows.cols())};
+// Rows that do not depend on each other, whatever they are of.
+Bucket BucketOfRows(int32_t rows) {
+  Bucket bucket;
+  bucket.rows = bucket.sequences = rows;
+  bucket.rows_per_sequence = 1;
+  return bucket;
+}
+
+Bucket BucketOfDraws(const StepDraws& draws) {
+  Bucket bucket = BucketOfRows(draws.params.num_rows);
+  bucket.part = StepPart::kDraw;
+  bucket.draws = draws.params.num_rows;
+  bucket.draw_filters = draws.params.filters;
+  bucket.draw_masks = draws.params.masks != nullptr;
+  return bucket;
 }
 
 }  // namespace
@@ -56,17 +69,24 @@ Result<std::unique_ptr<MedusaHeads>> MedusaHeads::Load(const std::string& direct
                                                        const MedusaSpec& spec, const Model& target,
                                                        const MedusaOptions& options, Device& device,
                                                        Ops& ops) {
-  if (device.info().asynchronous) {
-    return Unimplemented(fmt::format(
-        "speculative_config: method medusa does not run on a {} device; eagle3 and draft_model do",
-        device.info().kind));
-  }
   std::unique_ptr<MedusaHeads> heads(new MedusaHeads(spec, target, options, device, ops));
   AISP_ASSIGN_OR_RETURN(heads->stream_, device.CreateStream());
   AISP_RETURN_IF_ERROR(heads->LoadWeights(directory));
   AISP_RETURN_IF_ERROR(heads->Allocate());
+  AISP_RETURN_IF_ERROR(heads->FillTables());
+  heads->EmitProgrammes();
   return heads;
 }
+
+MedusaHeads::MedusaHeads(const MedusaSpec& spec, const Model& target, const MedusaOptions& options,
+                         Device& device, Ops& ops)
+    : spec_(spec),
+      target_(target),
+      options_(options),
+      device_(device),
+      ops_(ops),
+      feature_dtype_(device.info().asynchronous ? target.compute_dtype() : DType::kF32),
+      heads_(static_cast<size_t>(spec.heads)) {}
 
 // Without one, a head has all of the target's vocabulary, or, with random weights, tokens from all
 // over it.
@@ -102,13 +122,15 @@ Status MedusaHeads::LoadWeights(const std::string& directory) {
   }
   AISP_RETURN_IF_ERROR(ReadTokenMap(checkpoint.get()));
   WeightReader reader(checkpoint.get(), QuantSpec{});
-  if (options_.random_weights) reader.MakeRandom(*options_.random_weights, &ops_, stream_.get());
+  if (options_.random_weights) {
+    reader.MakeRandom(*options_.random_weights, beside_host() ? nullptr : &ops_, stream_.get());
+  }
   Workspace unused;
-  const LoadContext c{
-      device_,           ops_,        *stream_, reader, unused, target_.compute_dtype(),
-      options_.max_rows, TensorView{}};
+  LoadContext c{device_,           ops_,        *stream_, reader, unused, target_.compute_dtype(),
+                options_.max_rows, TensorView{}};
+  c.weight_format = options_.weight_format;
   for (int32_t i = 0; i < spec_.heads; ++i) {
-    Head& head = heads_.emplace_back();
+    Head& head = heads_[static_cast<size_t>(i)];
     for (int32_t block = 0; block < spec_.blocks; ++block) {
       const StackedPart part{fmt::format("{}.{}.linear", i, block), hidden()};
       AISP_ASSIGN_OR_RETURN(head.blocks.emplace_back(),
@@ -124,10 +146,21 @@ Status MedusaHeads::LoadWeights(const std::string& directory) {
 Status MedusaHeads::Allocate() {
   const int64_t rows = ops_.RowCapacity(options_.max_rows);
   const auto cut = [&](TensorCutter c) {
-    for (TensorView* each : {&features_, &normed_, &x_, &added_})
-      *each = c.Take(DType::kF32, rows, hidden());
-    rounded_ = c.Take(target_.compute_dtype(), rows, hidden());
-    for (Head& head : heads_) head.logits = c.Take(DType::kF32, rows, spec_.draft_vocabulary);
+    features_ = c.Take(feature_dtype_, rows, hidden());
+    for (TensorView* each : {&normed_, &x_, &added_}) *each = c.Take(DType::kF32, rows, hidden());
+    if (rounds()) {
+      for (TensorView* each : {&normed_rounded_, &rounded_})
+        *each = c.Take(target_.compute_dtype(), rows, hidden());
+    }
+    if (beside_host()) target_logits_ = c.Take(DType::kF32, rows * spec_.heads, spec_.vocabulary);
+    // Logits that are spread are soon read: all heads have theirs in one place.
+    const TensorView own =
+        spreads() ? c.Take(DType::kF32, rows, spec_.draft_vocabulary) : TensorView{};
+    for (size_t i = 0; i < heads_.size(); ++i) {
+      heads_[i].logits = spreads()       ? own
+                         : beside_host() ? target_logits_.Rows(static_cast<int64_t>(i) * rows, rows)
+                                         : c.Take(DType::kF32, rows, spec_.draft_vocabulary);
+    }
     return c.used();
   };
   const size_t bytes = cut(TensorCutter(nullptr));
@@ -136,37 +169,120 @@ Status MedusaHeads::Allocate() {
   return {};
 }
 
-Status MedusaHeads::Run(std::span<const float* const> rows, int32_t heads) {
-  const auto count = static_cast<int32_t>(rows.size());
-  AISP_CHECK(count <= options_.max_rows && heads <= spec_.heads);
-  for (int32_t i = 0; i < count; ++i)
-    std::copy_n(rows[static_cast<size_t>(i)], hidden(), features_.as<float>() + i * hidden());
-  RmsNormParams norm;
-  norm.x = features_;
-  norm.weight = target_.final_norm();
-  norm.y = normed_;
-  norm.rows = count;
-  norm.epsilon = target_.spec().norm_epsilon;
-  AISP_RETURN_IF_ERROR(ops_.RmsNorm(norm, *stream_));
+// Where a head's tokens are in the target's vocabulary; the others never get a logit.
+Status MedusaHeads::FillTables() {
+  if (!spreads()) return {};
+  const size_t bytes = target_tokens_.size() * sizeof(TokenId);
+  AISP_ASSIGN_OR_RETURN(columns_, device_.Allocate(bytes, MemoryKind::kDevice));
+  AISP_RETURN_IF_ERROR(device_.Copy(columns_.data(), target_tokens_.data(), bytes, *stream_));
+  const std::vector<float> none(static_cast<size_t>(spec_.vocabulary), FeatureHead::kNoLogit);
+  for (int64_t row = 0; row < target_logits_.rows(); ++row) {
+    AISP_RETURN_IF_ERROR(device_.Copy(target_logits_.Rows(row, 1).data, none.data(),
+                                      none.size() * sizeof(float), *stream_));
+  }
+  return device_.Synchronize(*stream_);
+}
+
+void MedusaHeads::EmitProgrammes() {
+  const auto emitted = [&](const auto& emit, Programme* programme,
+                           std::optional<PreparedSteps>* prepared) {
+    ProgrammeBuilder b;
+    emit(b);
+    *programme = b.Finish();
+    AISP_CHECK(programme->BindKv({}));
+    prepared->emplace(ops_, *programme);
+  };
+  emitted([&](ProgrammeBuilder& b) { EmitNorm(b); }, &norm_, &prepared_norm_);
+  for (size_t i = 0; i < heads_.size(); ++i) {
+    emitted([&](ProgrammeBuilder& b) { EmitHead(b, i); }, &heads_[i].programme,
+            &heads_[i].prepared);
+  }
+  if (!beside_host()) return;
+  emitted([&](ProgrammeBuilder& b) { b.Draw(b.Given(target_logits_)); }, &draw_, &prepared_draw_);
+}
+
+void MedusaHeads::EmitNorm(ProgrammeBuilder& b) const {
+  const ValueId features = b.Given(features_);
+  const float epsilon = target_.spec().norm_epsilon;
+  b.Norm(features, {features_, nullptr, target_.final_norm(), normed_, 0, epsilon});
+  if (rounds())
+    b.Norm(features, {features_, nullptr, target_.final_norm(), normed_rounded_, 0, epsilon});
+}
+
+void MedusaHeads::EmitHead(ProgrammeBuilder& b, size_t index) const {
+  const Head& head = heads_[index];
+  TensorView residual = normed_, read = normed_input();
+  ValueId x = b.Given(read);
+  for (const auto& block : head.blocks) {
+    const ValueId added = b.Linear(x, {block.get(), read, added_}, "block");
+    x = b.SiluAdd(x, added, {residual, added_, x_, rounds() ? rounded_ : TensorView{}});
+    residual = x_;
+    read = input();
+  }
+  const ValueId logits = b.Linear(x, {head.matrix.get(), read, head.logits}, "logits");
+  if (!spreads()) return;
+  const TensorView all =
+      target_logits_.Rows(LogitIndex(static_cast<int32_t>(index), 0), features_.rows());
+  b.Spread(logits, {head.logits, all, static_cast<const int32_t*>(columns_.data())});
+}
+
+void MedusaHeads::FormatFeatures(std::span<const float> rows, std::byte* to) const {
+  if (feature_dtype_ == DType::kF32) {
+    std::memcpy(to, rows.data(), rows.size_bytes());
+  } else {
+    AISP_CHECK(feature_dtype_ == DType::kBF16);
+    RoundToBf16(rows, reinterpret_cast<uint16_t*>(to));
+  }
+}
+
+Status MedusaHeads::TakeFeatures(std::span<const std::byte* const> rows, Stream& stream) {
+  AISP_CHECK(!rows.empty() && rows.size() <= static_cast<size_t>(options_.max_rows));
+  // The first row stands for all of the memory.
+  const std::byte* const base = *std::min_element(rows.begin(), rows.end());
+  ranges_.clear();
+  for (size_t i = 0; i < rows.size(); ++i)
+    ranges_.push_back({static_cast<size_t>(rows[i] - base), i * feature_bytes(), feature_bytes()});
+  return device_.CopyRanges(features_.data, base, ranges_, stream);
+}
+
+Status MedusaHeads::Enqueue(int32_t rows, int32_t heads, const StepDraws& draws, Stream& stream) {
+  AISP_CHECK(rows <= options_.max_rows && heads <= spec_.heads);
+  StepInputs inputs;
+  inputs.batch.rows = inputs.batch.num_sequences = rows;
+  inputs.batch.longest_rows = 1;
+  const Bucket bucket = BucketOfRows(rows);
+  AISP_ASSIGN_OR_RETURN(PreparedStep* const norm, prepared_norm_->For(bucket));
+  AISP_RETURN_IF_ERROR(norm->Run(inputs, {}, stream));
+  for (int32_t i = 0; i < heads; ++i) {
+    AISP_ASSIGN_OR_RETURN(PreparedStep* const head,
+                          heads_[static_cast<size_t>(i)].prepared->For(bucket));
+    AISP_RETURN_IF_ERROR(head->Run(inputs, {}, stream));
+  }
+  return draws.params.num_rows > 0 ? EnqueueDraws(draws, stream) : Status{};
+}
+
+Status MedusaHeads::EnqueueDraws(const StepDraws& draws, Stream& stream) {
+  AISP_ASSIGN_OR_RETURN(PreparedStep* const draw, prepared_draw_->For(BucketOfDraws(draws)));
+  StepInputs inputs;
+  inputs.draw = draws.params;
+  return draw->Run(inputs, {}, stream);
+}
+
+Status MedusaHeads::Prepare(int32_t rows, int32_t heads, const StepDraws& draws) {
+  const Bucket bucket = BucketOfRows(rows);
+  AISP_RETURN_IF_ERROR(prepared_norm_->For(bucket));
   for (int32_t i = 0; i < heads; ++i)
-    AISP_RETURN_IF_ERROR(RunHead(heads_[static_cast<size_t>(i)], count));
+    AISP_RETURN_IF_ERROR(heads_[static_cast<size_t>(i)].prepared->For(bucket));
+  if (draws.params.num_rows > 0) AISP_RETURN_IF_ERROR(prepared_draw_->For(BucketOfDraws(draws)));
   return {};
 }
 
-Status MedusaHeads::RunHead(const Head& head, int32_t rows) {
-  std::ranges::copy(Values(normed_, rows), x_.as<float>());
-  for (const auto& block : head.blocks) {
-    AISP_RETURN_IF_ERROR(ops_.Linear({block.get(), Input(rows), added_, rows}, *stream_));
-    const std::span<float> x = Values(x_, rows), added = Values(added_, rows);
-    for (size_t i = 0; i < x.size(); ++i) x[i] += added[i] / (1 + std::exp(-added[i]));
-  }
-  return ops_.Linear({head.matrix.get(), Input(rows), head.logits, rows}, *stream_);
-}
-
-const TensorView& MedusaHeads::Input(int32_t rows) {
-  if (rounded_.dtype == DType::kF32) return x_;
-  RoundToBf16(Values(x_, rows), rounded_.as<uint16_t>());
-  return rounded_;
+Status MedusaHeads::Run(std::span<const float* const> rows, int32_t heads) {
+  const auto count = static_cast<int32_t>(rows.size());
+  AISP_CHECK(count <= options_.max_rows && !beside_host());
+  for (int32_t i = 0; i < count; ++i)
+    std::copy_n(rows[static_cast<size_t>(i)], hidden(), features_.as<float>() + i * hidden());
+  return Enqueue(count, heads, {}, *stream_);
 }
 
 std::span<const float> MedusaHeads::Logits(int32_t head, int32_t row) const {

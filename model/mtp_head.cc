@@ -1,7 +1,5 @@
 #include "model/mtp_head.h"
 
-#include <fmt/format.h>
-
 #include "common/check.h"
 #include "model/rope.h"
 #include "model/tensor_cutter.h"
@@ -19,11 +17,6 @@ Result<std::unique_ptr<MtpHead>> MtpHead::Load(const std::string& directory, con
                                                const Model& target,
                                                const FeatureHeadOptions& options, Device& device,
                                                Ops& ops) {
-  if (device.info().asynchronous) {
-    return Unimplemented(fmt::format(
-        "speculative_config: method mtp does not run on a {} device; eagle3 and draft_model do",
-        device.info().kind));
-  }
   std::unique_ptr<MtpHead> head(new MtpHead(spec, target, options, device, ops));
   AISP_ASSIGN_OR_RETURN(const auto stream, device.CreateStream());
   AISP_RETURN_IF_ERROR(head->LoadRope(*stream));
@@ -50,7 +43,10 @@ Status MtpHead::LoadWeights(const std::string& directory, Stream& stream) {
     AISP_ASSIGN_OR_RETURN(checkpoint, Checkpoint::Open(directory));
   }
   WeightReader reader(checkpoint.get(), spec_.model.quant);
-  if (options_.random_weights) reader.MakeRandom(*options_.random_weights, &ops_, &stream);
+  if (options_.random_weights) {
+    reader.MakeRandom(*options_.random_weights, device_.info().asynchronous ? nullptr : &ops_,
+                      &stream);
+  }
   LoadContext c{device_,           ops_, stream, reader, workspace_, options_.compute_dtype,
                 options_.max_rows, rope_};
   c.activation_dtype = ops_.ActivationDType(options_.compute_dtype);
@@ -82,7 +78,7 @@ Status MtpHead::Allocate() {
   AISP_RETURN_IF_ERROR(workspace_.Allocate(device_, rows));
   hidden_ = workspace_.View(Scratch::kHidden, DType::kF32, hidden);
   const auto cut = [&](TensorCutter c) {
-    features_ = c.Take(DType::kF32, rows, hidden);
+    features_ = c.Take(feature_dtype_, rows, hidden);
     final_ = c.Take(DType::kF32, rows, hidden);
     embedded_ = c.Take(DType::kF32, rows, hidden);
     both_ = c.Take(options_.compute_dtype, rows, 2 * hidden);

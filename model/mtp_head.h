@@ -4,7 +4,7 @@
 // does in front of its head, then with `hnorm`; the embedding of the next token with `enorm`;
 // `eh_proj` makes one row of both, which goes through a layer of the model's kind. Behind the last
 // token that the target has computed it goes on with that layer's output. The matrix of the head is
-// the target's unless the checkpoint has one for it. On the CPU.
+// the target's unless the checkpoint has one for it.
 #pragma once
 
 #include <memory>
@@ -19,8 +19,7 @@ namespace aisp {
 
 class MtpHead final : public FeatureHead {
  public:
-  // `target` outlives it. Errors name the tensor; UNIMPLEMENTED on a device that runs beside the
-  // host.
+  // `target` outlives it. Errors name the tensor.
   static Result<std::unique_ptr<MtpHead>> Load(const std::string& directory, const MtpSpec& spec,
                                                const Model& target,
                                                const FeatureHeadOptions& options, Device& device,
@@ -46,7 +45,7 @@ class MtpHead final : public FeatureHead {
   Buffer rope_memory_, memory_;
   TensorView rope_;
   // [max_rows, ..]: the features behind the target's norm; the normed embedding beside the normed
-  // hidden state. features_ is f32.
+  // hidden state.
   TensorView final_, embedded_, both_;
   TensorView head_input_;  // [max_sequences, hidden]
 };

@@ -10,13 +10,14 @@
 #include "common/strings.h"
 #include "engine/async_draft_head.h"
 #include "engine/async_executor.h"
+#include "engine/async_medusa_draws.h"
 #include "engine/draft_model.h"
 #include "engine/eagle.h"
 #include "engine/medusa.h"
 #include "engine/model_draft_head.h"
 #include "model/medusa_head.h"
 #include "server/device_defaults.h"
-#include "server/memory_plan.h"
+#include "server/draft_memory.h"
 #include "speculation/ngram_proposer.h"
 #include "speculation/suffix_proposer.h"
 #include "text/plain_tokenizer.h"
@@ -73,12 +74,11 @@ std::string DraftModelFolder(const std::string& named, const ServedModel& served
   return fs::exists(shape, error) ? shape : named;
 }
 
+std::string MtpFolder(const SpeculationConfig& chosen, const ServedModel& served) {
+  return chosen.model.empty() ? served.path : DraftModelFolder(chosen.model, served);
+}
+
 namespace {
-
-constexpr uint64_t kGraphsAndBuffers = uint64_t{512} << 20;
-
-// Rows of a step that one sequence's tokens behind the last draft may have, beside one each.
-constexpr int32_t kTailRows = 64;
 
 // As many tokens as all slots can hold, and no more than the target's pool has.
 int32_t DraftBlocks(const ServedModel& served, const Backend& backend) {
@@ -111,7 +111,7 @@ Result<ModelExecutorOptions> DraftOptions(const ModelSpec& spec, const DraftMode
   options.num_blocks = DraftBlocks(served, backend);
   if (gpu) {
     options.kv_dtype = backend.executor->kv_layout().dtype;
-    options.max_draft_rows = kTailRows;
+    options.max_draft_rows = kDraftTailRows;
   }
   return options;
 }
@@ -149,27 +149,23 @@ Result<std::unique_ptr<Proposer>> LoadDraftModel(const SpeculationConfig& chosen
 // What a head's weights are kept in: as the target's, but on a GPU never more than a byte an
 // element where that may be chosen. It changes what is proposed and no token.
 std::optional<WeightFormat> HeadFormat(std::optional<WeightFormat> target, DType compute,
-                                       bool gpu) {
-  const bool free_choice = !target || *target == WeightFormat::kCompute;
+                                       QuantFormat stored, bool gpu) {
+  const bool free_choice =
+      target ? *target == WeightFormat::kCompute : stored == QuantFormat::kNone;
   return gpu && free_choice && compute == DType::kBF16 ? WeightFormat::kFp8 : target;
 }
 
-// Rows of a step of a head on a GPU: prompts are taken up in pieces.
-int32_t HeadRows(int64_t max_batch_tokens) {
-  constexpr int64_t kMost = 2048;
-  return static_cast<int32_t>(std::min(max_batch_tokens, kMost));
-}
-
-Result<DraftHeadOptions> HeadOptions(const SpeculationConfig& chosen, int32_t max_position,
+Result<DraftHeadOptions> HeadOptions(const SpeculationConfig& chosen, const ModelSpec& head,
                                      const ServedModel& served, const Backend& backend) {
   const bool gpu = backend.device->info().asynchronous;
   const ServingExecutor& target = *backend.executor;
   DraftHeadOptions options;
   options.head.compute_dtype = target.model().compute_dtype();
   options.head.random_weights = backend.random_weights;
-  options.head.weight_format = HeadFormat(backend.weight_format, options.head.compute_dtype, gpu);
+  options.head.weight_format =
+      HeadFormat(backend.weight_format, options.head.compute_dtype, head.quant.format, gpu);
   options.head.max_sequences = target.max_slots();
-  options.head.max_rows = gpu ? HeadRows(target.max_batch_tokens())
+  options.head.max_rows = gpu ? DraftHeadRows(target.max_batch_tokens())
                               : std::max(target.max_batch_tokens(),
                                          EagleProposer::kWaiting * options.head.max_sequences);
   // A draft begins with a row for each sequence and one that was verified, at least.
@@ -179,7 +175,7 @@ Result<DraftHeadOptions> HeadOptions(const SpeculationConfig& chosen, int32_t ma
         "has {}; raise engine.max_batch_tokens (--max-batch-tokens) or lower --max-num-seqs",
         MethodName(chosen.method), options.head.max_sequences, options.head.max_rows));
   }
-  options.head.max_context = std::min(served.max_model_len, max_position);
+  options.head.max_context = std::min(served.max_model_len, head.max_position);
   options.block_tokens = target.kv_layout().block_tokens;
   options.kv_dtype = gpu ? target.kv_layout().dtype : options.head.compute_dtype;
   options.num_blocks = DraftBlocks(served, backend);
@@ -203,7 +199,7 @@ Result<std::unique_ptr<Proposer>> LoadEagle(const SpeculationConfig& chosen,
   const Model& model = backend.executor->model();
   AISP_ASSIGN_OR_RETURN(const EagleSpec spec, LoadEagleSpec(folder, model.spec()));
   AISP_ASSIGN_OR_RETURN(const DraftHeadOptions options,
-                        HeadOptions(chosen, spec.layer.max_position, served, backend));
+                        HeadOptions(chosen, spec.layer, served, backend));
   std::unique_ptr<DraftHead> head;
   if (backend.device->info().asynchronous) {
     AISP_ASSIGN_OR_RETURN(
@@ -216,20 +212,22 @@ Result<std::unique_ptr<Proposer>> LoadEagle(const SpeculationConfig& chosen,
   return ProposerOver(std::move(head), chosen, folder);
 }
 
-// The next-token layer of the served checkpoint, or of the folder that is named.
-std::string MtpFolder(const SpeculationConfig& chosen, const ServedModel& served) {
-  return chosen.model.empty() ? served.path : DraftModelFolder(chosen.model, served);
-}
-
 Result<std::unique_ptr<Proposer>> LoadMtp(const SpeculationConfig& chosen,
                                           const ServedModel& served, const Backend& backend) {
   const std::string folder = MtpFolder(chosen, served);
   const Model& model = backend.executor->model();
   AISP_ASSIGN_OR_RETURN(const MtpSpec spec, LoadMtpSpec(folder, model.spec()));
   AISP_ASSIGN_OR_RETURN(const DraftHeadOptions options,
-                        HeadOptions(chosen, spec.model.max_position, served, backend));
-  AISP_ASSIGN_OR_RETURN(auto head, ModelDraftHead::Create(folder, spec, model, options,
-                                                          *backend.device, *backend.ops));
+                        HeadOptions(chosen, spec.model, served, backend));
+  std::unique_ptr<DraftHead> head;
+  if (backend.device->info().asynchronous) {
+    AISP_ASSIGN_OR_RETURN(
+        head, AsyncDraftHead::Create(folder, spec, model, options, *backend.executor->stream(),
+                                     *backend.device, *backend.ops));
+  } else {
+    AISP_ASSIGN_OR_RETURN(
+        head, ModelDraftHead::Create(folder, spec, model, options, *backend.device, *backend.ops));
+  }
   return ProposerOver(std::move(head), chosen, folder);
 }
 
@@ -244,66 +242,34 @@ Result<std::unique_ptr<Proposer>> LoadMedusa(const SpeculationConfig& chosen,
         "for one token each; lower it, or leave it out",
         chosen.num_tokens, folder, spec.heads));
   }
-  AISP_ASSIGN_OR_RETURN(auto heads, MedusaHeads::Load(folder, spec, target.model(),
-                                                      {target.max_slots(), backend.random_weights},
-                                                      *backend.device, *backend.ops));
+  const bool gpu = backend.device->info().asynchronous;
+  const MedusaOptions heads{
+      .max_rows = target.max_slots(),
+      .random_weights = backend.random_weights,
+      .weight_format = HeadFormat(backend.weight_format, target.model().compute_dtype(),
+                                  QuantFormat::kNone, gpu)};
+  std::unique_ptr<MedusaDraws> draws;
+  if (gpu) {
+    AISP_ASSIGN_OR_RETURN(
+        draws, AsyncMedusaDraws::Create(folder, spec, target.model(), {.heads = heads},
+                                        *target.stream(), *backend.device, *backend.ops));
+  } else {
+    AISP_ASSIGN_OR_RETURN(auto loaded, MedusaHeads::Load(folder, spec, target.model(), heads,
+                                                         *backend.device, *backend.ops));
+    draws = std::make_unique<HostMedusaDraws>(std::move(loaded));
+  }
   LogInfo("draft heads loaded", {{"model", folder}, {"heads", spec.heads}});
   return std::make_unique<MedusaProposer>(
       MedusaProposerOptions{.min_probability = chosen.min_probability,
                             .wants_prompts_end = chosen.prompt_features > 0},
-      std::move(heads));
-}
-
-// What an EAGLE-3 head keeps of a card: weights, the rows of a step, features of the target's steps
-// and of those that wait.
-Result<DraftMemory> HeadMemory(const Config& config, const SpeculationConfig& chosen,
-                               const ServedModel& served) {
-  AISP_ASSIGN_OR_RETURN(const EagleSpec head,
-                        LoadEagleSpec(DraftModelFolder(chosen.model, served), served.spec));
-  const Config::Engine engine = EngineSettingsOf(config);
-  const LayerSpec& layer = head.layer.layers.front();
-  const auto hidden = static_cast<uint64_t>(head.layer.hidden);
-  const auto features =
-      static_cast<uint64_t>(head.feature_layers.size()) * static_cast<uint64_t>(head.target_hidden);
-  const auto heads = static_cast<uint64_t>(layer.attention.num_heads) *
-                     static_cast<uint64_t>(layer.attention.head_dim);
-  const auto kv_heads = static_cast<uint64_t>(layer.attention.num_kv_heads) *
-                        static_cast<uint64_t>(layer.attention.head_dim);
-  const auto inner = static_cast<uint64_t>(layer.mlp.intermediate);
-  const uint64_t elements = hidden * (features + 2 * (heads + 2 * kv_heads) + heads + 3 * inner +
-                                      static_cast<uint64_t>(head.draft_vocabulary));
-  const auto sequences = static_cast<uint64_t>(engine.max_sequences);
-  const uint64_t rows = 3 * static_cast<uint64_t>(engine.max_batch_tokens) + 9 * sequences +
-                        static_cast<uint64_t>(HeadRows(engine.max_batch_tokens));
-  const uint64_t logits = sequences * sizeof(float) *
-                          (static_cast<uint64_t>(head.layer.vocabulary) * 2 +
-                           static_cast<uint64_t>(head.draft_vocabulary));
-  KvLayout block = served.kv_layout;
-  block.num_layers = 1;
-  block.num_kv_heads = layer.attention.num_kv_heads;
-  block.head_dim = layer.attention.head_dim;
-  const bool wide = config.model.dtype == "f32" || served.spec.dtype == DType::kF32;
-  const uint64_t bytes = wide ? sizeof(float) : sizeof(uint16_t);
-  return DraftMemory{elements * bytes + rows * features * bytes + logits + kGraphsAndBuffers,
-                     block.BlockBytes()};
+      std::move(draws));
 }
 
 }  // namespace
 
-Status CheckMethodRuns(const SpeculationConfig& chosen, const DeviceInfo& device) {
-  const bool host_only = chosen.method == SpeculationConfig::Method::kMedusa ||
-                         chosen.method == SpeculationConfig::Method::kMtp;
-  if (!device.asynchronous || !host_only) return {};
-  return Unimplemented(fmt::format(
-      "speculative_config: method {} runs on the CPU, and the model is to run on a {} device; "
-      "ngram, suffix, draft_model and eagle3 run there",
-      MethodName(chosen.method), device.kind));
-}
-
 Result<DraftNeeds> DraftNeedsOf(const Config& config, const ServedModel& served,
                                 const DeviceInfo& device) {
   AISP_ASSIGN_OR_RETURN(const SpeculationConfig chosen, SpeculationConfigOf(config));
-  AISP_RETURN_IF_ERROR(CheckMethodRuns(chosen, device));
   DraftNeeds needs;
   AISP_ASSIGN_OR_RETURN(needs.feature_layers, FeatureLayersOf(chosen, served));
   if (device.asynchronous) {
@@ -330,24 +296,6 @@ Result<std::vector<int32_t>> FeatureLayersOf(const SpeculationConfig& chosen,
     return std::vector<int32_t>{behind_all};
   }
   return std::vector<int32_t>();
-}
-
-Result<DraftMemory> DraftMemoryOf(const Config& config, const ServedModel& served) {
-  AISP_ASSIGN_OR_RETURN(const SpeculationConfig chosen, SpeculationConfigOf(config));
-  if (chosen.method == SpeculationConfig::Method::kEagle3)
-    return HeadMemory(config, chosen, served);
-  if (chosen.method != SpeculationConfig::Method::kDraftModel) return DraftMemory{};
-  AISP_ASSIGN_OR_RETURN(const ModelSpec spec,
-                        LoadModelSpec(DraftModelFolder(chosen.model, served)));
-  const auto rows = static_cast<uint64_t>(EngineSettingsOf(config).max_sequences + kTailRows);
-  const KvShape kv = spec.kv();
-  KvLayout block = served.kv_layout;
-  block.num_layers = kv.num_layers;
-  block.num_kv_heads = kv.num_kv_heads;
-  block.head_dim = kv.head_dim;
-  const uint64_t logits = rows * static_cast<uint64_t>(spec.vocabulary) * sizeof(float);
-  return DraftMemory{WeightBytesOnGpu(config, spec) + logits + kGraphsAndBuffers,
-                     block.BlockBytes()};
 }
 
 Result<std::shared_ptr<Speculator>> MakeSpeculator(const Config& config, const ServedModel& served,

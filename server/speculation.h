@@ -9,6 +9,7 @@
 #include "common/clock.h"
 #include "config/config.h"
 #include "server/backend.h"
+#include "server/draft_memory.h"
 #include "server/kv_pool.h"
 #include "server/served_model.h"
 #include "speculation/config.h"
@@ -29,9 +30,6 @@ Result<SpeculationConfig> SpeculationConfigOf(const Config& config);
 Status CheckDraftModel(const std::string& draft, int32_t draft_vocabulary,
                        const std::string& draft_tokenizer, const ServedModel& served);
 
-// UNIMPLEMENTED names the method and those that run, where it has no kernels on this device.
-Status CheckMethodRuns(const SpeculationConfig& chosen, const DeviceInfo& device);
-
 // The residual streams that the chosen proposer reads (ModelOptions::feature_layers); none where it
 // reads none. Errors are those of the head's config.json, or its not fitting the served model.
 Result<std::vector<int32_t>> FeatureLayersOf(const SpeculationConfig& chosen,
@@ -41,9 +39,8 @@ Result<std::vector<int32_t>> FeatureLayersOf(const SpeculationConfig& chosen,
 // model; where that is a shape, of a shape.
 std::string DraftModelFolder(const std::string& named, const ServedModel& served);
 
-// What the configured draft model needs of a GPU; nothing where none is configured. Errors as
-// MakeSpeculator.
-Result<DraftMemory> DraftMemoryOf(const Config& config, const ServedModel& served);
+// Where the next-token layer lies: in the served checkpoint, or in the folder that is named.
+std::string MtpFolder(const SpeculationConfig& chosen, const ServedModel& served);
 
 // What a target that is about to be loaded has to know of its drafts.
 struct DraftNeeds {

@@ -67,6 +67,8 @@ class Proposer {
   virtual std::string_view name() const = 0;
   // Whether a token costs so much that the number of tokens has to be chosen beforehand.
   virtual bool costly() const { return false; }
+  // Whether all tokens of a draft are made together, so that a longer one takes hardly longer.
+  virtual bool at_once() const { return false; }
   // One draft for each context, empty ones to begin with. An error is that of all contexts.
   virtual Status Propose(std::span<const DraftContext> contexts, std::span<TokenDraft> drafts) = 0;
   // Elements of the features that it wants of every position that is computed; 0: none.

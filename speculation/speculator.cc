@@ -87,7 +87,7 @@ int32_t Speculator::LengthFor(std::span<const SpeculativeSequence> sequences,
     probe_steps_ =
         std::min(2 * probe_steps_, kProbeSteps * std::clamp(shape.sequences, 1, kMostProbed));
     idle_steps_ = 0;
-    return 1;
+    return proposer_->at_once() ? options_.num_tokens : 1;
   }
   return length;
 }
@@ -181,6 +181,8 @@ void Speculator::NoteDraftTime(int32_t length, double seconds) {
   if (draft_seconds_.empty()) draft_seconds_.resize(static_cast<size_t>(options_.num_tokens), 0);
   double& mean = draft_seconds_[static_cast<size_t>(std::min(length, options_.num_tokens)) - 1];
   mean += mean == 0 ? seconds : kForgetTime * (std::min(seconds, kMostLonger * mean) - mean);
+  // Of drafts that are made at once no shorter one bounds what a call that was held up said.
+  if (proposer_->at_once()) mean = std::min(mean, kMostLonger * seconds);
 }
 
 // A draft takes at most as long for each token as a shorter one, whatever was seen of it: that may

@@ -156,4 +156,16 @@ Status CpuOps::SiluMul(const SiluMulParams& p, Stream&) {
   return {};
 }
 
+Status CpuOps::SiluAdd(const SiluAddParams& p, int32_t rows) {
+  const int64_t dim = p.y.cols();
+  ForRows(rows, [&](int64_t row) {
+    const float* const x = p.x.as<float>() + row * dim;
+    const float* const added = p.added.as<float>() + row * dim;
+    float* const y = p.y.as<float>() + row * dim;
+    for (int64_t i = 0; i < dim; ++i) y[i] = x[i] + added[i] / (1 + std::exp(-added[i]));
+    if (p.rounded.data != nullptr) kernels_.to_bf16(y, p.rounded.as<uint16_t>() + row * dim, dim);
+  });
+  return {};
+}
+
 }  // namespace aisp

@@ -45,6 +45,7 @@ class CpuOps final : public Ops {
   Status LatentAppend(const LatentAppendParams& params, Stream& stream) override;
   Status PagedAttention(const AttentionParams& params, Stream& stream) override;
   Status SiluMul(const SiluMulParams& params, Stream& stream) override;
+  Status SiluAdd(const SiluAddParams& params, int32_t rows);
   Status SelectExperts(const SelectExpertsParams& params, Stream& stream) override;
   Status ExpertMlp(const ExpertMlpParams& params, Stream& stream) override;
 

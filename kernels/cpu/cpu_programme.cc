@@ -83,6 +83,7 @@ Status SiluMul(const Call& c) {
   p.rows = c.rows();
   return c.ops.SiluMul(p, c.stream);
 }
+Status SiluAdd(const Call& c) { return c.ops.SiluAdd(c.Params<SiluAddParams>(), c.rows()); }
 Status SelectExperts(const Call& c) {
   SelectExpertsParams p = c.Params<SelectExpertsParams>();
   p.rows = c.rows();
@@ -156,6 +157,7 @@ constexpr Row kTable[] = {
     {"latent append", NodeKind::kLatentAppend, {}, Always, LatentAppend},
     {"attention over tiles of keys", NodeKind::kAttend, {}, AttendFits, Attend},
     {"silu mul", NodeKind::kSiluMul, {}, Always, SiluMul},
+    {"silu add", NodeKind::kSiluAdd, {}, Always, SiluAdd},
     {"select experts", NodeKind::kSelectExperts, {}, Always, SelectExperts},
     {"experts one by one", NodeKind::kExperts, {}, Always, Experts},
     {"all-reduce in host memory", NodeKind::kAllReduce, {}, ReduceFits, AllReduce},

@@ -180,7 +180,8 @@ class CudaOps final : public Ops {
     return RunPlainLinear(p, HandleOf(stream));
   }
   Status RmsNorm(const RmsNormParams& p, Stream& stream) override {
-    AISP_CHECK(p.x.dtype == DType::kF32 && p.y.cols() == p.weight.shape[0]);
+    AISP_CHECK(p.x.dtype == DType::kF32 || p.x.dtype == DType::kBF16);
+    AISP_CHECK(p.y.cols() == p.weight.shape[0]);
     return LaunchRmsNorm(p, HandleOf(stream));
   }
   Status RopeAppend(const RopeAppendParams& p, Stream& stream) override {

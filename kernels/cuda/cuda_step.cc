@@ -154,6 +154,10 @@ Status SiluMul(const Call& c) {
   return LaunchSiluMul(p, c.stream);
 }
 
+Status SiluAdd(const Call& c) {
+  return LaunchSiluAdd(c.Params<SiluAddParams>(), c.rows(), c.stream);
+}
+
 Status SelectExperts(const Call& c) {
   SelectExpertsParams p = c.Params<SelectExpertsParams>();
   p.rows = c.rows();
@@ -222,6 +226,8 @@ Launcher LauncherOf(KernelId id) {
       return PlainAttend;
     case KernelId::kSiluMul:
       return SiluMul;
+    case KernelId::kSiluAdd:
+      return SiluAdd;
     case KernelId::kSelectExperts:
       return SelectExperts;
     case KernelId::kExperts:

@@ -107,19 +107,18 @@ __device__ __forceinline__ void StoreNormed(const float4 (&kept)[kNormVectors],
   }
 }
 
-template <typename T>
+template <typename X, typename T>
 __global__ void __launch_bounds__(kNormMostThreads)
-    RmsNormKernel(const float* x, int64_t x_stride, const int32_t* row_indices, const float* weight,
+    RmsNormKernel(const X* x, int64_t x_stride, const int32_t* row_indices, const float* weight,
                   T* y, int64_t y_stride, int dim4, float inverse_dim, float epsilon) {
   float4 gain[kNormVectors], kept[kNormVectors];
   LoadGain(weight, dim4, gain);
   BeginOverlapped();
   const int64_t from = row_indices != nullptr ? row_indices[blockIdx.x] : blockIdx.x;
-  const auto* x4 = reinterpret_cast<const float4*>(x + from * x_stride);
 #pragma unroll
   for (int j = 0; j < kNormVectors; ++j) {
     const int i = j * blockDim.x + threadIdx.x;
-    kept[j] = i < dim4 ? x4[i] : float4{};
+    kept[j] = i < dim4 ? Load4(x + from * x_stride + i * 4) : float4{};
   }
   StoreNormed(kept, gain, y + blockIdx.x * y_stride, dim4, inverse_dim, epsilon);
 }
@@ -208,19 +207,22 @@ __global__ void __launch_bounds__(kNormMostThreads)
   StoreNormed(kept, gain, y + blockIdx.x * y_stride, dim4, inverse_dim, epsilon);
 }
 
-template <typename T>
-__global__ void OddRmsNormKernel(const float* x, int64_t x_stride, const int32_t* row_indices,
+template <typename X, typename T>
+__global__ void OddRmsNormKernel(const X* x, int64_t x_stride, const int32_t* row_indices,
                                  const float* weight, T* y, int64_t y_stride, int64_t dim,
                                  float epsilon) {
   __shared__ float scratch[32];
   BeginOverlapped();
   const int64_t from = row_indices != nullptr ? row_indices[blockIdx.x] : blockIdx.x;
-  const float* row = x + from * x_stride;
+  const X* row = x + from * x_stride;
   float sum = 0;
-  for (int64_t i = threadIdx.x; i < dim; i += blockDim.x) sum += row[i] * row[i];
+  for (int64_t i = threadIdx.x; i < dim; i += blockDim.x) {
+    const float v = ToFloat(row[i]);
+    sum += v * v;
+  }
   const float scale = rsqrtf(BlockSum(sum, scratch) / static_cast<float>(dim) + epsilon);
   for (int64_t i = threadIdx.x; i < dim; i += blockDim.x)
-    y[blockIdx.x * y_stride + i] = FromFloat<T>(row[i] * scale * weight[i]);
+    y[blockIdx.x * y_stride + i] = FromFloat<T>(ToFloat(row[i]) * scale * weight[i]);
 }
 
 // Whether a block can hold a row.
@@ -234,20 +236,20 @@ unsigned NormThreads(int dim4) {
   return static_cast<unsigned>((dim4 + 32 * kNormVectors - 1) / (32 * kNormVectors) * 32);
 }
 
-template <typename T>
+template <typename X, typename T>
 Status RmsNorm(const RmsNormParams& p, cudaStream_t stream) {
   const int64_t dim = p.weight.shape[0];
   const auto rows = static_cast<unsigned>(p.rows);
   if (NormInRegisters(p)) {
     const auto dim4 = static_cast<int>(dim / 4);
-    return Check(LaunchOverlapped(RmsNormKernel<T>, rows, NormThreads(dim4), 0, stream,
-                                  p.x.as<const float>(), p.x.strides[0], p.row_indices,
+    return Check(LaunchOverlapped(RmsNormKernel<X, T>, rows, NormThreads(dim4), 0, stream,
+                                  p.x.as<const X>(), p.x.strides[0], p.row_indices,
                                   p.weight.as<const float>(), static_cast<T*>(p.y.data),
                                   p.y.strides[0], dim4, 1.0f / static_cast<float>(dim), p.epsilon),
                  "RMS norm");
   }
   return Check(
-      LaunchOverlapped(OddRmsNormKernel<T>, rows, kThreads, 0, stream, p.x.as<const float>(),
+      LaunchOverlapped(OddRmsNormKernel<X, T>, rows, kThreads, 0, stream, p.x.as<const X>(),
                        p.x.strides[0], p.row_indices, p.weight.as<const float>(),
                        static_cast<T*>(p.y.data), p.y.strides[0], dim, p.epsilon),
       "RMS norm");
@@ -261,6 +263,19 @@ __global__ void SiluMulKernel(const float* x, T* y, int64_t dim) {
        i += int64_t{gridDim.y} * blockDim.x) {
     const float gate = row[i];
     y[blockIdx.x * dim + i] = FromFloat<T>(gate / (1.0f + expf(-gate)) * row[dim + i]);
+  }
+}
+
+__global__ void SiluAddKernel(const float* x, const float* added, float* y, __nv_bfloat16* rounded,
+                              int64_t dim) {
+  BeginOverlapped();
+  const int64_t row = blockIdx.x * dim;
+  for (int64_t i = int64_t{blockIdx.y} * blockDim.x + threadIdx.x; i < dim;
+       i += int64_t{gridDim.y} * blockDim.x) {
+    const float v = added[row + i];
+    const float sum = x[row + i] + v / (1.0f + expf(-v));
+    y[row + i] = sum;
+    if (rounded != nullptr) rounded[row + i] = __float2bfloat16_rn(sum);
   }
 }
 
@@ -377,13 +392,19 @@ Status LaunchEmbedding(const EmbeddingParams& p, cudaStream_t stream) {
 
 Status LaunchRmsNorm(const RmsNormParams& p, cudaStream_t stream) {
   if (p.rows == 0) return {};
-  return p.y.dtype == DType::kBF16 ? RmsNorm<__nv_bfloat16>(p, stream) : RmsNorm<float>(p, stream);
+  const bool rounds = p.y.dtype == DType::kBF16;
+  if (p.x.dtype == DType::kBF16) {
+    return rounds ? RmsNorm<__nv_bfloat16, __nv_bfloat16>(p, stream)
+                  : RmsNorm<__nv_bfloat16, float>(p, stream);
+  }
+  return rounds ? RmsNorm<float, __nv_bfloat16>(p, stream) : RmsNorm<float, float>(p, stream);
 }
 
 Status LaunchRoundedNorm(const RmsNormParams& p, void* y, float* scales, cudaStream_t stream) {
   if (p.rows == 0) return {};
   const auto dim4 = static_cast<int>(p.weight.shape[0] / 4);
-  AISP_CHECK(dim4 % 4 == 0 && dim4 <= kNormVectors * kNormMostThreads && p.row_indices == nullptr);
+  AISP_CHECK(dim4 % 4 == 0 && dim4 <= kNormVectors * kNormMostThreads && p.row_indices == nullptr &&
+             p.x.dtype == DType::kF32);
   return Check(LaunchOverlapped(RoundedNormKernel, static_cast<unsigned>(p.rows), NormThreads(dim4),
                                 0, stream, p.x.as<const float>(), p.x.strides[0],
                                 p.weight.as<const float>(), static_cast<uint8_t*>(y), scales, dim4,
@@ -422,6 +443,16 @@ Status LaunchSiluMul(const SiluMulParams& p, cudaStream_t stream) {
   return Check(LaunchOverlapped(SiluMulKernel<float>, grid, kThreads, 0, stream,
                                 p.x.as<const float>(), p.y.as<float>(), dim),
                "SiLU");
+}
+
+Status LaunchSiluAdd(const SiluAddParams& p, int32_t rows, cudaStream_t stream) {
+  if (rows == 0) return {};
+  const int64_t dim = p.y.cols();
+  const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>((dim + 1023) / 1024));
+  return Check(LaunchOverlapped(SiluAddKernel, grid, kThreads, 0, stream, p.x.as<const float>(),
+                                p.added.as<const float>(), p.y.as<float>(),
+                                static_cast<__nv_bfloat16*>(p.rounded.data), dim),
+               "SiLU to be added");
 }
 
 Status LaunchConvert(const void* from, DType from_type, void* to, DType to_type, int64_t count,

@@ -23,6 +23,7 @@ Status LaunchTap(const TapParams& params, const int32_t* row_indices, int32_t ro
                  cudaStream_t stream);
 Status LaunchSpread(const SpreadParams& params, int32_t rows, cudaStream_t stream);
 Status LaunchSiluMul(const SiluMulParams& params, cudaStream_t stream);
+Status LaunchSiluAdd(const SiluAddParams& params, int32_t rows, cudaStream_t stream);
 // For the head sizes and formats that attention/ has no kernel for.
 Status LaunchPlainRopeAppend(const RopeAppendParams& params, cudaStream_t stream);
 Status LaunchLatentAppend(const LatentAppendParams& params, cudaStream_t stream);

@@ -177,12 +177,8 @@ class Chaos : public LayerSink {
         proposer = RandomDraftModel();
         break;
       case 2:
-        // Its heads run on the CPU, so their target does, too.
-        if (model_.most_kept_features >= 0) {
-          proposer = RandomHead();
-        } else {
-          proposer = std::make_unique<ProvingMedusa>(model_);
-        }
+        proposer = std::make_unique<ProvingMedusa>(
+            model_, static_cast<int32_t>(1 + random_.Below(8)), random_.Below(3));
         break;
       case 3:  // forced runs alone
         break;

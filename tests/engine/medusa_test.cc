@@ -24,8 +24,11 @@ ProvenanceOptions Model(int32_t blocks) {
 
 // An engine whose sequences all have their drafts verified whole.
 struct Rig {
-  explicit Rig(int32_t blocks = 64, int32_t num_tokens = 3) {
-    auto made = std::make_unique<ProvingMedusa>(Model(blocks));
+  // `places` of a device; -1: on the host.
+  explicit Rig(int32_t blocks = 64, int32_t num_tokens = 3, int32_t places = -1) {
+    ProvenanceOptions model = Model(blocks);
+    if (places >= 0) model.most_kept_features = 64;
+    auto made = std::make_unique<ProvingMedusa>(model, places);
     medusa = made.get();
     EngineOptions options;
     options.limits.max_sequences = kSlots;
@@ -34,7 +37,7 @@ struct Rig {
     options.limits.max_draft_rows = 32;
     options.speculator = std::make_shared<Speculator>(
         SpeculatorOptions{.num_tokens = num_tokens, .adaptive = false}, std::move(made), &clock);
-    harness.emplace(Model(blocks), options);
+    harness.emplace(model, options);
   }
 
   ManualClock clock;
@@ -82,6 +85,34 @@ TEST(Medusa, StaysRightThroughPreemption) {
   EXPECT_GT(rig.harness->engine.Preemptions(), 0u);
   EXPECT_EQ(rig.harness->accepted, rig.harness->drafted);
   EXPECT_GT(rig.harness->accepted, 200u);
+}
+
+// Features come in the device's format, and draws of a draft together; the drafts are the same.
+TEST(Medusa, OnADeviceItDraftsAsOnTheHost) {
+  for (const int32_t blocks : {64, 10}) {
+    Rig host(blocks), device(blocks, 3, kSlots);
+    for (Rig* rig : {&host, &device}) {
+      for (uint64_t seed = 1; seed <= 8; ++seed)
+        rig->harness->Add(MakeRequest(SomeTokens(30, seed), 60, seed));
+      rig->harness->Run();
+      rig->harness->ExpectAllOracle();
+      EXPECT_EQ(rig->harness->accepted, rig->harness->drafted);
+      EXPECT_EQ(rig->medusa->proposer->sequences(), 0u);
+    }
+    EXPECT_EQ(device.harness->accepted, host.harness->accepted);
+  }
+}
+
+// Others wait until one of those that have a place there ends; nobody is given another's features.
+TEST(Medusa, OnADeviceOfFewPlacesSomeSequencesDraftNothing) {
+  Rig rig(64, 3, 2);
+  for (uint64_t seed = 1; seed <= 8; ++seed)
+    rig.harness->Add(MakeRequest(SomeTokens(30, seed), 60, seed));
+  rig.harness->Run();
+  rig.harness->ExpectAllOracle();
+  EXPECT_EQ(rig.harness->accepted, rig.harness->drafted);
+  EXPECT_GT(rig.harness->accepted, 90u);
+  EXPECT_LT(rig.harness->accepted, 360u);  // eight times 45 would be all
 }
 
 TEST(Medusa, OfATakeoverItDraftsFromTheFirstStep) {

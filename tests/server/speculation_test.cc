@@ -106,31 +106,32 @@ TEST(MakeSpeculator, RefusesMtpOfACheckpointWithoutANextTokenLayer) {
 }
 
 // Before weights are read: this is what MakeBackend asks first, with the device that it opened.
-TEST(DraftNeeds, OfMethodsThatAGpuDoesNotHaveAreRefusedByName) {
+TEST(DraftNeeds, OfHeadsOnAGpuAreTheirLayersAndTheirMemory) {
   DeviceInfo gpu;
   gpu.kind = "cuda";
   gpu.asynchronous = true;
-  for (const std::string method : {"medusa", "mtp"}) {
-    Config config =
+  // Medusa's heads have no KV.
+  struct Case {
+    std::string method;
+    size_t layers;
+    uint64_t kv_layers;
+  };
+  for (const auto& [method, layers, kv_layers] :
+       {Case{"eagle3", 3, 1}, Case{"mtp", 1, 1}, Case{"medusa", 1, 0}}) {
+    const Config config =
         StoryConfig(R"({"method": ")" + method + R"(", "model": "story-7m-)" + method + R"("})");
     const auto served = LoadServedModel(config);
     ASSERT_TRUE(served) << served.error().message;
-    const auto refused = DraftNeedsOf(config, **served, gpu);
-    ASSERT_FALSE(refused);
-    EXPECT_EQ(refused.error().code, Code::kUnimplemented);
-    EXPECT_THAT(refused.error().message,
-                AllOf(HasSubstr("method " + method), HasSubstr("cuda"), HasSubstr("eagle3")));
+    const auto needs = DraftNeedsOf(config, **served, gpu);
+    ASSERT_TRUE(needs) << method << ": " << needs.error().message;
+    EXPECT_EQ(needs->feature_layers.size(), layers) << method;
+    EXPECT_GT(needs->memory.fixed_bytes, uint64_t{512} << 20) << method;
+    EXPECT_EQ(needs->memory.block_bytes * 8, kv_layers * (*served)->kv_layout.BlockBytes())
+        << method;
     const auto on_cpu = DraftNeedsOf(config, **served, DeviceInfo{});
     ASSERT_TRUE(on_cpu) << on_cpu.error().message;
-    EXPECT_EQ(on_cpu->feature_layers.size(), 1u);
+    EXPECT_EQ(on_cpu->memory.fixed_bytes, 0u) << method;
   }
-  const Config eagle = StoryConfig(R"({"method": "eagle3", "model": "story-7m-eagle3"})");
-  const auto served = LoadServedModel(eagle);
-  ASSERT_TRUE(served) << served.error().message;
-  const auto needs = DraftNeedsOf(eagle, **served, gpu);
-  ASSERT_TRUE(needs) << needs.error().message;
-  EXPECT_EQ(needs->feature_layers.size(), 3u);
-  EXPECT_GT(needs->memory.fixed_bytes, 0u);
 }
 
 TEST(MakeSpeculator, TellsWhatADraftModelTakesOfAGpu) {

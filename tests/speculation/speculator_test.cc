@@ -12,6 +12,7 @@ class CostlyProposer final : public Proposer {
   explicit CostlyProposer(ManualClock* clock) : clock_(clock) {}
   std::string_view name() const override { return "costly"; }
   bool costly() const override { return true; }
+  bool at_once() const override { return draft_time != Duration{}; }
   Duration catch_up() const override { return tells_time ? catch_up_ : Duration{}; }
   bool timed() const override { return tells_time || catch_up_ == Duration{}; }
   Status Propose(std::span<const DraftContext> contexts, std::span<TokenDraft> drafts) override {
@@ -22,12 +23,13 @@ class CostlyProposer final : public Proposer {
       for (int32_t at = 0; at < contexts[i].limit; ++at) drafts[i].Add(7, 0.9f);
       longest = std::max(longest, contexts[i].limit);
     }
-    clock_->Advance(longest * token_time);
+    clock_->Advance(longest * token_time + draft_time);
     return {};
   }
   void Ended(const DraftContext&) override {}
 
   Duration token_time{}, first_time{};
+  Duration draft_time{};  // of one of any length
   bool tells_time = true;
   int calls = 0;
   int32_t longest = 0;
@@ -97,6 +99,16 @@ TEST_F(SpeculatorTest, AFirstCallThatWasHeldUpIsNotThePriceOfAToken) {
   int32_t verified = 0;
   for (int i = 0; i < 40; ++i) verified += Step();
   EXPECT_GT(verified, 60);
+}
+
+// One token of it would not pay, and four do: the next question is for all of them.
+TEST_F(SpeculatorTest, NorIsAFirstCallOfDraftsThatAreMadeAtOnce) {
+  proposer_->draft_time = std::chrono::milliseconds(20);
+  Step();
+  proposer_->draft_time = std::chrono::microseconds(950);
+  int32_t verified = 0;
+  for (int i = 0; i < 200; ++i) verified += Step();
+  EXPECT_GT(verified, 400);
 }
 
 TEST_F(SpeculatorTest, TakingUpAPromptIsNotThePriceOfAToken) {

@@ -5,8 +5,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+#include <cstring>
 #include <memory>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "engine/medusa.h"
@@ -69,16 +73,71 @@ inline Status ProvingHeads::Run(std::span<const float* const> rows, int32_t head
   return {};
 }
 
+// As on a device: features of steps come in its format, few of them are kept, some that come from
+// the host find no room, and all of a draft is drawn at once.
+class DeviceMedusaDraws final : public MedusaDraws {
+ public:
+  DeviceMedusaDraws(std::unique_ptr<ParallelHeads> heads, int32_t places, size_t landings)
+      : host_(std::move(heads)), places_(places), landings_(landings) {}
+
+  int32_t heads() const override { return host_.heads(); }
+  int32_t feature_size() const override { return host_.feature_size(); }
+  size_t feature_bytes() const override { return kProvenanceFeatures * sizeof(uint16_t); }
+  int32_t max_rows() const override { return host_.max_rows(); }
+  int32_t places() const override { return places_; }
+  Status Keep(std::span<FeatureRow> rows) override {
+    size_t landed = 0;
+    for (FeatureRow& row : rows) {
+      EXPECT_LT(row.place, places_);
+      std::array<float, kProvenanceFeatures> values{};
+      if (row.on_host) {
+        row.kept = landed++ < landings_;
+        std::memcpy(values.data(), row.from, sizeof(values));
+      } else {
+        const auto* from = reinterpret_cast<const uint16_t*>(row.from);
+        std::copy_n(from, values.size(), values.begin());
+      }
+      FeatureRow there{reinterpret_cast<const std::byte*>(values.data()), true, row.place};
+      if (row.kept) AISP_RETURN_IF_ERROR(host_.Keep({&there, 1}));
+    }
+    return {};
+  }
+  bool draws_together() const override { return true; }
+  Status Run(std::span<const int32_t> places, int32_t heads,
+             std::span<const SampleRow> samples) override {
+    return host_.Run(places, heads, samples);
+  }
+  Status Draw(std::span<const SampleRow> samples) override { return host_.Draw(samples); }
+  Result<std::vector<SampledToken>> Collect() override { return host_.Collect(); }
+  int32_t LogitIndex(int32_t head, int32_t row) const override {
+    return host_.LogitIndex(head, row);
+  }
+
+ private:
+  HostMedusaDraws host_;
+  const int32_t places_;
+  const size_t landings_;
+};
+
+// On a device where the target is on one, with `places` there; 0: one for each slot.
 class ProvingMedusa final : public Proposer {
  public:
-  explicit ProvingMedusa(const ProvenanceOptions& target) {
+  explicit ProvingMedusa(const ProvenanceOptions& target, int32_t places = 0, size_t landings = 2) {
     auto made = std::make_unique<ProvingHeads>(target);
     heads = made.get();
+    std::unique_ptr<MedusaDraws> draws;
+    if (target.most_kept_features >= 0) {
+      draws = std::make_unique<DeviceMedusaDraws>(std::move(made),
+                                                  places > 0 ? places : target.max_slots, landings);
+    } else {
+      draws = std::make_unique<HostMedusaDraws>(std::move(made));
+    }
     proposer = std::make_unique<MedusaProposer>(MedusaProposerOptions{.min_probability = 0},
-                                                std::move(made));
+                                                std::move(draws));
   }
   std::string_view name() const override { return proposer->name(); }
   bool costly() const override { return proposer->costly(); }
+  bool at_once() const override { return proposer->at_once(); }
   int32_t feature_size() const override { return proposer->feature_size(); }
   Status Computed(std::span<const ComputedRows> rows) override { return proposer->Computed(rows); }
   Status Propose(std::span<const DraftContext> contexts, std::span<TokenDraft> drafts) override {

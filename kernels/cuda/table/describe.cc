@@ -66,6 +66,8 @@ Cost CostOf(const Programme& programme, const Bucket& bucket, const PlannedLaunc
       cost.bytes = static_cast<double>(experts->packed->bytes()) * (1 - std::pow(1 - part, rows));
     } else if (const auto* tap = std::get_if<TapParams>(&node.params)) {
       cost.bytes = BytesOf(tap->from, rows) + BytesOf(tap->to, rows);
+    } else if (const auto* added = std::get_if<SiluAddParams>(&node.params)) {
+      cost.bytes = 3 * BytesOf(added->y, rows);
     } else if (const auto* spread = std::get_if<SpreadParams>(&node.params)) {
       cost.bytes = 2 * BytesOf(spread->from, rows);
     } else if (const auto* draw = std::get_if<DrawNodeParams>(&node.params)) {

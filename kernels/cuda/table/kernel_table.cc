@@ -260,6 +260,7 @@ constexpr KernelRow kTable[] = {
     {KernelId::kPlainAttention, "plain attention", kAttend, kOfBf16 | kOfFp8, 1, 0, false, kRows,
      kRows, MatchPlainAttention, "a shape without attention kernels"},
     {KernelId::kSiluMul, "silu mul", kSiluMul, kOfAny, 1, 0, false, kRows, kRows, One, ""},
+    {KernelId::kSiluAdd, "silu add", kSiluAdd, kOfAny, 1, 0, false, kRows, kRows, One, ""},
     {KernelId::kSelectExperts, "select experts", kSelectExperts, kOfAny, 1, 0, false, kRows, kRows,
      One, ""},
     {KernelId::kExperts, "experts row by row", kExperts, kOfAny, 1, 0, false, kRows, kRows, One,
@@ -400,8 +401,9 @@ void RoundInNorms(const Programme& programme, std::vector<PlannedLaunch>& launch
     PlannedLaunch& norm = launches[i - 1];
     PlannedLaunch& linear = launches[i];
     const NodeId from = norm.nodes[0], to = linear.nodes[0];
-    if (norm.row->id != KernelId::kNorm || !linear.match.rounds || linear.match.adapts ||
-        programme.Producer(to) != from || programme.OnlyReader(from) != to ||
+    if (norm.row->id != KernelId::kNorm ||
+        programme.node(from).As<RmsNormParams>().x.dtype != DType::kF32 || !linear.match.rounds ||
+        linear.match.adapts || programme.Producer(to) != from || programme.OnlyReader(from) != to ||
         !programme.Hands(from, to, kAsFp8Rows) || !RoundsInNorm(TraitsOf(programme.node(to)).k))
       continue;
     norm.publishes_fp8 = linear.consumes_fp8 = true;

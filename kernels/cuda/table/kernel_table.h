@@ -41,6 +41,7 @@ enum class KernelId : uint8_t {
   kAttention,
   kPlainAttention,
   kSiluMul,
+  kSiluAdd,
   kSelectExperts,
   kExperts,
   kTap,
