@@ -311,6 +311,25 @@ TEST_F(HttpServerTest, RefusesAHeadOfTooManyFields) {
   EXPECT_THAT(refused, HasSubstr("more than 256 fields"));
 }
 
+// Beyond 16 bits of a field's length the parser throws.
+TEST_F(HttpServerTest, RefusesAFieldThatTheParserCannotHold) {
+  options_.max_header_bytes = 256 << 10;
+  StartServer();
+  const std::string begin = "POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n";
+  const std::string chunked = "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n";
+  EXPECT_THAT(Raw(begin + "a: " + std::string(65'000, 'x') + "\r\n\r\n"),
+              StartsWith("HTTP/1.1 200 "));
+  EXPECT_THAT(Raw(begin + chunked + "a: " + std::string(65'000, 'x') + "\r\n\r\n"),
+              StartsWith("HTTP/1.1 200 "));
+  for (const size_t bytes : {65'533, 65'534, 65'535, 65'536, 70'000, 200'000}) {
+    const std::string text(bytes, 'x');
+    for (const std::string& field : {"a: " + text + "\r\n\r\n", text + ": a\r\n\r\n"}) {
+      EXPECT_THAT(Raw(begin + field), StartsWith("HTTP/1.1 431 ")) << bytes;
+      EXPECT_THAT(Raw(begin + chunked + field), StartsWith("HTTP/1.1 400 ")) << bytes;
+    }
+  }
+}
+
 TEST_F(HttpServerTest, CutsARequestThatDoesNotArriveInTime) {
   options_.read_timeout = std::chrono::milliseconds(100);
   StartServer();
