@@ -167,6 +167,21 @@ TEST_F(HttpServerTest, RefusesOtherExpectations) {
               StartsWith("HTTP/1.1 417 "));
 }
 
+TEST_F(HttpServerTest, RefusesPackedBodiesByName) {
+  StartServer();
+  const auto answer = [&](const std::string& encoding) {
+    return Raw("POST /e HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nConnection: close\r\n" +
+               encoding + "\r\nok");
+  };
+  for (const char* const packed : {"gzip", "br", "zstd", "gzip, identity", "x"}) {
+    const std::string refused = answer("Content-Encoding: " + std::string(packed) + "\r\n");
+    EXPECT_THAT(refused, StartsWith("HTTP/1.1 415 "));
+    EXPECT_THAT(refused, HasSubstr(packed));
+  }
+  EXPECT_THAT(answer("Content-Encoding: Identity\r\n"), StartsWith("HTTP/1.1 200 "));
+  EXPECT_THAT(answer("Content-Encoding:\r\n"), StartsWith("HTTP/1.1 200 "));
+}
+
 TEST_F(HttpServerTest, SpeaksHttp10) {
   StartServer();
   const std::string answer = Raw("GET /old HTTP/1.0\r\n\r\n");
