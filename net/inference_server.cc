@@ -30,7 +30,6 @@ constexpr size_t kMaxReflecting = 256;
 constexpr size_t kMaxWithoutKey = 2 * (kMaxWatchers + kMaxReflecting);
 // The kernel takes twice as much. Some 300 heads of calls, or 1,600 of twenty bytes.
 constexpr int kReceiveBuffer = 24 << 10;
-constexpr int kMaxMetadataBytes = 64 << 10;
 constexpr int kLookAheadBytes = 64 << 10;
 // Beside messages: what connections and calls themselves take.
 constexpr size_t kQuotaBase = 256 << 20;
@@ -244,6 +243,10 @@ class ClientService final : public grpc::Service {
       handle->Finish(refused, {{"retry-after-ms", std::to_string(kRetryAfterMs)}});
       return reactor.get();
     }
+    if (Error refused = RefuseMetadata(*context); refused.code != Code::kOk) {
+      handle->Finish(refused, {});
+      return reactor.get();
+    }
     auto give = [loop = loop_, handle, ids = ids_, handler = handler_,
                  method](std::unique_ptr<Request> message) {
       handle->SetRequest(std::move(message));
@@ -334,7 +337,7 @@ void SetBounds(const InferenceServerOptions& o, grpc::ServerBuilder* builder) {
   quota.Resize(o.max_total_bytes + kQuotaBase);
   builder->SetResourceQuota(quota);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
-  builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
+  builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, static_cast<int>(kMaxMetadataBytes));
   // What a stream may send before its message is asked for.
   builder->AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kLookAheadBytes);

@@ -200,6 +200,10 @@ ReflectionService::Stream* ReflectionService::Open(grpc::CallbackServerContext* 
     stream->Abort(refused);
     return stream.get();
   }
+  if (const Error refused = RefuseMetadata(*context); refused.code != Code::kOk) {
+    stream->Abort(refused);
+    return stream.get();
+  }
   if (const auto leaves = places_->Take(stream, AddressOfPeer(context->peer()))) {
     leaves->Evict({Code::kResourceExhausted, "too many ask for reflection; ask again"});
   }
