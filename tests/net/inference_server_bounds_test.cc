@@ -29,10 +29,14 @@ class Silent {
   Silent(const Silent&) = delete;
   Silent& operator=(const Silent&) = delete;
   ~Silent() { close(fd_); }
+  // Well before a ping without an answer would close it.
   bool AwaitClose() const {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
     for (char buffer[4096];;) {
+      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+          until - std::chrono::steady_clock::now());
       pollfd state{fd_, POLLIN, 0};
-      if (poll(&state, 1, 20'000) <= 0) return false;
+      if (left.count() <= 0 || poll(&state, 1, static_cast<int>(left.count())) <= 0) return false;
       if (recv(fd_, buffer, sizeof(buffer), 0) <= 0) return true;
     }
   }
@@ -132,6 +136,7 @@ TEST_F(InferenceServerTest, AnAnswerThatNobodyTakesEndsItsCall) {
 TEST_F(InferenceServerTest, AReaderThatTricklesIsCut) {
   options_.write_timeout = std::chrono::milliseconds(200);
   options_.min_taken_bytes = 1 << 20;
+  options_.max_unsent_bytes = 64 << 20;
   Serve();
   HalfCall call(static_cast<uint16_t>(server_->port()), "", "", "/aisp.v1.Inference/Generate",
                 /*from=*/1, /*takes=*/false);
@@ -139,11 +144,11 @@ TEST_F(InferenceServerTest, AReaderThatTricklesIsCut) {
   ASSERT_EQ(handler_.arrived.get_future().wait_for(kLong), std::future_status::ready);
   auto gone = handler_.gone.get_future();
   loop_.On([&] {
-    for (int i = 0; i < 5000; ++i) handler_.calls.front()->Write(Event(std::string(80, 'x')));
+    for (int i = 0; i < 8000; ++i) handler_.calls.front()->Write(Event(std::string(4096, 'x')));
   });
   auto state = std::future_status::timeout;
-  for (int i = 0; i < 2000 && state != std::future_status::ready; ++i) {
-    call.GiveRoom(200);
+  for (int i = 0; i < 500 && state != std::future_status::ready; ++i) {
+    call.GiveRoom(8192);
     state = gone.wait_for(std::chrono::milliseconds(5));
   }
   ASSERT_EQ(state, std::future_status::ready);
