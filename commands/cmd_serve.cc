@@ -15,6 +15,7 @@
 #include "config/socket_activation.h"
 #include "kvcache/transport/inproc.h"
 #include "net/grpc_links.h"
+#include "net/library_logs.h"
 #include "net/listen_socket.h"
 #include "server/admin_service.h"
 #include "server/invitation.h"
@@ -259,6 +260,7 @@ int RunServe(const std::vector<std::string>& args) {
 
   const std::string name = NameOf(*line);
   LogSession log(LogOptionsOf(line->config, line->config.role, name));
+  TakeLibraryLogs();
   Announcer announcer(*announce_fd);
   StopSignals signals(*lifeline_fd);
   const GrpcKeeper grpc;

@@ -59,14 +59,15 @@ ApiResult<void> CheckLength(const PreparedRequest& request, int64_t length, int6
   return {};
 }
 
-// All text that a template may repeat: contents, names, tools, variables.
+// All text that a template may repeat: contents, names, tools, variables; a number and the like is
+// a byte at least.
 size_t TextBytes(const Value& value) {
   if (value.IsString()) return value.AsString().size();
-  size_t bytes = 0;
+  size_t bytes = value.IsList() || value.IsMap() ? 0 : 1;
   if (value.IsList()) {
     for (const Value& item : value.AsList()) bytes += TextBytes(item);
   } else if (value.IsMap()) {
-    for (const auto& [key, item] : value.AsMap()) bytes += TextBytes(item);
+    for (const auto& [key, item] : value.AsMap()) bytes += key.size() + TextBytes(item);
   }
   return bytes;
 }

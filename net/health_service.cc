@@ -117,6 +117,10 @@ grpc::ServerWriteReactor<Response>* HealthService::Watch(grpc::CallbackServerCon
     watcher->Abort(refused);
     return watcher.get();
   }
+  if (const Error refused = RefuseMetadata(*context); refused.code != Code::kOk) {
+    watcher->Abort(refused);
+    return watcher.get();
+  }
   {
     const std::lock_guard lock(state_->mutex);
     state_->watchers.insert(watcher);

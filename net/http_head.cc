@@ -75,6 +75,11 @@ bool HttpHeadScanner::ScanField(std::string_view line) {
     status_ = 431;
     return Refuse("the request's head has more than " + std::to_string(kMaxFields) + " fields");
   }
+  if (line.size() > kMaxFieldBytes) {
+    status_ = 431;
+    return Refuse("a field of the request's head is longer than " + std::to_string(kMaxFieldBytes) +
+                  " bytes");
+  }
   if (line.front() == ' ' || line.front() == '\t') {
     return Refuse("a field of the head is folded over two lines, which HTTP/1.1 has given up");
   }

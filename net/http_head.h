@@ -31,6 +31,8 @@ class HttpHeadScanner {
 
   // More are refused: each takes many times its bytes once it is parsed.
   static constexpr size_t kMaxFields = 256;
+  // Of a field's line; the parser counts names and values in 16 bits, and throws beyond.
+  static constexpr size_t kMaxFieldBytes = 65'530;
 
  private:
   bool ScanLine(std::string_view line);

@@ -197,6 +197,13 @@ bool HttpConnection::AcceptHead(Intake* intake) {
     Reject(417, "the only expectation known here is 100-continue");
     return false;
   }
+  // What is packed would be said to be no JSON.
+  const auto encoding = ToString(message[http::field::content_encoding]);
+  if (!encoding.empty() && !EqualsIgnoreCaseAscii(encoding, "identity")) {
+    Reject(415, "bodies are read as they are; send this one without Content-Encoding, not as " +
+                    Excerpt(encoding));
+    return false;
+  }
   http_1_0_ = message.version() < 11;
   keep_alive_ = message.keep_alive();
   head_request_ = message.method() == http::verb::head;

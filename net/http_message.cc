@@ -155,9 +155,22 @@ std::optional<HttpTarget> SplitTarget(std::string_view method, std::string_view 
 }
 
 bool IsHostText(std::string_view text) {
-  return std::all_of(text.begin(), text.end(), [](char c) {
+  // [address of IPv6], or a name; then maybe a port.
+  size_t end = std::min(text.find(':'), text.size());
+  std::string_view known = "-._~%!$&'()*+,;=";
+  if (text.starts_with('[')) {
+    end = std::min(text.find(']'), text.size() - 1) + 1;
+    if (end < 3 || text[end - 1] != ']') return false;
+    known = "-._~%:";
+  }
+  const std::string_view port = text.substr(end);
+  if (port.size() > 1 && !ParseIntInRange(port.substr(1), 0, 65535)) return false;
+  if (!port.empty() && port.front() != ':') return false;
+  const bool v6 = text.starts_with('[');
+  const std::string_view name = v6 ? text.substr(1, end - 2) : text.substr(0, end);
+  return std::all_of(name.begin(), name.end(), [known](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           std::string_view("-._~%!$&'()*+,;=:[]").find(c) != std::string_view::npos;
+           known.find(c) != std::string_view::npos;
   });
 }
 

@@ -16,67 +16,6 @@
 
 namespace aisp {
 
-Error LiveRpcs::Admit(std::shared_ptr<LiveRpc> rpc, bool bounded, size_t limit) {
-  const std::lock_guard lock(mutex_);
-  auto& set = bounded ? bounded_ : watching_;
-  set.insert(std::move(rpc));
-  if (stopped_ || draining_ || (watching_ended_ && !bounded)) {
-    return {Code::kUnavailable, "this router is draining; use another one"};
-  }
-  if (set.size() > limit) {
-    return {Code::kResourceExhausted, "the server has all the calls that it allows (" +
-                                          std::to_string(limit) + "); try again soon"};
-  }
-  return {Code::kOk, ""};
-}
-
-void LiveRpcs::Remove(const std::shared_ptr<LiveRpc>& rpc) {
-  std::function<void()> idle;
-  {
-    const std::lock_guard lock(mutex_);
-    watching_.erase(rpc);
-    if (bounded_.erase(rpc) == 0 || !bounded_.empty()) return;
-    idle = std::exchange(idle_, nullptr);
-  }
-  if (idle) idle();
-}
-
-std::vector<std::shared_ptr<LiveRpc>> LiveRpcs::All() {
-  const std::lock_guard lock(mutex_);
-  std::vector<std::shared_ptr<LiveRpc>> all(bounded_.begin(), bounded_.end());
-  all.insert(all.end(), watching_.begin(), watching_.end());
-  return all;
-}
-
-void LiveRpcs::Stop() {
-  const std::lock_guard lock(mutex_);
-  stopped_ = true;
-  idle_ = nullptr;
-}
-
-void LiveRpcs::EndWatching() {
-  std::vector<std::shared_ptr<LiveRpc>> watching;
-  {
-    const std::lock_guard lock(mutex_);
-    watching_ended_ = true;
-    watching.assign(watching_.begin(), watching_.end());
-  }
-  for (const auto& rpc : watching)
-    rpc->Abort({Code::kUnavailable, "this router is draining; use another one"});
-}
-
-void LiveRpcs::Drain(std::function<void()> idle) {
-  {
-    const std::lock_guard lock(mutex_);
-    draining_ = true;
-    if (!bounded_.empty()) {
-      idle_ = std::move(idle);
-      return;
-    }
-  }
-  idle();
-}
-
 namespace {
 
 // How long a client that was refused for lack of room should wait.
@@ -91,7 +30,6 @@ constexpr size_t kMaxReflecting = 256;
 constexpr size_t kMaxWithoutKey = 2 * (kMaxWatchers + kMaxReflecting);
 // The kernel takes twice as much. Some 300 heads of calls, or 1,600 of twenty bytes.
 constexpr int kReceiveBuffer = 24 << 10;
-constexpr int kMaxMetadataBytes = 64 << 10;
 constexpr int kLookAheadBytes = 64 << 10;
 // Beside messages: what connections and calls themselves take.
 constexpr size_t kQuotaBase = 256 << 20;
@@ -305,6 +243,10 @@ class ClientService final : public grpc::Service {
       handle->Finish(refused, {{"retry-after-ms", std::to_string(kRetryAfterMs)}});
       return reactor.get();
     }
+    if (Error refused = RefuseMetadata(*context); refused.code != Code::kOk) {
+      handle->Finish(refused, {});
+      return reactor.get();
+    }
     auto give = [loop = loop_, handle, ids = ids_, handler = handler_,
                  method](std::unique_ptr<Request> message) {
       handle->SetRequest(std::move(message));
@@ -395,7 +337,7 @@ void SetBounds(const InferenceServerOptions& o, grpc::ServerBuilder* builder) {
   quota.Resize(o.max_total_bytes + kQuotaBase);
   builder->SetResourceQuota(quota);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
-  builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
+  builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, static_cast<int>(kMaxMetadataBytes));
   // What a stream may send before its message is asked for.
   builder->AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kLookAheadBytes);

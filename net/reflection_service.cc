@@ -101,8 +101,7 @@ ServerReflectionResponse ServedFiles::Answer(const ServerReflectionRequest& requ
 
 // One request and its answer after the other: the next one is read when the answer is written.
 class ReflectionService::Stream final
-    : public RpcReactor<
-          grpc::ServerBidiReactor<ServerReflectionRequest, ServerReflectionResponse>> {
+    : public RpcReactor<grpc::ServerBidiReactor<grpc::ByteBuffer, ServerReflectionResponse>> {
  public:
   Stream(grpc::CallbackServerContext* context, std::shared_ptr<LiveRpcs> live,
          std::shared_ptr<OpenPlaces> places, std::shared_ptr<const ServedFiles> files,
@@ -115,18 +114,24 @@ class ReflectionService::Stream final
 
   void Begin() {
     const std::lock_guard lock(mutex_);
-    if (!finished_) StartRead(&request_);
+    if (!finished_) StartRead(&message_);
   }
   void OnReadDone(bool ok) override {
     const std::lock_guard lock(mutex_);
     if (finished_) return;
     if (!ok) return FinishOnce(grpc::Status::OK);
-    if (request_.ByteSizeLong() > kMaxRequestBytes) {
+    if (message_.Length() > kMaxRequestBytes) {
       return FinishOnce(
           {grpc::StatusCode::INVALID_ARGUMENT, "a request of reflection is larger than " +
                                                    std::to_string(kMaxRequestBytes) + " bytes"});
     }
-    response_ = files_->Answer(request_);
+    ServerReflectionRequest request;
+    if (!grpc::SerializationTraits<ServerReflectionRequest>::Deserialize(&message_, &request)
+             .ok()) {
+      return FinishOnce({grpc::StatusCode::INVALID_ARGUMENT,
+                         "a message is no grpc.reflection.v1.ServerReflectionRequest"});
+    }
+    response_ = files_->Answer(request);
     since_ = clock_.Now();
     writing_ = true;
     StartWrite(&response_);
@@ -135,7 +140,7 @@ class ReflectionService::Stream final
     const std::lock_guard lock(mutex_);
     writing_ = false;
     since_ = clock_.Now();
-    if (ok && !finished_) StartRead(&request_);
+    if (ok && !finished_) StartRead(&message_);
   }
   void Evict(const Error& status) override {
     const std::lock_guard lock(mutex_);
@@ -162,7 +167,8 @@ class ReflectionService::Stream final
   const std::shared_ptr<const ServedFiles> files_;
   const Duration idle_;
   const SteadyClock clock_;
-  ServerReflectionRequest request_;
+  // As it came: to gRPC a message that cannot be read is the end of what its client sends.
+  grpc::ByteBuffer message_;
   ServerReflectionResponse response_;
   Instant since_;
   bool writing_ = false;
@@ -182,7 +188,7 @@ ReflectionService::ReflectionService(std::shared_ptr<LiveRpcs> live, const Limit
         method, grpc::internal::RpcMethod::BIDI_STREAMING, nullptr));
     MarkMethodCallback(
         index++,
-        new grpc::internal::CallbackBidiHandler<ServerReflectionRequest, ServerReflectionResponse>(
+        new grpc::internal::CallbackBidiHandler<grpc::ByteBuffer, ServerReflectionResponse>(
             [this](grpc::CallbackServerContext* context) { return Open(context); }));
   }
 }
@@ -191,6 +197,10 @@ ReflectionService::Stream* ReflectionService::Open(grpc::CallbackServerContext* 
   auto stream = std::make_shared<Stream>(context, live_, places_, files_, limits_.idle);
   if (const Error refused = live_->Admit(stream, /*bounded=*/false, limits_.all_calls);
       refused.code != Code::kOk) {
+    stream->Abort(refused);
+    return stream.get();
+  }
+  if (const Error refused = RefuseMetadata(*context); refused.code != Code::kOk) {
     stream->Abort(refused);
     return stream.get();
   }

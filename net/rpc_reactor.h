@@ -30,6 +30,22 @@ inline grpc::Status ToGrpc(const Error& error) {
   return {static_cast<grpc::StatusCode>(error.code), error.message};
 }
 
+// Of the metadata that a client sends with a call, as HTTP/2 counts it.
+inline constexpr size_t kMaxMetadataBytes = 64 << 10;
+
+// Why a call with such a head is refused; OK when it is not. gRPC 1.51 asks of each frame by itself
+// whether it is too large, and a call keeps its metadata until its end.
+inline Error RefuseMetadata(const grpc::CallbackServerContext& context) {
+  constexpr size_t kOfEach = 32;
+  size_t bytes = 0;
+  for (const auto& [name, value] : context.client_metadata())
+    bytes += name.size() + value.size() + kOfEach;
+  if (bytes <= kMaxMetadataBytes) return {Code::kOk, ""};
+  return {Code::kResourceExhausted, "the call's metadata has " + std::to_string(bytes) +
+                                        " bytes, at most " + std::to_string(kMaxMetadataBytes) +
+                                        " are taken"};
+}
+
 class LiveRpc {
  public:
   virtual ~LiveRpc() = default;

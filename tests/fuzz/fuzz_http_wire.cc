@@ -22,7 +22,8 @@
 namespace aisp {
 namespace {
 
-constexpr size_t kMaxHeader = 2048, kMaxBody = 8192;
+// Above what the parser can hold of one field.
+constexpr size_t kMaxHeader = 128 << 10, kMaxBody = 8192;
 
 struct Server {
   LoopThread loop;
@@ -116,14 +117,31 @@ std::string WireOf(std::string_view input) {
                                             "1 \r\nx\r\n",
                                             "-1\r\n",
                                             "2000\r\n"};
+  static const std::string kLongest(65'533, 'x');
+  static const std::string kLong[] = {"X: " + kLongest + "\r\n", "X: " + kLongest + "y\r\n",
+                                      kLongest + "y: z\r\n", "0\r\nX: " + kLongest + "y\r\n\r\n",
+                                      "3;" + kLongest + "\r\nabc\r\n"};
   std::string out;
   while (!bytes.spent() && out.size() < 32768) {
     out += bytes.Below(16) == 15 ? "GET /x?y HTTP/1.0\r\nHost: a\r\n"
                                  : "POST / HTTP/1.1\r\nHost: a\r\n";
-    for (size_t n = bytes.Below(4); n > 0; --n) out += bytes.Pick(kFields);
+    for (size_t n = bytes.Below(4); n > 0; --n)
+      out += bytes.Below(64) == 63 ? bytes.Pick(kLong) : bytes.Pick(kFields);
     out += "\r\n";
-    for (size_t n = bytes.Below(8); n > 0; --n)
-      out += bytes.Below(8) == 7 ? std::string(bytes.Text(40)) : bytes.Pick(kPieces);
+    for (size_t n = bytes.Below(8); n > 0; --n) {
+      switch (bytes.Below(64)) {
+        case 63:
+          out += bytes.Pick(kLong);
+          break;
+        case 60:
+        case 61:
+        case 62:
+          out += bytes.Text(40);
+          break;
+        default:
+          out += bytes.Pick(kPieces);
+      }
+    }
   }
   return out;
 }

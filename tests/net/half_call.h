@@ -57,6 +57,12 @@ class HalfCall {
     for (int i = 0; i < 4; ++i) data[4 - i] = static_cast<char>(announced >> (8 * i));
     TrySend(half::Frame(0, 0, 1, data + std::string(sent, 'x')));
   }
+  // So many bytes more may be sent to it.
+  void GiveRoom(uint32_t bytes) {
+    std::string update;
+    for (int i = 3; i >= 0; --i) update += static_cast<char>(bytes >> (8 * i));
+    TrySend(half::Frame(8, 0, 0, update) + half::Frame(8, 0, 1, update));
+  }
   // All that comes until the server ends the call or the connection; empty after `limit`.
   std::string AwaitEnd(std::chrono::milliseconds limit) {
     std::string got;

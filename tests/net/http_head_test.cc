@@ -28,6 +28,15 @@ TEST(HttpHeadScanner, FindsTheEndOfAHeadHoweverItArrives) {
   EXPECT_EQ(trickled.error(), "");
 }
 
+TEST(HttpHeadScanner, TakesHostsOfEveryForm) {
+  for (const char* const host : {"", "a", "a:", "a:0", "a:65535", "a-b.c_d:80", "1.2.3.4:8080",
+                                 "[::1]", "[::1]:8080", "[::ffff:1.2.3.4]:", "[fe80::1%25eth0]"}) {
+    HttpHeadScanner scanner;
+    EXPECT_GT(scanner.Scan("GET / HTTP/1.1\r\nHost: " + std::string(host) + "\r\n\r\n"), 0u)
+        << host << scanner.error();
+  }
+}
+
 struct Ambiguous {
   std::string head;
   const char* said;
@@ -59,6 +68,15 @@ TEST(HttpHeadScanner, RefusesWhatCouldBeReadInTwoWays) {
       {"GET / HTTP/1.1\r\nHost: a b\r\n\r\n", "no name or address"},
       {"GET / HTTP/1.1\r\nHost: a/b\r\n\r\n", "no name or address"},
       {"GET / HTTP/1.1\r\nHost: user@a\r\n\r\n", "no name or address"},
+      {"GET / HTTP/1.1\r\nHost: [::1\r\n\r\n", "no name or address"},
+      {"GET / HTTP/1.1\r\nHost: []\r\n\r\n", "no name or address"},
+      {"GET / HTTP/1.1\r\nHost: [::1]x\r\n\r\n", "no name or address"},
+      {"GET / HTTP/1.1\r\nHost: a]\r\n\r\n", "no name or address"},
+      {"GET / HTTP/1.1\r\nHost: ::1\r\n\r\n", "no name or address"},
+      {"GET / HTTP/1.1\r\nHost: a:65536\r\n\r\n", "no name or address"},
+      {"GET / HTTP/1.1\r\nHost: a:-1\r\n\r\n", "no name or address"},
+      {"GET / HTTP/1.1\r\nHost: a:8x\r\n\r\n", "no name or address"},
+      {"GET / HTTP/1.1\r\nHost: [\r\n\r\n", "no name or address"},
       {"GET / HTTP/1.1\r\nHost: a\xff\r\n\r\n", "no name or address"},
       {Head("Authorization: Bearer a\r\nAuthorization: Bearer b\r\n"), "Authorization stands"},
       {Head("X-Api-Key: a\r\nx-api-key: b\r\n"), "X-Api-Key stands"},

@@ -167,6 +167,21 @@ TEST_F(HttpServerTest, RefusesOtherExpectations) {
               StartsWith("HTTP/1.1 417 "));
 }
 
+TEST_F(HttpServerTest, RefusesPackedBodiesByName) {
+  StartServer();
+  const auto answer = [&](const std::string& encoding) {
+    return Raw("POST /e HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nConnection: close\r\n" +
+               encoding + "\r\nok");
+  };
+  for (const char* const packed : {"gzip", "br", "zstd", "gzip, identity", "x"}) {
+    const std::string refused = answer("Content-Encoding: " + std::string(packed) + "\r\n");
+    EXPECT_THAT(refused, StartsWith("HTTP/1.1 415 "));
+    EXPECT_THAT(refused, HasSubstr(packed));
+  }
+  EXPECT_THAT(answer("Content-Encoding: Identity\r\n"), StartsWith("HTTP/1.1 200 "));
+  EXPECT_THAT(answer("Content-Encoding:\r\n"), StartsWith("HTTP/1.1 200 "));
+}
+
 TEST_F(HttpServerTest, SpeaksHttp10) {
   StartServer();
   const std::string answer = Raw("GET /old HTTP/1.0\r\n\r\n");
@@ -309,6 +324,25 @@ TEST_F(HttpServerTest, RefusesAHeadOfTooManyFields) {
   const std::string refused = Raw(head(257));
   EXPECT_THAT(refused, StartsWith("HTTP/1.1 431 "));
   EXPECT_THAT(refused, HasSubstr("more than 256 fields"));
+}
+
+// Beyond 16 bits of a field's length the parser throws.
+TEST_F(HttpServerTest, RefusesAFieldThatTheParserCannotHold) {
+  options_.max_header_bytes = 256 << 10;
+  StartServer();
+  const std::string begin = "POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n";
+  const std::string chunked = "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n";
+  EXPECT_THAT(Raw(begin + "a: " + std::string(65'000, 'x') + "\r\n\r\n"),
+              StartsWith("HTTP/1.1 200 "));
+  EXPECT_THAT(Raw(begin + chunked + "a: " + std::string(65'000, 'x') + "\r\n\r\n"),
+              StartsWith("HTTP/1.1 200 "));
+  for (const size_t bytes : {65'533, 65'534, 65'535, 65'536, 70'000, 200'000}) {
+    const std::string text(bytes, 'x');
+    for (const std::string& field : {"a: " + text + "\r\n\r\n", text + ": a\r\n\r\n"}) {
+      EXPECT_THAT(Raw(begin + field), StartsWith("HTTP/1.1 431 ")) << bytes;
+      EXPECT_THAT(Raw(begin + chunked + field), StartsWith("HTTP/1.1 400 ")) << bytes;
+    }
+  }
 }
 
 TEST_F(HttpServerTest, CutsARequestThatDoesNotArriveInTime) {

@@ -177,6 +177,23 @@ TEST_F(Reflecting, TellsOfWhatThePortServesAndOfNothingElse) {
   EXPECT_EQ(stream_->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
+TEST_F(Reflecting, AMessageThatCannotBeReadIsAnError) {
+  Serve();
+  const auto channel = grpc::CreateChannel("127.0.0.1:" + std::to_string(server_->port()),
+                                           grpc::InsecureChannelCredentials());
+  context_.set_deadline(std::chrono::system_clock::now() + kLong);
+  const std::unique_ptr<grpc::ClientReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>> stream(
+      grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, grpc::ByteBuffer>::Create(
+          channel.get(),
+          grpc::internal::RpcMethod(kReflectV1, grpc::internal::RpcMethod::BIDI_STREAMING),
+          &context_));
+  const grpc::Slice cut("\x22\x7f longer");
+  ASSERT_TRUE(stream->Write(grpc::ByteBuffer(&cut, 1)));
+  grpc::ByteBuffer none;
+  EXPECT_FALSE(stream->Read(&none));
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
 TEST_F(Reflecting, IdleStreamsTakeNoThreadsAndKeepNobodyOut) {
   Reflect();
   EXPECT_EQ(AskForServices().list_services_response().service_size(), 3);

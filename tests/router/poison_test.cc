@@ -29,13 +29,18 @@ TEST(Poison, ARequestThatEndedTwoWorkersIsRefusedAndTheThirdLives) {
   RouterHarness h(Patient());
   const LinkId first = h.AddDecode("a");
   RecordingObserver poison;
-  ASSERT_TRUE(h.Submit(h.Request(10), &poison));
+  RouterRequest request = h.Request(10);
+  request.trace_id = "poisonous";
+  ASSERT_TRUE(h.Submit(std::move(request), &poison));
   const LinkId second = h.AddDecode("b");
   h.router.OnLinkDown(first, kLost);
   ASSERT_EQ(h.Generates(second).size(), 1u) << "once may be chance";
   const LinkId third = h.AddDecode("c");
   h.router.OnLinkDown(second, kLost);
+  ::testing::internal::CaptureStderr();
   h.Advance(milliseconds(1100));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("request refused: workers end when they compute it request=poisonous "));
   EXPECT_TRUE(h.Generates(third).empty());
   EXPECT_EQ(poison.finishes, 1);
   EXPECT_EQ(poison.error.code, Code::kInternal);

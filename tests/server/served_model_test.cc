@@ -83,6 +83,35 @@ TEST(ServedModel, MessagesThatATemplateCannotRenderInItsBoundsAreARequestsFault)
   EXPECT_THAT(refused.error().message, HasSubstr("steps"));
 }
 
+// Of messages, tools and template variables together; each alone would fit.
+TEST(ServedModel, AllTextOfAChatCountsBeforeItIsRendered) {
+  Config config;
+  config.model.path = AISP_SOURCE_DIR "/models/story-7m";
+  const auto model = LoadServedModel(config);
+  ASSERT_TRUE(model) << model.error().message;
+  const std::string most((*model)->max_text_bytes * 2 / 5, 'x');
+  const auto prepare = [&](bool messages, bool tools, bool variables) {
+    ChatRequest request;
+    request.messages = Value(Value::List{
+        Value(Value::Map{{"role", "user"}, {"content", messages ? most : std::string("a")}})});
+    if (tools) request.tools = Value(Value::List{Value(Value::Map{{"description", most}})});
+    if (variables) request.template_variables = Value(Value::Map{{most, "a"}});
+    const auto prepared = Prepare(**model, std::move(request));
+    return prepared ? std::string() : prepared.error().message;
+  };
+  const auto refused = HasSubstr("bytes are more than this model's context");
+  EXPECT_THAT(prepare(true, true, true), refused);
+  ChatRequest numbers;
+  numbers.messages = Value(Value::List{Value(Value::Map{{"role", "user"}, {"content", "a"}})});
+  numbers.template_variables =
+      Value(Value::Map{{"a", Value(Value::List((*model)->max_text_bytes, Value(true)))}});
+  const auto prepared = Prepare(**model, std::move(numbers));
+  ASSERT_FALSE(prepared);
+  EXPECT_THAT(prepared.error().message, refused);
+  EXPECT_THAT(prepare(true, false, false), ::testing::Not(refused));
+  EXPECT_THAT(prepare(false, true, true), ::testing::Not(refused));
+}
+
 // Where activations become FP8 follows the flags, and workers that differ in it are not peers.
 TEST(ServedModel, Fp8ActivationsFollowTheirFlagAndAreInTheFingerprint) {
   const auto load = [](const char* quantization, const char* activations) {

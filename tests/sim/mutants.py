@@ -83,8 +83,8 @@ MUTANTS = [
      "  for (auto& choice : choices_) {\n    if (false)\n"),
     ("error-without-an-end", "a stream that fails says so, and ends",
      "frontend/http_answer.cc",
-     "  encoder_->Fail(error, &out_);\n  Flush();\n",
-     "  Flush();\n"),
+     "[error](AnswerEncoder* encoder, std::string* out) { encoder->Fail(error, out); });\n",
+     "[](AnswerEncoder* /*encoder*/, std::string* /*out*/) {});\n"),
     ("text-of-a-stop-string", "the text ends before a stop string",
      "frontend/choice_stream.cc",
      "  text_ += safe.text;\n  if (safe.stopped)",
@@ -287,7 +287,8 @@ def main():
         start = datetime.date.today().toordinal() * options.sample
         chosen = [chosen[(start + i) % len(chosen)] for i in range(min(options.sample, len(chosen)))]
     at_a_time = max(1, options.jobs // 2)
-    for _, _, source, text, _ in chosen:
+    # Of all, however few are run: a text that has changed is known the same day.
+    for _, _, source, text, _ in MUTANTS:
         build.check(source, text)
 
     def try_one(mutant):
