@@ -11,8 +11,8 @@ constexpr double kFilled = 0.9;
 
 }  // namespace
 
-double SpareMs(double tokens, double step_ms, double tpot_ms) {
-  return tokens * std::max(0.0, kFilled * tpot_ms - step_ms);
+double SpareMs(double tokens, double step_ms, double tpot_ms, double beside) {
+  return tokens * std::max(0.0, kFilled * tpot_ms * (1 - std::clamp(beside, 0.0, 1.0)) - step_ms);
 }
 
 PromptPace PaceWithin(const WorkerView& worker, double tpot_ms) {
@@ -47,15 +47,16 @@ double BesidePromptsMs(const RequestSummary& request, double step_ms) {
   return step_ms / (1 - 1e-3 * std::clamp(request.prompt_delay_ms_per_s, 0.0, kMostBusy));
 }
 
-bool Paces(const WorkerView& worker, double queued_ms, const PromptWork& work) {
-  if (!worker.pace.any() || work.tokens <= 0) return false;
+Pacing Paces(const WorkerView& worker, double queued_ms, const PromptWork& work) {
+  if (!worker.pace.any() || work.tokens <= 0) return {};
   const double whole_ms = worker.cost.PromptMs(work, worker.chunk_tokens, worker.RunningBeside());
-  return queued_ms + whole_ms > worker.spare_ms;
+  const double all_ms = queued_ms + whole_ms;
+  return {all_ms > worker.spare_ms, all_ms > worker.lasting_spare_ms};
 }
 
 int32_t ChunkFor(const WorkerView& worker, const PromptWork& work) {
   const int32_t whole = std::max(1, worker.chunk_tokens);
-  if (worker.RunningBeside().decode_rows <= 0 || !Paces(worker, 0, work)) return whole;
+  if (worker.RunningBeside().decode_rows <= 0 || !Paces(worker, 0, work).any()) return whole;
   const double steps = std::max(1.0, worker.pace.Worth(work) / worker.pace.rows);
   return std::clamp(static_cast<int32_t>(static_cast<double>(work.tokens) / steps), 1, whole);
 }

@@ -14,9 +14,15 @@ double StepWithMs(const RequestSummary& request, const WorkerView& decode, bool 
 // second. Each step draws one token, those that hold prompts as well, however many share one.
 double BesidePromptsMs(const RequestSummary& request, double step_ms);
 
-// Short streams beside `work`, and what else takes `queued_ms` there, would miss their time for a
-// token if it were computed in whole chunks.
-bool Paces(const WorkerView& worker, double queued_ms, const PromptWork& work);
+// Streams beside `work`, and what else takes `queued_ms` there, would miss their time for a token
+// if it were computed in whole chunks: short ones by these alone, or usual ones by these and what
+// is to come.
+struct Pacing {
+  bool now = false;
+  bool lasting = false;
+  bool any() const { return now || lasting; }
+};
+Pacing Paces(const WorkerView& worker, double queued_ms, const PromptWork& work);
 
 // Tokens of `work` that a step of `worker` takes on average.
 int32_t ChunkFor(const WorkerView& worker, const PromptWork& work);
@@ -28,8 +34,9 @@ inline double PromptMs(const WorkerView& worker, const PromptWork& work) {
 // So that a step with prompts leaves streams `tpot_ms` for a token, but never less than a part of
 // the worker's own chunk; none without a limit.
 PromptPace PaceWithin(const WorkerView& worker, double tpot_ms);
-// Of streams of so many tokens each of which takes `step_ms` without these prompts.
-double SpareMs(double tokens, double step_ms, double tpot_ms);
+// Of streams of so many tokens each of which takes `step_ms` without these prompts; other prompts
+// make steps longer by the part `beside` of each second.
+double SpareMs(double tokens, double step_ms, double tpot_ms, double beside = 0);
 
 // Tokens that `worker` would compute and have read.
 PromptWork WorkFor(const RequestSummary& request, const WorkerView& worker, int32_t more);

@@ -81,7 +81,7 @@ void Router::Impl::SetViews(const Request& request, bool yields, bool quiet, Cho
 }
 
 // What gives way is judged by what runs now: what comes after it takes its place.
-void Router::Impl::SetRates(RequestSummary* summary) const {
+void Router::Impl::SetRates(RequestSummary* summary) {
   const Instant now = clock->Now();
   const auto each = static_cast<double>(std::max<ptrdiff_t>(1, decode_workers));
   const double own = arrivals.PerSecond(now), others = pool.others.PerSecond(now);
@@ -92,6 +92,7 @@ void Router::Impl::SetRates(RequestSummary* summary) const {
   summary->prompt_steps_per_s = all * prompt_steps.PerSecond(now) / each;
   summary->prompt_ms_per_s = all * prompt_ms.PerSecond(now) / each;
   summary->prompt_delay_ms_per_s = all * prompt_delay_ms.PerSecond(now) / each;
+  pool.beside = 1e-3 * summary->prompt_delay_ms_per_s;
 }
 
 RequestSummary Router::Impl::Summarize(const Request& request, bool yields) {
