@@ -139,28 +139,29 @@ Lateness LateWith(const Load& load, const Machine& m, const Split& split, const 
   const double through = late.lasting ? 1 : kBusiest / busy;
   const double computed = rate * (1 - remote);
   const double decoded = computed + rate * remote * through;
-  Decoding d = Decode(load, m, decoded / split.decode, computed / decoded);
-  if (!d.ok || kSlowStream * d.tpot_ms > kPaced * limits.tpot_ms) {
-    const Decoding paced =
-        DecodePaced(load, m, decoded / split.decode, computed / decoded, limits.tpot_ms);
-    if (paced.ok) d = paced;
-  }
-  if (!d.ok) return {};
-  late.streams = LateStreams(d, limits.tpot_ms);
-  late.prompts = 0;
   // The router sends to whoever is through first: with more that compute prompts a wait is shorter
   // than before one alone. Those that do it beside streams count as much as they get of them.
   const double computing = remote > 0 ? split.prefill / remote : split.decode;
   const double shorter = 1 / std::sqrt(computing);
-  if (remote < 1) {
-    const double wait_ms = shorter * QueueMs(load, d.busy, d.prompt_ms);
-    late.prompts += (1 - remote) * LatePrompts(d.prompt_ms, wait_ms, limits.ttft_ms);
-  }
-  if (remote <= 0) return late;
-  const double wait_ms = late.lasting ? shorter * QueueMs(load, busy, prompt_ms) : 0;
-  const double own_ms = prompt_ms + m.handoff_ms + d.tpot_ms;
-  late.prompts += remote * (late.lasting ? LatePrompts(own_ms, wait_ms, limits.ttft_ms) : 1);
-  return late;
+  const auto with = [&](const Decoding& d) -> Lateness {
+    if (!d.ok) return {};
+    Lateness all{LateStreams(d, limits.tpot_ms), 0, late.lasting};
+    if (remote < 1) {
+      const double wait_ms = shorter * QueueMs(load, d.busy, d.prompt_ms);
+      all.prompts += (1 - remote) * LatePrompts(d.prompt_ms, wait_ms, limits.ttft_ms);
+    }
+    if (remote <= 0) return all;
+    const double wait_ms = late.lasting ? shorter * QueueMs(load, busy, prompt_ms) : 0;
+    const double own_ms = prompt_ms + m.handoff_ms + d.tpot_ms;
+    all.prompts += remote * (late.lasting ? LatePrompts(own_ms, wait_ms, limits.ttft_ms) : 1);
+    return all;
+  };
+  // The router paces prompts where streams would be late.
+  const double each = decoded / split.decode, local = computed / decoded;
+  const Lateness whole = with(Decode(load, m, each, local));
+  if (remote >= 1 || whole.streams <= 0) return whole;
+  const Lateness paced = with(DecodePaced(load, m, each, local, limits.tpot_ms));
+  return paced.streams + paced.prompts < whole.streams + whole.prompts ? paced : whole;
 }
 
 // Both limits are missed by different requests, if it has to be.

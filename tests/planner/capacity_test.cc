@@ -40,6 +40,7 @@ TEST(Capacity, WhatIsCachedNeedsNoPrefill) {
 TEST(Capacity, FewLongPromptsBesideStreamsCostMoreThanManyShortOnes) {
   Machine card = Card();
   card.cost.prefill.per_prefill_context_ms = 0;
+  card.cost.prefill.base_ms = 10;  // shorter steps would leave prompts next to nothing
   card.chunk_tokens = 1024;
   const double small = Headroom(LoadOf(32, 1024, 32), card, {0, 4}, {5000, 12});
   const double large = Headroom(LoadOf(4, 8192, 256), card, {0, 4}, {5000, 12});
