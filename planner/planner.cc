@@ -286,8 +286,8 @@ bool Planner::Better(const Load& load, const Fleet& fleet, const Split& now,
   if (options_.enough > 0 && headroom >= options_.enough) return false;
   const double gain = Headroom(load, fleet.machine, other, limits) / std::max(headroom, 1e-9);
   if (headroom >= 1) return gain >= (headroom >= kAmple ? kFarBetter : options_.gain);
-  // A prefill worker is soon there again, a decode worker's streams are in the way.
-  return gain >= (other.decode < now.decode ? options_.gain : kBetterAtAll);
+  // Where all compute their own prompts a first prefill worker is a decode worker less.
+  return gain >= (now.prefill == 0 ? options_.gain : kBetterAtAll);
 }
 
 // A prefill worker decodes within a moment, so that a growing load is met before it is there. A
