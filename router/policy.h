@@ -111,6 +111,7 @@ struct RequestSummary {
   // What comes to a worker on average: prompts to any, and to a decode worker the steps with
   // prompts and their time.
   double arrivals_per_s = 0;
+  double prompts_part = 0;  // of each second that prompts fill, where all workers compute their own
   double prompt_steps_per_s = 0;
   double prompt_ms_per_s = 0;
   double prompt_delay_ms_per_s = 0;  // by which prompts make steps of decodes longer

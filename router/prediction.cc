@@ -8,6 +8,8 @@ namespace {
 
 // Of a time for a token: steps are not all as long as predicted.
 constexpr double kFilled = 0.9;
+// Of a second, what prompts are taken to fill at most: all of it would leave no time for anything.
+constexpr double kMostBusy = 0.95;
 
 }  // namespace
 
@@ -43,8 +45,7 @@ double StepWithMs(const RequestSummary& request, const WorkerView& decode, bool 
 }
 
 double BesidePromptsMs(const RequestSummary& request, double step_ms) {
-  constexpr double kMostBusy = 950;
-  return step_ms / (1 - 1e-3 * std::clamp(request.prompt_delay_ms_per_s, 0.0, kMostBusy));
+  return step_ms / (1 - std::clamp(1e-3 * request.prompt_delay_ms_per_s, 0.0, kMostBusy));
 }
 
 Pacing Paces(const WorkerView& worker, double queued_ms, const PromptWork& work) {
@@ -100,7 +101,8 @@ double StepUnderWayMs(const RequestSummary& request, const WorkerView& decode) {
 }
 
 double ComputeCostMs(const RequestSummary& request, double compute_ms) {
-  return 0.5 * request.arrivals_per_s * 1e-3 * compute_ms * compute_ms;
+  const double left = 1 - std::clamp(request.prompts_part, 0.0, kMostBusy);
+  return 0.5 * request.arrivals_per_s * 1e-3 * compute_ms * compute_ms / left;
 }
 
 double AddedMs(const WorkerView& decode, const PromptWork& work, double compute_ms) {

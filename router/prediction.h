@@ -56,8 +56,9 @@ double QueueMs(const WorkerView& worker, const PromptWork& work, double compute_
 // of a step on average, of the longer ones more often, and each of these whole.
 double StepUnderWayMs(const RequestSummary& request, const WorkerView& decode);
 
-// What computing a prompt costs the requests that come meanwhile: each waits for half of it on
-// average.
+// What computing a prompt costs the requests that come until it is made up for. Each waits for half
+// of it on average. It is made up for in the time that other prompts leave (the busy period of a
+// queue): where these fill nine tenths of each second, ten times as many come until then.
 double ComputeCostMs(const RequestSummary& request, double compute_ms);
 
 // By how much computing `work` there makes the steps longer that its chunks are in: they would

@@ -92,6 +92,10 @@ void Router::Impl::SetRates(RequestSummary* summary) {
   summary->prompt_steps_per_s = all * prompt_steps.PerSecond(now) / each;
   summary->prompt_ms_per_s = all * prompt_ms.PerSecond(now) / each;
   summary->prompt_delay_ms_per_s = all * prompt_delay_ms.PerSecond(now) / each;
+  // With prefill workers what is busy differs between roles, and one factor for both moves prompts
+  // to decode workers whose streams are then late.
+  if (std::ssize(roster) == decode_workers)
+    summary->prompts_part = 1e-3 * all * prompt_load.Lasting(now) / each;
   pool.beside = 1e-3 * summary->prompt_delay_ms_per_s;
 }
 
@@ -414,6 +418,7 @@ void Router::Impl::ChargeWorkers(Request& request, const Choice& choice) {
     const double ms = PromptMs(view, work);
     prompt_steps.Add(now, std::ceil(static_cast<double>(work.tokens) / ChunkFor(view, work)));
     prompt_ms.Add(now, ms);
+    prompt_load.Add(now, ms);
     prompt_delay_ms.Add(now, AddedMs(view, work, ms));
   }
   Promise(request, computes);
