@@ -411,7 +411,7 @@ struct Router::Impl {
   // Of what was placed: requests, steps of decode workers with prompts, and their milliseconds.
   EventRate arrivals;
   SteadyRate prompt_steps, prompt_ms, prompt_delay_ms;
-  EventRate prompt_load{5};  // of milliseconds of prompts: how busy workers are, not in bursts
+  EventRate prompt_load;  // of milliseconds of prompts
   AnswerLengths answer_lengths;
 
   PullRates pull_rates;

@@ -94,8 +94,11 @@ void Router::Impl::SetRates(RequestSummary* summary) {
   summary->prompt_delay_ms_per_s = all * prompt_delay_ms.PerSecond(now) / each;
   // With prefill workers what is busy differs between roles, and one factor for both moves prompts
   // to decode workers whose streams are then late.
-  if (std::ssize(roster) == decode_workers)
-    summary->prompts_part = 1e-3 * all * prompt_load.Lasting(now) / each;
+  // What begins at this moment does not last yet.
+  if (std::ssize(roster) == decode_workers) {
+    const double lasting = all * prompt_load.Lasting(now) / each;
+    summary->prompts_part = 1e-3 * std::min(summary->prompt_ms_per_s, lasting);
+  }
   pool.beside = 1e-3 * summary->prompt_delay_ms_per_s;
 }
 
