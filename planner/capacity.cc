@@ -14,6 +14,10 @@ constexpr double kSlowStream = 1.05;
 // A queue beyond this is taken for endless.
 constexpr double kBusiest = 0.95;
 constexpr double kLeast = 1.0 / 64;
+// Of the limit of a time for a token, what paced steps take; and prompts get at least so much of a
+// chunk.
+constexpr double kPaced = 0.9;
+constexpr double kLeastPart = 8;
 // More splits than that are not tried one by one.
 constexpr int kMostSplits = 33;
 
@@ -67,6 +71,37 @@ Decoding Decode(const Load& load, const Machine& m, double rate, double local) {
   return out;
 }
 
+// Likewise where each step that holds prompts takes no more of them than leaves streams their time
+// for a token (router/prediction.h: PaceWithin): prompts wait instead. Not ok where they would wait
+// ever longer.
+Decoding DecodePaced(const Load& load, const Machine& m, double rate, double local,
+                     double limit_ms) {
+  const double context = load.prompt_tokens + load.new_tokens / 2;
+  const PromptWork work =
+      PromptWork::Of(static_cast<int64_t>(load.prompt_tokens - load.uncached_tokens),
+                     static_cast<int64_t>(load.uncached_tokens));
+  Decoding out;
+  if (limit_ms <= 0 || local <= 0 || work.tokens <= 0) return out;
+  const double step = kPaced * limit_ms;
+  const double rows = std::max(1.0, rate * 1e-3 * load.new_tokens * step);
+  if (rows > m.max_running || rows * context > m.kv_tokens) return out;
+  const StepCost::Prefill& cost = m.cost.prefill;
+  const double tokens = static_cast<double>(work.tokens);
+  const double each =
+      cost.per_token_ms + cost.per_prefill_context_ms * static_cast<double>(work.context) / tokens;
+  const double beside =
+      cost.base_ms + cost.per_row_ms * rows + cost.per_context_ms * rows * context;
+  const double chunk = std::min((step - beside) / std::max(each, 1e-9), 1.0 * m.chunk_tokens);
+  if (chunk * kLeastPart < m.chunk_tokens) return out;
+  const double steps = tokens / chunk;
+  out.busy = rate * local * 1e-3 * steps * step;
+  if (out.busy >= kBusiest) return out;
+  out.ok = true;
+  out.prompt_ms = std::ceil(steps) * step;
+  out.tpot_ms = out.busy * step + (1 - out.busy) * m.cost.StepMs({0, 0, rows, rows * context});
+  return out;
+}
+
 // The part of streams that miss their time per token.
 double LateStreams(const Decoding& d, double limit_ms) {
   if (limit_ms <= 0) return 0;
@@ -104,23 +139,29 @@ Lateness LateWith(const Load& load, const Machine& m, const Split& split, const 
   const double through = late.lasting ? 1 : kBusiest / busy;
   const double computed = rate * (1 - remote);
   const double decoded = computed + rate * remote * through;
-  const Decoding d = Decode(load, m, decoded / split.decode, computed / decoded);
-  if (!d.ok) return {};
-  late.streams = LateStreams(d, limits.tpot_ms);
-  late.prompts = 0;
   // The router sends to whoever is through first: with more that compute prompts a wait is shorter
   // than before one alone. Those that do it beside streams count as much as they get of them.
   const double computing = remote > 0 ? split.prefill / remote : split.decode;
   const double shorter = 1 / std::sqrt(computing);
-  if (remote < 1) {
-    const double wait_ms = shorter * QueueMs(load, d.busy, d.prompt_ms);
-    late.prompts += (1 - remote) * LatePrompts(d.prompt_ms, wait_ms, limits.ttft_ms);
-  }
-  if (remote <= 0) return late;
-  const double wait_ms = late.lasting ? shorter * QueueMs(load, busy, prompt_ms) : 0;
-  const double own_ms = prompt_ms + m.handoff_ms + d.tpot_ms;
-  late.prompts += remote * (late.lasting ? LatePrompts(own_ms, wait_ms, limits.ttft_ms) : 1);
-  return late;
+  const auto with = [&](const Decoding& d) -> Lateness {
+    if (!d.ok) return {};
+    Lateness all{LateStreams(d, limits.tpot_ms), 0, late.lasting};
+    if (remote < 1) {
+      const double wait_ms = shorter * QueueMs(load, d.busy, d.prompt_ms);
+      all.prompts += (1 - remote) * LatePrompts(d.prompt_ms, wait_ms, limits.ttft_ms);
+    }
+    if (remote <= 0) return all;
+    const double wait_ms = late.lasting ? shorter * QueueMs(load, busy, prompt_ms) : 0;
+    const double own_ms = prompt_ms + m.handoff_ms + d.tpot_ms;
+    all.prompts += remote * (late.lasting ? LatePrompts(own_ms, wait_ms, limits.ttft_ms) : 1);
+    return all;
+  };
+  // The router paces prompts where streams would be late.
+  const double each = decoded / split.decode, local = computed / decoded;
+  const Lateness whole = with(Decode(load, m, each, local));
+  if (remote >= 1 || whole.streams <= 0) return whole;
+  const Lateness paced = with(DecodePaced(load, m, each, local, limits.tpot_ms));
+  return paced.streams + paced.prompts < whole.streams + whole.prompts ? paced : whole;
 }
 
 // Both limits are missed by different requests, if it has to be.
@@ -139,15 +180,6 @@ bool Serves(const Load& load, const Machine& m, const Split& split, const Object
   return false;
 }
 
-double PartInTime(const Load& load, const Machine& m, const Split& split, const Objective& limits) {
-  double most = 0;
-  for (int i = split.prefill > 0 ? kRemoteParts : 0; i >= 0; --i) {
-    const Lateness late = LateWith(load, m, split, limits, static_cast<double>(i) / kRemoteParts);
-    most = std::max(most, (1 - late.streams) * (1 - std::min(1.0, late.prompts)));
-  }
-  return most;
-}
-
 }  // namespace
 
 double Headroom(const Load& load, const Machine& machine, const Split& split,
@@ -164,23 +196,6 @@ double Headroom(const Load& load, const Machine& machine, const Split& split,
   return std::exp(low);
 }
 
-double InTime(const Load& load, const Machine& machine, const Split& split,
-              const Objective& limits) {
-  if (split.decode <= 0) return 0;
-  if (load.requests_per_s <= 0) return 1;
-  // Requests that come within the life of a stream vary by chance; the mean over a normal
-  // distribution by three points (Gauss and Hermite).
-  const double lifetime_s = 1e-3 * load.new_tokens * std::max(1.0, limits.tpot_ms);
-  const double came = std::max(1.0, load.requests_per_s * lifetime_s);
-  const double off = std::min(0.9, std::sqrt(3 / came));
-  const auto at = [&](double factor) {
-    Load now = load;
-    now.requests_per_s *= factor;
-    return PartInTime(now, machine, split, limits);
-  };
-  return (at(1 - off) + 4 * at(1) + at(1 + off)) / 6;
-}
-
 Best BestSplit(const Load& load, const Machine& machine, int workers, const Objective& limits) {
   Best best{{0, workers}, Headroom(load, machine, {0, workers}, limits)};
   const int stride = std::max(1, workers / kMostSplits);
@@ -190,18 +205,6 @@ Best BestSplit(const Load& load, const Machine& machine, int workers, const Obje
     if (headroom > best.headroom * 1.001) best = {split, headroom};
   }
   return best;
-}
-
-Best BestInTime(const Load& load, const Machine& machine, int workers, const Objective& limits) {
-  Split best{0, workers};
-  double most = InTime(load, machine, best, limits);
-  const int stride = std::max(1, workers / kMostSplits);
-  for (int prefill = stride; prefill < workers; prefill += stride) {
-    const Split split{prefill, workers - prefill};
-    const double part = InTime(load, machine, split, limits);
-    if (part > most + 0.001) best = split, most = part;
-  }
-  return {best, Headroom(load, machine, best, limits), most};
 }
 
 }  // namespace aisp::planner

@@ -43,21 +43,12 @@ inline constexpr double kPlenty = 100;
 double Headroom(const Load& load, const Machine& machine, const Split& split,
                 const Objective& limits);
 
-// The part of the load as it is that the split serves within `limits`, from 0 to 1. Of a load that
-// is too much it says what headroom does not: a queue before prefill workers makes prompts late and
-// keeps streams in time, where workers that compute all prompts themselves have all streams late.
-double InTime(const Load& load, const Machine& machine, const Split& split,
-              const Objective& limits);
-
 // Of all splits of so many workers the one with the most headroom; between equals the one with
 // fewer prefill workers.
 struct Best {
   Split split;
   double headroom = 0;
-  double in_time = 0;  // of BestInTime
 };
 Best BestSplit(const Load& load, const Machine& machine, int workers, const Objective& limits);
-// Likewise the one that serves the largest part of the load in time.
-Best BestInTime(const Load& load, const Machine& machine, int workers, const Objective& limits);
 
 }  // namespace aisp::planner

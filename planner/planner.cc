@@ -25,10 +25,6 @@ constexpr double kFarBetter = 1.25;
 constexpr double kAsGood = 0.99;
 // Where there is none, streams are late every second: a little more is enough.
 constexpr double kBetterAtAll = 1.04;
-// Of a load that is too much, so much more of it in time is worth a change.
-constexpr double kMoreInTime = 0.05;
-// And what is so much better is wanted at once.
-constexpr double kFarMoreInTime = 0.2;
 // Workers that change at a time: one in so many.
 constexpr int kChangeOneIn = 4;
 constexpr uint64_t kKnownSteps = 32;
@@ -277,26 +273,9 @@ bool Planner::Pays(const Fleet& fleet, const Plan& plan, const Best& best) const
   const auto room = [&](const Split& split) {
     return std::min(1.25, Headroom(plan.load, fleet.machine, split, options_.limits));
   };
-  const auto in_time = [&](const Split& split) {
-    return InTime(plan.load, fleet.machine, split, options_.limits);
-  };
-  const double won =
-      room(best.split) - room(plan.current) + in_time(best.split) - in_time(plan.current);
-  // What has begun in time ends so, though the load is too much for it: it is the room that counts.
+  const double won = room(best.split) - room(plan.current);
   const double lost = std::max(0.0, room(plan.current) - room(left)) * change_s;
   return lost <= 0 || won * kHorizonS >= kSurely * lost;
-}
-
-// By headroom; where no split has enough of it, by what each serves in time.
-Best Planner::BestOf(const Plan& plan, const Fleet& fleet, int workers) const {
-  Best best = BestSplit(plan.load, fleet.machine, workers, options_.limits);
-  if (plan.headroom >= 1) return best;
-  if (best.headroom < 1 && !InBursts(plan.load)) {
-    const Best most = BestInTime(plan.load, fleet.machine, workers, options_.limits);
-    if (most.in_time >= plan.in_time + kMoreInTime) return most;
-  }
-  best.in_time = InTime(plan.load, fleet.machine, best.split, options_.limits);
-  return best;
 }
 
 // Than the split of now, for this load.
@@ -307,10 +286,8 @@ bool Planner::Better(const Load& load, const Fleet& fleet, const Split& now,
   if (options_.enough > 0 && headroom >= options_.enough) return false;
   const double gain = Headroom(load, fleet.machine, other, limits) / std::max(headroom, 1e-9);
   if (headroom >= 1) return gain >= (headroom >= kAmple ? kFarBetter : options_.gain);
-  if (InBursts(load)) return gain >= kBetterAtAll;
-  const double more =
-      InTime(load, fleet.machine, other, limits) - InTime(load, fleet.machine, now, limits);
-  return more >= kMoreInTime || (gain >= kBetterAtAll && more >= 0);
+  // Where all compute their own prompts a first prefill worker is a decode worker less.
+  return gain >= (now.prefill == 0 ? options_.gain : kBetterAtAll);
 }
 
 // A prefill worker decodes within a moment, so that a growing load is met before it is there. A
@@ -368,16 +345,13 @@ Plan Planner::Judge(Instant now, const Observation& seen) {
   plan.load = Forecast();
   plan.load.dispersion = Dispersion();
   plan.headroom = Headroom(plan.load, fleet.machine, plan.current, options_.limits);
-  plan.in_time =
-      plan.headroom < 1 ? InTime(plan.load, fleet.machine, plan.current, options_.limits) : 1;
   const int budget = options_.max_workers > 0 ? options_.max_workers : fleet.total();
   plan.wanted = Wanted(plan.load, fleet.machine, budget);
   const int working = Working(now, fleet, plan.wanted);
   const bool same_size = working == plan.current.workers();
-  Best best = BestOf(plan, fleet, working);
+  Best best = BestSplit(plan.load, fleet.machine, working, options_.limits);
   // Without a load any split is as good as the one that there is.
   if (same_size && plan.load.requests_per_s <= 0) best = {plan.current, kPlenty};
-  const double more_in_time = best.in_time - plan.in_time;
   const bool takes_decode = best.split.decode < plan.current.decode;
   const bool better = fleet.known && WorthAChange(plan, fleet, best);
   const bool idle = Idle(now, fleet);
@@ -399,8 +373,7 @@ Plan Planner::Judge(Instant now, const Observation& seen) {
   const bool urgent = plan.current.workers() > budget || plan.current.decode == 0 || homeward;
   // Where either serves about as much, chance is given time to show itself.
   const bool needs =
-      plan.headroom < 1 && !takes_decode &&
-      (more_in_time >= kFarMoreInTime || best.headroom >= plan.headroom * options_.gain);
+      plan.headroom < 1 && !takes_decode && best.headroom >= plan.headroom * options_.gain;
   const Duration wanted = needs ? options_.agree_short : options_.agree;
   if (agreed < wanted && !urgent) {
     plan.reason = fmt::format("{:.2f} of {:.2f} s for {}: {}", ToSeconds(agreed), ToSeconds(wanted),

@@ -77,7 +77,6 @@ struct Plan {
   Split wanted;
   Split current;
   double headroom = 0;  // of what there is now
-  double in_time = 1;   // the part of the load that is predicted to be, if it is too much
   Load load;            // as forecast
   std::string reason;   // of this decision, for people
 };
@@ -112,7 +111,6 @@ class Planner {
   void Disagreed(Instant now);
   // Nothing is asked and nothing runs, for long enough.
   bool Idle(Instant now, const Fleet& fleet);
-  Best BestOf(const Plan& plan, const Fleet& fleet, int workers) const;
   bool Better(const Load& load, const Fleet& fleet, const Split& now, const Split& other) const;
   bool WorthAChange(const Plan& plan, const Fleet& fleet, const Best& best) const;
   // What is late while workers change is won back by what `best` serves more.

@@ -84,6 +84,8 @@ class EventRate {
     const double age_s = std::max(kLeastS, ToSeconds(now - begin_));
     return Sum(now) / (span_s_ * (1 - std::exp(-age_s / span_s_)));
   }
+  // Over a whole span, though less may have passed: what begins does not last yet.
+  double Lasting(Instant now) const { return Sum(now) / span_s_; }
 
  private:
   static constexpr double kLeastS = 0.1;

@@ -380,7 +380,11 @@ Result<Placement> CostPolicy::Pick(const RequestSummary& request,
   if (chosen.prefill < 0) {
     const WorkerView& worker = workers[static_cast<size_t>(chosen.decode)];
     const WorkerView with = WithPrefix(worker, chosen.pull.tokens);
-    if (Paces(worker, worker.backlog_ms, WorkFor(request, with, 1))) placement.pace = worker.pace;
+    const Pacing pacing = Paces(worker, worker.backlog_ms, WorkFor(request, with, 1));
+    // Streams are spared at prompts' cost as long as these have time: of a load that is too much
+    // prompts would wait ever longer, and nothing be in time.
+    if (pacing.now || (pacing.lasting && request.objective.MetBy(placement.ttft_ms, 0)))
+      placement.pace = worker.pace;
   }
   const bool remote = chosen.prefill >= 0;
   placement.reason = ReasonOf(request, workers[chosen.decode], remote,

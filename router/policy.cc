@@ -3,10 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "common/prefix_hash.h"
-#include "router/prediction.h"
 #include "router/prefix_pulls.h"
 
 namespace aisp {
@@ -23,32 +21,6 @@ Result<std::unique_ptr<RoutingPolicy>> MakeRoutingPolicy(const PolicyOptions& op
 #undef AISP_MAKE_POLICY
   return InvalidArgument(fmt::format("'{}' is no routing policy; known: {}", options.name,
                                      fmt::join(kRoutingPolicies, ", ")));
-}
-
-// Of a time for a token: steps are not all as long as predicted.
-constexpr double kFilled = 0.9;
-
-double SpareMs(double tokens, double step_ms, double tpot_ms) {
-  return tokens * std::max(0.0, kFilled * tpot_ms - step_ms);
-}
-
-PromptPace PaceWithin(const WorkerView& worker, double tpot_ms) {
-  // However little is left, prompts go on.
-  constexpr int32_t kLeastPart = 8;
-  const StepCost::Prefill& cost = worker.cost.prefill;
-  if (tpot_ms <= 0 || cost.per_token_ms <= 0) return {};
-  const StepShape beside = worker.RunningBeside();
-  const double without_ms = cost.base_ms + cost.per_row_ms * beside.decode_rows +
-                            cost.per_context_ms * beside.decode_context;
-  const double least = static_cast<double>(worker.chunk_tokens) / kLeastPart;
-  const double rows = std::max((kFilled * tpot_ms - without_ms) / cost.per_token_ms, least);
-  constexpr double kMost = 1 << 30;
-  const double positions =
-      cost.per_prefill_context_ms > 0 ? cost.per_token_ms / cost.per_prefill_context_ms : 0;
-  const auto whole = [kMost](double n) {
-    return static_cast<int32_t>(std::round(std::clamp(n, 1.0, kMost)));
-  };
-  return {whole(rows), positions > 0 ? whole(positions) : 0};
 }
 
 int32_t KnownTokens(const WorkerView& worker) {

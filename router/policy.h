@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -40,6 +41,8 @@ struct WorkerView {
   int32_t launched_ahead = 0;  // steps that it launches while one runs
   PromptPace pace;      // of prompts beside its streams, so that these keep their time for a token
   double spare_ms = 0;  // for which even short streams there can wait for prompts in whole chunks
+  // Likewise usual streams, beside what is to come until they end.
+  double lasting_spare_ms = std::numeric_limits<double>::infinity();
   PromptWork queued_prefill;  // reported, and sent by this router since the report
   int32_t rows = 0;           // running, waiting and awaiting KV; same two parts
   int32_t max_rows = 1;
@@ -108,6 +111,7 @@ struct RequestSummary {
   // What comes to a worker on average: prompts to any, and to a decode worker the steps with
   // prompts and their time.
   double arrivals_per_s = 0;
+  double prompts_part = 0;  // of each second that prompts fill, where all workers compute their own
   double prompt_steps_per_s = 0;
   double prompt_ms_per_s = 0;
   double prompt_delay_ms_per_s = 0;  // by which prompts make steps of decodes longer

@@ -331,7 +331,7 @@ struct Router::Impl {
 
   // router_placement.cc
   RequestSummary Summarize(const Request& request, bool yields);
-  void SetRates(RequestSummary* summary) const;
+  void SetRates(RequestSummary* summary);
   Hash128 RootOf(const RouterRequest& spec);
   // `quiet`: where no other worker can take it, also one that says nothing at the moment.
   Result<Choice> Choose(Request& request, bool quiet = true);
@@ -411,6 +411,7 @@ struct Router::Impl {
   // Of what was placed: requests, steps of decode workers with prompts, and their milliseconds.
   EventRate arrivals;
   SteadyRate prompt_steps, prompt_ms, prompt_delay_ms;
+  EventRate prompt_load;  // of milliseconds of prompts
   AnswerLengths answer_lengths;
 
   PullRates pull_rates;

@@ -81,7 +81,7 @@ void Router::Impl::SetViews(const Request& request, bool yields, bool quiet, Cho
 }
 
 // What gives way is judged by what runs now: what comes after it takes its place.
-void Router::Impl::SetRates(RequestSummary* summary) const {
+void Router::Impl::SetRates(RequestSummary* summary) {
   const Instant now = clock->Now();
   const auto each = static_cast<double>(std::max<ptrdiff_t>(1, decode_workers));
   const double own = arrivals.PerSecond(now), others = pool.others.PerSecond(now);
@@ -92,6 +92,14 @@ void Router::Impl::SetRates(RequestSummary* summary) const {
   summary->prompt_steps_per_s = all * prompt_steps.PerSecond(now) / each;
   summary->prompt_ms_per_s = all * prompt_ms.PerSecond(now) / each;
   summary->prompt_delay_ms_per_s = all * prompt_delay_ms.PerSecond(now) / each;
+  // With prefill workers what is busy differs between roles, and one factor for both moves prompts
+  // to decode workers whose streams are then late.
+  // What begins at this moment does not last yet.
+  if (std::ssize(roster) == decode_workers) {
+    const double lasting = all * prompt_load.Lasting(now) / each;
+    summary->prompts_part = 1e-3 * std::min(summary->prompt_ms_per_s, lasting);
+  }
+  pool.beside = 1e-3 * summary->prompt_delay_ms_per_s;
 }
 
 RequestSummary Router::Impl::Summarize(const Request& request, bool yields) {
@@ -413,6 +421,7 @@ void Router::Impl::ChargeWorkers(Request& request, const Choice& choice) {
     const double ms = PromptMs(view, work);
     prompt_steps.Add(now, std::ceil(static_cast<double>(work.tokens) / ChunkFor(view, work)));
     prompt_ms.Add(now, ms);
+    prompt_load.Add(now, ms);
     prompt_delay_ms.Add(now, AddedMs(view, work, ms));
   }
   Promise(request, computes);

@@ -261,7 +261,9 @@ WorkerState::Basis WorkerState::MakeBasis(Instant now, const PoolModel& pool, bo
     view.pace = PaceWithin(view, pool.tpot_limit_ms);
     const double step_ms = view.cost.StepMs(view.RunningBeside());
     const double extra_ms = std::max(0.0, pool.tpot_extra_ms.At(now).value);
-    view.spare_ms = SpareMs(pool.short_answers.tokens(), step_ms + extra_ms, pool.tpot_limit_ms);
+    const double limit_ms = pool.tpot_limit_ms;
+    view.spare_ms = SpareMs(pool.short_answers.tokens(), step_ms + extra_ms, limit_ms);
+    view.lasting_spare_ms = SpareMs(pool.short_answers.mean(), step_ms, limit_ms, pool.beside);
   }
   SetBacklog(now, /*all=*/yields, &basis);
   if (!yields) SetYielding(&view);

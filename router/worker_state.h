@@ -41,6 +41,8 @@ struct PoolModel {
   AdmissionMargin margin;
   double tpot_limit_ms = 0;  // that streams are to keep beside prompts; 0: none
   ShortAnswers short_answers;
+  double beside =
+      0;  // the part of each second by which prompts make a decode worker's steps longer
   // Requests that other routers placed, as workers count them.
   EventRate others;
   // What views were made of, numbered: see WorkerView::made_of.

@@ -40,6 +40,7 @@ TEST(Capacity, WhatIsCachedNeedsNoPrefill) {
 TEST(Capacity, FewLongPromptsBesideStreamsCostMoreThanManyShortOnes) {
   Machine card = Card();
   card.cost.prefill.per_prefill_context_ms = 0;
+  card.cost.prefill.base_ms = 10;  // shorter steps would leave prompts next to nothing
   card.chunk_tokens = 1024;
   const double small = Headroom(LoadOf(32, 1024, 32), card, {0, 4}, {5000, 12});
   const double large = Headroom(LoadOf(4, 8192, 256), card, {0, 4}, {5000, 12});
@@ -48,20 +49,23 @@ TEST(Capacity, FewLongPromptsBesideStreamsCostMoreThanManyShortOnes) {
   EXPECT_LT(few, 0.9 * large);
 }
 
-// Of a load that is too much for either: streams of workers that compute all prompts are all late,
-// where prompts wait before a prefill worker most are in time.
-TEST(Capacity, WhatIsTooMuchIsServedInTimeInPart) {
-  const Machine card = Card();
-  const double most = 100 * Headroom(LoadOf(100, 1024, 256), card, {0, 4}, kLimits);
-  const Load load = LoadOf(1.15 * most, 1024, 256);
-  EXPECT_LT(Headroom(load, card, {1, 3}, kLimits), 1);
-  EXPECT_LT(InTime(load, card, {0, 4}, kLimits), 0.1);
-  EXPECT_GT(InTime(load, card, {1, 3}, kLimits), 0.25);
-  EXPECT_EQ(BestInTime(load, card, 4, kLimits).split, (Split{1, 3}));
-  const Load little = LoadOf(0.5 * most, 1024, 256);
-  EXPECT_GT(InTime(little, card, {0, 4}, kLimits), 0.99);
-  EXPECT_EQ(InTime(little, card, {4, 0}, kLimits), 0) << "nobody decodes";
-  EXPECT_EQ(InTime({}, card, {1, 3}, kLimits), 1);
+// Steps of prompts and steps of streams in turn are too long for a load that shorter steps of both
+// serve: prompts wait a little, and streams keep their time.
+TEST(Capacity, PromptsThatArePacedLeaveStreamsTheirTime) {
+  Machine card = Card();  // as an H100
+  card.cost.decode = {3.35, 0.02, 3.4e-5};
+  card.cost.prefill = {1.7, 0.0135, 6.8e-7, 0.02, 3.4e-5};
+  const Load load = LoadOf(100, 1024, 256);
+  const double paced = Headroom(load, card, {0, 4}, kLimits);
+  Machine whole = card;
+  whole.chunk_tokens = 1 << 20;  // no pace leaves an eighth of such a chunk
+  EXPECT_GT(paced, 1.05 * Headroom(load, whole, {0, 4}, kLimits));
+  // What prompts alone fill is not served, however short the steps.
+  const StepCost& cost = card.cost;
+  const double prompts_s = 1e-3 * cost.PromptMs(PromptWork::Of(0, 1024), card.chunk_tokens, {});
+  EXPECT_LT(paced * load.requests_per_s, 4 / prompts_s);
+  // A first token that may take no longer than a step leaves nothing to wait for.
+  EXPECT_LT(Headroom(load, card, {0, 4}, {25, 12}), 0.8 * paced);
 }
 
 }  // namespace

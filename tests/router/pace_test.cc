@@ -36,6 +36,32 @@ TEST(Pace, ALocalPromptHasThePaceThatLeavesStreamsTheirTimeForAToken) {
   EXPECT_FALSE(Pick("cost", remote, workers)->pace.any());
 }
 
+// Each alone is no matter, but prompts that come all the time would make all streams late.
+TEST(Pace, WhatIsToComePacesAPromptAsLongAsItKeepsItsOwnLimit) {
+  // Steps of 6 ms, of 12: with prompts beside them for a third of each second they take 9.
+  EXPECT_NEAR(SpareMs(100, 6, 12), 480, 1e-9);
+  EXPECT_NEAR(SpareMs(100, 6, 12, 1.0 / 3), 120, 1e-9);
+  EXPECT_EQ(SpareMs(100, 6, 12, 0.5), 0);
+  std::vector<WorkerView> workers = {Decode("d")};
+  WorkerView& d = workers[0];
+  d.cost.prefill = {2, 0.01, 0, 0.1, 0};
+  d.chunk_tokens = 2048;
+  d.rows = 10;
+  d.pace = PaceWithin(d, 12);
+  d.spare_ms = 480;
+  d.lasting_spare_ms = 120;
+  RequestSummary request = Request(4096);
+  request.objective = {300, 12};
+  EXPECT_FALSE(Pick("cost", request, workers)->pace.any());
+  d.lasting_spare_ms = 0;
+  EXPECT_TRUE(Pick("cost", request, workers)->pace.any());
+  d.backlog_ms = 320;
+  EXPECT_FALSE(Pick("cost", request, workers)->pace.any())
+      << "late, and so would be who comes next";
+  d.backlog_ms = 500;
+  EXPECT_TRUE(Pick("cost", request, workers)->pace.any()) << "short streams wait for all of it";
+}
+
 TEST(Pace, APacedPromptIsPredictedToTakeMoreSteps) {
   WorkerView d = Decode("d");
   d.cost.prefill = {2, 0.01, 0, 0, 0};
@@ -57,6 +83,7 @@ TEST(Pace, ShortAnswersAreAsShortAsOneInTwenty) {
   EXPECT_LT(answers.tokens(), 220);
   for (int i = 0; i < 400; ++i) answers.Add(i % 5 == 0 ? 8 : 500);
   EXPECT_LT(answers.tokens(), 12) << "it follows a change";
+  EXPECT_NEAR(answers.mean(), 0.2 * 8 + 0.8 * 500, 60);
   for (int i = 0; i < 100; ++i) answers.Add(1);
   EXPECT_GE(answers.tokens(), 2) << "what has no second token waits for none";
 }

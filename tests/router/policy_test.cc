@@ -432,6 +432,20 @@ TEST(CostPolicy, WhatComputingCostsTheRequestsThatComeMeanwhileCounts) {
   EXPECT_EQ(Pick("cost", request, workers)->decode, 0);
 }
 
+TEST(CostPolicy, ComputingAnewCostsMoreWhereOtherPromptsLeaveLittleTimeForIt) {
+  // As above; few requests come while it is computed, but many until that is made up for.
+  WorkerView workers[] = {Decode("d0"), Decode("d1")};
+  workers[0].cached_tokens = 4096;
+  workers[0].rows = 12;
+  workers[0].context_tokens = 12 * 4096;
+  RequestSummary request = Request(4200);
+  request.expected_new_tokens = 400;
+  request.arrivals_per_s = 2;
+  ASSERT_EQ(Pick("cost", request, workers)->decode, 1);
+  request.prompts_part = 0.9;
+  EXPECT_EQ(Pick("cost", request, workers)->decode, 0);
+}
+
 TEST(CostPolicy, AWishForAPrefillWorkerThatIsNotThereFallsBackToLocal) {
   const WorkerView workers[] = {Decode("d")};
   RequestSummary request = Request(100);

@@ -192,23 +192,45 @@ TEST_F(Planned, BurstsAfterCalmAreServedAsByWorkersThatDoEverything) {
   for (const Served& r : planned.requests) ASSERT_EQ(r.end, Served::End::kDone);
 }
 
-// More than four workers serve, whatever their roles.
+// More than four workers serve, whatever their roles. What one run keeps is off by some hundredths
+// by chance.
 TEST_F(Planned, OfALoadThatIsTooMuchNoLessIsInTimeThanWithoutChanges) {
   const Objective limits{300, 12};
   Traffic traffic;
   traffic.end = 8;
   traffic.Add(132, 16, 1024, 256);
-  ClusterOptions options = With(2, 2, limits);
-  options.planner->enough = 1.15;
-  options.planner->home = planner::Split{0, 4};
-  const Outcome planned = Play(options, traffic, limits);
-  const auto fixed = [&](int prefill, int decode) {
-    ClusterOptions roles = With(prefill, decode, limits);
-    roles.planner.reset();
-    return Attainment(Play(roles, traffic, limits), limits);
-  };
-  const double aggregated = fixed(0, 4), apart = fixed(2, 2);
-  EXPECT_GE(Attainment(planned, limits), 0.99 * std::max(aggregated, apart)) << RolesOf(planned);
+  double planned = 0, aggregated = 0, apart = 0;
+  std::string roles;
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    ClusterOptions options = With(2, 2, limits);
+    options.seed = seed;
+    options.planner->enough = 1.15;
+    options.planner->home = planner::Split{0, 4};
+    const Outcome outcome = Play(options, traffic, limits);
+    planned += Attainment(outcome, limits);
+    roles += RolesOf(outcome) + "; ";
+    const auto fixed = [&](int prefill, int decode) {
+      ClusterOptions without = With(prefill, decode, limits);
+      without.seed = seed;
+      without.planner.reset();
+      return Attainment(Play(without, traffic, limits), limits);
+    };
+    aggregated += fixed(0, 4);
+    apart += fixed(2, 2);
+  }
+  EXPECT_GE(planned, 0.99 * std::max(aggregated, apart)) << roles;
+}
+
+// Steps of whole prompts and steps of streams in turn would have all streams late, though first
+// tokens have three times the time that they need.
+TEST_F(Planned, PromptsThatCanWaitLeaveStreamsTheirTimeWhereverTheyAreComputed) {
+  const Objective limits{300, 12};
+  Traffic traffic;
+  traffic.Add(123, 16, 1024, 256);
+  ClusterOptions options = With(0, 4, limits);
+  options.planner.reset();
+  const Outcome outcome = Play(options, traffic, limits);
+  EXPECT_GE(Attainment(outcome, limits), 0.95);
 }
 
 TEST_F(Planned, TheBudgetHoldsAndWhatIsNotNeededIsParked) {

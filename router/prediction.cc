@@ -1,0 +1,133 @@
+#include "router/prediction.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace aisp {
+namespace {
+
+// Of a time for a token: steps are not all as long as predicted.
+constexpr double kFilled = 0.9;
+// Of a second, what prompts are taken to fill at most: all of it would leave no time for anything.
+constexpr double kMostBusy = 0.95;
+
+}  // namespace
+
+double SpareMs(double tokens, double step_ms, double tpot_ms, double beside) {
+  return tokens * std::max(0.0, kFilled * tpot_ms * (1 - std::clamp(beside, 0.0, 1.0)) - step_ms);
+}
+
+PromptPace PaceWithin(const WorkerView& worker, double tpot_ms) {
+  // However little is left, prompts go on.
+  constexpr int32_t kLeastPart = 8;
+  const StepCost::Prefill& cost = worker.cost.prefill;
+  if (tpot_ms <= 0 || cost.per_token_ms <= 0) return {};
+  const StepShape beside = worker.RunningBeside();
+  const double without_ms = cost.base_ms + cost.per_row_ms * beside.decode_rows +
+                            cost.per_context_ms * beside.decode_context;
+  const double least = static_cast<double>(worker.chunk_tokens) / kLeastPart;
+  const double rows = std::max((kFilled * tpot_ms - without_ms) / cost.per_token_ms, least);
+  constexpr double kMost = 1 << 30;
+  const double positions =
+      cost.per_prefill_context_ms > 0 ? cost.per_token_ms / cost.per_prefill_context_ms : 0;
+  const auto whole = [kMost](double n) {
+    return static_cast<int32_t>(std::round(std::clamp(n, 1.0, kMost)));
+  };
+  return {whole(rows), positions > 0 ? whole(positions) : 0};
+}
+
+double StepWithMs(const RequestSummary& request, const WorkerView& decode, bool displaces) {
+  const int32_t others = decode.rows - (displaces ? decode.yielding_rows : 0);
+  const int64_t context = decode.context_tokens - (displaces ? decode.yielding_context : 0);
+  const int32_t rows = std::min(others + 1, std::max(1, decode.max_rows));
+  return decode.cost.StepMs({0, 0, static_cast<double>(rows),
+                             static_cast<double>(std::max(int64_t{0}, context) + request.tokens)});
+}
+
+double BesidePromptsMs(const RequestSummary& request, double step_ms) {
+  return step_ms / (1 - std::clamp(1e-3 * request.prompt_delay_ms_per_s, 0.0, kMostBusy));
+}
+
+Pacing Paces(const WorkerView& worker, double queued_ms, const PromptWork& work) {
+  if (!worker.pace.any() || work.tokens <= 0) return {};
+  const double whole_ms = worker.cost.PromptMs(work, worker.chunk_tokens, worker.RunningBeside());
+  const double all_ms = queued_ms + whole_ms;
+  return {all_ms > worker.spare_ms, all_ms > worker.lasting_spare_ms};
+}
+
+int32_t ChunkFor(const WorkerView& worker, const PromptWork& work) {
+  const int32_t whole = std::max(1, worker.chunk_tokens);
+  if (worker.RunningBeside().decode_rows <= 0 || !Paces(worker, 0, work).any()) return whole;
+  const double steps = std::max(1.0, worker.pace.Worth(work) / worker.pace.rows);
+  return std::clamp(static_cast<int32_t>(static_cast<double>(work.tokens) / steps), 1, whole);
+}
+
+PromptWork WorkFor(const RequestSummary& request, const WorkerView& worker, int32_t more) {
+  const int32_t tokens = UncachedTokens(request, worker);
+  return PromptWork::Of(request.tokens - tokens - 1, tokens + more);
+}
+
+double QueueMs(const WorkerView& worker, const PromptWork& work, double compute_ms) {
+  constexpr double kMostStepContext = 1e15;  // a worker may report more for its queue
+  if (worker.queued_prompts <= 0) return BusyMs(worker);
+  const double share = std::exp2(-std::min(worker.queued_prompts, 16));
+  const PromptWork& queued = worker.queued_prefill;
+  const int32_t chunk = ChunkFor(worker, queued);
+  const double steps =
+      std::ceil(static_cast<double>(std::max<int64_t>(1, work.tokens)) / (chunk * share));
+  // Those steps read as far back as what is queued does: deep in a long prompt one takes many times
+  // what its tokens say.
+  PromptWork step = PromptWork::Of(0, chunk);
+  if (queued.tokens > 0) {
+    const int64_t per_token = queued.context / queued.tokens;
+    const double context = static_cast<double>(per_token) * chunk;
+    step.context =
+        std::max(step.context, static_cast<int64_t>(std::min(context, kMostStepContext)));
+  }
+  const double shared_ms = steps * PromptMs(worker, step);
+  return std::max(worker.busy_ms,
+                  std::min(worker.backlog_ms, std::max(0.0, shared_ms - compute_ms)));
+}
+
+double StepUnderWayMs(const RequestSummary& request, const WorkerView& decode) {
+  const StepShape running = decode.RunningBeside();
+  if (running.decode_rows <= 0) return 0;
+  double ms = decode.cost.StepMs(running);
+  if (request.prompt_steps_per_s > 0) {
+    const double busy = std::min(request.prompt_ms_per_s * 1e-3, 1.0);
+    ms += busy * (request.prompt_ms_per_s / request.prompt_steps_per_s - ms);
+  }
+  return (0.5 + decode.launched_ahead) * std::max(0.0, ms);
+}
+
+double ComputeCostMs(const RequestSummary& request, double compute_ms) {
+  const double left = 1 - std::clamp(request.prompts_part, 0.0, kMostBusy);
+  return 0.5 * request.arrivals_per_s * 1e-3 * compute_ms * compute_ms / left;
+}
+
+double AddedMs(const WorkerView& decode, const PromptWork& work, double compute_ms) {
+  const double steps = std::ceil(static_cast<double>(work.tokens) / ChunkFor(decode, work));
+  return std::max(0.0, compute_ms - steps * decode.cost.StepMs(decode.RunningBeside()));
+}
+
+double DelayMs(const WorkerView& decode, const PromptWork& work, double compute_ms) {
+  return decode.RunningBeside().decode_rows > 0 ? AddedMs(decode, work, compute_ms) : 0;
+}
+
+double MissRisk(double ms, double limit_ms, double spread_ms) {
+  constexpr double kLeast = 0.12,
+                   kMost = 0.3;       // what is taken for the spread, as a part of the limit
+  constexpr double kSteepness = 1.4;  // over the spread
+  if (limit_ms <= 0 || ms <= 0) return 0;
+  const double part = std::clamp(spread_ms / limit_ms, kLeast, kMost);
+  return 1 / (1 + std::pow(limit_ms / ms, kSteepness / part));
+}
+
+double WorthMs(const RequestSummary& request, double ttft_ms, double tpot_ms) {
+  if (request.asked.any()) return 0;
+  const Objective& o = request.objective;
+  return (o.ttft_ms > 0 ? o.ttft_ms : ttft_ms) +
+         request.expected_new_tokens * (o.tpot_ms > 0 ? o.tpot_ms : tpot_ms);
+}
+
+}  // namespace aisp
