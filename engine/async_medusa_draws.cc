@@ -112,12 +112,14 @@ Status AsyncMedusaDraws::LandRows(std::span<FeatureRow> rows) {
     row.kept = !there.empty();
     if (row.kept) landed.push_back({there.data(), false, row.place});
   }
+  landed_rows.reserve(landed.size());
   for (const FeatureRow& row : landed) landed_rows.push_back(&row);
   return KeepFrom(landed_rows);
 }
 
 Status AsyncMedusaDraws::Keep(std::span<FeatureRow> rows) {
   std::vector<const FeatureRow*> there;
+  there.reserve(rows.size());
   for (const FeatureRow& row : rows) {
     AISP_CHECK(row.place >= 0 && row.place < places());
     if (!row.on_host) there.push_back(&row);

@@ -1,5 +1,6 @@
 #include "server/speculation.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 namespace aisp {
@@ -88,9 +89,9 @@ TEST(MakeSpeculator, RefusesMoreTokensThanMedusaHasHeadsWithBothValues) {
 
 TEST(MakeSpeculator, RefusesHeadsAndLayersOfAnotherModelWithBothValues) {
   for (const std::string method : {"medusa", "mtp"}) {
-    const auto made =
-        Start(StoryConfig(R"({"method": ")" + method + R"(", "model": ")" +
-                          AISP_SOURCE_DIR "/tests/data/goldens/llama-" + method + R"("})"));
+    const auto made = Start(StoryConfig(
+        fmt::format(R"({{"method": "{0}", "model": "{1}/tests/data/goldens/llama-{0}"}})", method,
+                    AISP_SOURCE_DIR)));
     ASSERT_FALSE(made);
     EXPECT_EQ(made.error().code, Code::kInvalidArgument);
     EXPECT_THAT(made.error().message,
@@ -119,7 +120,7 @@ TEST(DraftNeeds, OfHeadsOnAGpuAreTheirLayersAndTheirMemory) {
   for (const auto& [method, layers, kv_layers] :
        {Case{"eagle3", 3, 1}, Case{"mtp", 1, 1}, Case{"medusa", 1, 0}}) {
     const Config config =
-        StoryConfig(R"({"method": ")" + method + R"(", "model": "story-7m-)" + method + R"("})");
+        StoryConfig(fmt::format(R"({{"method": "{0}", "model": "story-7m-{0}"}})", method));
     const auto served = LoadServedModel(config);
     ASSERT_TRUE(served) << served.error().message;
     const auto needs = DraftNeedsOf(config, **served, gpu);
