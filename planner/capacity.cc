@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "router/prediction.h"
+
 namespace aisp::planner {
 namespace {
 
@@ -14,10 +16,6 @@ constexpr double kSlowStream = 1.05;
 // A queue beyond this is taken for endless.
 constexpr double kBusiest = 0.95;
 constexpr double kLeast = 1.0 / 64;
-// Of the limit of a time for a token, what paced steps take; and prompts get at least so much of a
-// chunk.
-constexpr double kPaced = 0.9;
-constexpr double kLeastPart = 8;
 // More splits than that are not tried one by one.
 constexpr int kMostSplits = 33;
 
@@ -92,7 +90,7 @@ Decoding DecodePaced(const Load& load, const Machine& m, double rate, double loc
   const double beside =
       cost.base_ms + cost.per_row_ms * rows + cost.per_context_ms * rows * context;
   const double chunk = std::min((step - beside) / std::max(each, 1e-9), 1.0 * m.chunk_tokens);
-  if (chunk * kLeastPart < m.chunk_tokens) return out;
+  if (chunk * kLeastPace < m.chunk_tokens) return out;
   const double steps = tokens / chunk;
   out.busy = rate * local * 1e-3 * steps * step;
   if (out.busy >= kBusiest) return out;

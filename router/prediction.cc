@@ -6,27 +6,23 @@
 namespace aisp {
 namespace {
 
-// Of a time for a token: steps are not all as long as predicted.
-constexpr double kFilled = 0.9;
 // Of a second, what prompts are taken to fill at most: all of it would leave no time for anything.
 constexpr double kMostBusy = 0.95;
 
 }  // namespace
 
 double SpareMs(double tokens, double step_ms, double tpot_ms, double beside) {
-  return tokens * std::max(0.0, kFilled * tpot_ms * (1 - std::clamp(beside, 0.0, 1.0)) - step_ms);
+  return tokens * std::max(0.0, kPaced * tpot_ms * (1 - std::clamp(beside, 0.0, 1.0)) - step_ms);
 }
 
 PromptPace PaceWithin(const WorkerView& worker, double tpot_ms) {
-  // However little is left, prompts go on.
-  constexpr int32_t kLeastPart = 8;
   const StepCost::Prefill& cost = worker.cost.prefill;
   if (tpot_ms <= 0 || cost.per_token_ms <= 0) return {};
   const StepShape beside = worker.RunningBeside();
   const double without_ms = cost.base_ms + cost.per_row_ms * beside.decode_rows +
                             cost.per_context_ms * beside.decode_context;
-  const double least = static_cast<double>(worker.chunk_tokens) / kLeastPart;
-  const double rows = std::max((kFilled * tpot_ms - without_ms) / cost.per_token_ms, least);
+  const double least = static_cast<double>(worker.chunk_tokens) / kLeastPace;
+  const double rows = std::max((kPaced * tpot_ms - without_ms) / cost.per_token_ms, least);
   constexpr double kMost = 1 << 30;
   const double positions =
       cost.per_prefill_context_ms > 0 ? cost.per_token_ms / cost.per_prefill_context_ms : 0;

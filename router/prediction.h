@@ -31,6 +31,10 @@ inline double PromptMs(const WorkerView& worker, const PromptWork& work) {
   return worker.cost.PromptMs(work, ChunkFor(worker, work), worker.RunningBeside());
 }
 
+// Of a limit for a token, what a step with a paced prompt takes: steps are not all as long as
+// predicted. And however little that leaves, a prompt gets at least one in kLeastPace of a chunk.
+inline constexpr double kPaced = 0.9;
+inline constexpr int32_t kLeastPace = 8;
 // So that a step with prompts leaves streams `tpot_ms` for a token, but never less than a part of
 // the worker's own chunk; none without a limit.
 PromptPace PaceWithin(const WorkerView& worker, double tpot_ms);
