@@ -310,6 +310,7 @@ void DecodeRole::Impl::NoteFilled(DecodeRequest& request, const v1::PrefillDone&
   request.remote.queue = Duration(BoundNs(bounds, done.queue_ns()));
   request.remote.prefill = Duration(BoundNs(bounds, done.prefill_ns()));
   request.remote.moving = Duration(BoundNs(bounds, done.transfer_ns()));
+  request.remote.tail = Duration(BoundNs(bounds, done.transfer_tail_ns()));
   request.remote.cached_tokens = BoundCount(bounds, done.prefill_cached_tokens());
   request.remote.blocks = BoundCount(bounds, done.blocks());
   request.remote.preemptions = done.preemptions();

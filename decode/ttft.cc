@@ -49,7 +49,12 @@ v1::Timing RemoteTiming(Instant received, const SequenceTimes& times, const Remo
   int64_t left = Whole(received, times);
   const Instant filled = remote.drawn ? times.first_token : remote.filled;
   int64_t before_filled = Take(Since(received, filled), &left);
-  timing.set_queue_ns(Take(Since(received, remote.asked) + remote.queue.count(), &before_filled));
+  // Clocks of two hosts differ, so only the sum of both messages is known: the request's half is
+  // queueing, the other half is how long this worker did not know of KV that had arrived.
+  const Duration known = remote.queue + remote.prefill + remote.tail;
+  const int64_t messages = std::max<int64_t>(0, Since(remote.asked, filled) - known.count());
+  timing.set_queue_ns(
+      Take(Since(received, remote.asked) + remote.queue.count() + messages / 2, &before_filled));
   timing.set_prefill_ns(Take(remote.prefill.count(), &before_filled));
   timing.set_transfer_ns(before_filled);
   const int64_t since_asked = std::max<int64_t>(0, Since(remote.asked, filled));

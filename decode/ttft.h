@@ -29,6 +29,7 @@ struct RemotePrefill {
   Duration queue{};         // on the prefill worker, its clock
   Duration prefill{};       // likewise
   Duration moving{};        // likewise: from the first write to the last, hidden or not
+  Duration tail{};          // likewise: from the end of computing to the last write, at least 0
   bool drawn = false;       // the first token came with it
   uint32_t cached_tokens = 0;
   uint32_t blocks = 0;
