@@ -1,4 +1,4 @@
-// `aisp doctor`: what of this machine stands in the way of serving, each with what to do about it.
+// `aisp doctor`: what on this machine would keep a server from running, each with what to do.
 // Checks read files below `root` ("" in production, a made-up tree in tests) and ask the kernel;
 // they change nothing. Main thread.
 #pragma once

@@ -23,12 +23,12 @@ constexpr const char* kHelp = R"(aisp: a disaggregated LLM inference server
   aisp planner                 moves workers between the roles as the load changes
   aisp top | status            workers, queues, KV and latency of a running router, live or once
   aisp trace [REQUEST_ID]      where the time of one request went
-  aisp doctor                  what of this machine stands in the way of serving, and what to do
+  aisp doctor                  what on this machine would keep a server from running, and what to do
   aisp generate "PROMPT"       one answer on the terminal, no server
   aisp pull org/name[@rev]     downloads a model from the Hugging Face hub into its cache
   aisp info [MODEL]            shape of a checkpoint, KV bytes per token, largest context that fits
   aisp constrain --schema FILE which of a JSON Schema can be enforced, and whether instances are allowed token by token
-  aisp simulate --workers SPEC what so many workers would serve in time, without any: the router in simulated time
+  aisp simulate --workers SPEC capacity planning without a GPU: the real router over simulated workers
   aisp bench limits|engine|kv  what this machine can do, and how near engine and KV lanes come
   aisp loadgen                 load and latency of a server; the same as aisp-loadgen
 

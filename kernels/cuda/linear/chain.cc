@@ -16,7 +16,7 @@ constexpr size_t kCounterBytes = 256;
 constexpr size_t kSquareBytes = size_t{512} << 10;  // of a step
 // Of adapters' sums, at least so many by a CTA: with fewer, more CTAs' parts have to be added
 // before the layer can end, with more the CTA's own share takes longer
-// (docs/notes/lora-on-gpus.md).
+// (docs/notes/lora-adapters.md).
 constexpr int32_t kUnitsOfSums = 4;
 
 int32_t DivideUp(int64_t a, int64_t b) { return static_cast<int32_t>((a + b - 1) / b); }
