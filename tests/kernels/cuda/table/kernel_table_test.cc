@@ -54,8 +54,8 @@ TEST_P(KernelTableTest, PromptsLaunchWhatTheyLaunchedBefore) {
   }
 }
 
-// In steps with attention over several rows of a sequence that share its keys, the rows are decode
-// rows.
+// Except for attention, where the rows of a sequence share its keys, verify rows use the kernels of
+// as many decode rows.
 TEST_P(KernelTableTest, VerifyingRowsHaveTheLinearLayersOfAsManyDecodingOnes) {
   const auto linear = [&](const Bucket& bucket) {
     std::vector<std::string_view> names;
