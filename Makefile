@@ -4,16 +4,16 @@
 BUILD ?= build
 ARGS ?=
 CLANG_FORMAT ?= clang-format-14
-# As many compilers as there are cores and 1.5 GiB pieces of free memory.
+# One compiler per core, and at least 1.5 GiB of free memory for each.
 JOBS ?= $(shell awk -v cores=$$(nproc) '/^MemAvailable/ { n = int($$2 / 1572864); if (n > cores) n = cores; print (n < 1 ? 1 : n) }' /proc/meminfo)
 
-# ThreadSanitizer of g++ 12 wants a narrower address space layout randomisation than recent kernels give.
+# ThreadSanitizer of g++ 12 needs less address space randomisation than recent kernels use.
 NO_ASLR = $(shell setarch $$(uname -m) -R true 2>/dev/null && echo setarch $$(uname -m) -R)
 
 empty :=
 space := $(empty) $(empty)
 NINJA = ninja -j$(JOBS) -C
-# Done, of all, after how many seconds: on a terminal one line that moves.
+# Finished, total, and elapsed seconds: on a terminal one line that is updated in place.
 export NINJA_STATUS = [%f/%t, %e s]$(space)
 
 .PHONY: help deps run build cuda gpu-build gpu-check gpu-sanitize test bench asan tsan mutants chaos speculation planner-follows clients loadgen-speed fuzz bundle container-check docs format tidy check layers text format-check ci clean
@@ -75,7 +75,7 @@ docs: $(BUILD)/build.ninja
 	@tools/render_deploy.py
 	@tools/dashboards.py
 
-# Each benchmark prints its own lines; machine and method stand in docs/performance.md.
+# Each benchmark prints its own lines; docs/performance.md describes machine and method.
 bench: deps $(BUILD)/build.ninja
 	@$(NINJA) $(BUILD) bench
 
@@ -106,8 +106,8 @@ clients: deps $(BUILD)/build.ninja
 	@AISP_INSTALL_LIMIT_S=900 python3 tests/e2e/python_test.py guidellm_client_test.py $(abspath $(BUILD))/bin/aisp \
 	  $(abspath $(BUILD))/tests/venv-guidellm requirements-guidellm.txt
 
-# build-cuda/bin/aisp with the CUDA backend beside it (lib/libaisp_cuda.so), and what `aisp bench kernels` measures with; needs nvcc,
-# and no GPU.
+# build-cuda/bin/aisp with the CUDA backend (lib/libaisp_cuda.so) and the module of `aisp bench kernels`;
+# needs nvcc, but no GPU.
 cuda: deps
 	@test -e build-cuda/build.ninja || cmake --preset cuda
 	@$(NINJA) build-cuda cuda aisp
@@ -122,7 +122,7 @@ gpu-check: gpu-build
 gpu-sanitize: gpu-build
 	@tools/gpu_sanitize.sh $(ARGS)
 
-# CUDA=1: with the CUDA backend and the GPU tests; needs nvcc, and no GPU.
+# CUDA=1: with the CUDA backend and the GPU tests; needs nvcc, but no GPU.
 bundle: deps
 ifeq ($(CUDA),1)
 	@test -e build-cuda/build.ninja || cmake --preset cuda

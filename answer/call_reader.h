@@ -1,4 +1,4 @@
-// CallReader: the calls of one answer, from the trigger on. Inside answer/ only.
+// CallReader: parses the tool calls of one answer, from the trigger on. For answer/ only.
 #pragma once
 
 #include <memory>
@@ -13,30 +13,30 @@ namespace aisp {
 class CallReader {
  public:
   enum class State : uint8_t {
-    kMore,    // wants more text
-    kOver,    // the calls are over; what is left in the buffer is text again
-    kNoCall,  // this is no call; nothing was told of it, and the buffer has all of it
+    kMore,    // needs more text
+    kOver,    // the calls have ended; what is left in the buffer is plain text
+    kNoCall,  // this is not a call: nothing was emitted and the buffer is complete
   };
   virtual ~CallReader() = default;
-  // Takes what it can from the front of `buffer`. The buffer begins with the trigger at first.
+  // Consumes what it can from the front of `buffer`, which first begins with the trigger.
   virtual State Read(std::string* buffer, std::vector<AnswerPart>* out) = 0;
-  // The answer ends; the same with what is left, and never kMore.
+  // As Read, for the end of the answer. Never returns kMore.
   virtual State Finish(std::string* buffer, std::vector<AnswerPart>* out) = 0;
 };
 
 std::unique_ptr<CallReader> MakeObjectCalls(const CallFormat& format, uint32_t* calls);
 std::unique_ptr<CallReader> MakeNamedCalls(const CallFormat& format, uint32_t* calls);
 std::unique_ptr<CallReader> MakeMarkedCalls(const CallFormat& format, uint32_t* calls);
-// `tools`, `parameters`: schemas by the names of tools; null: any name.
+// `tools`, `parameters`: JSON Schemas by tool name; null: any name is accepted.
 std::unique_ptr<CallReader> MakePythonicCalls(uint32_t* calls,
                                               std::shared_ptr<const Value::Map> tools);
 std::unique_ptr<CallReader> MakeXmlCalls(uint32_t* calls,
                                          std::shared_ptr<const Value::Map> parameters);
 
-// Follows one JSON object byte by byte: where it ends.
+// Finds the end of one JSON object, byte by byte.
 class JsonExtent {
  public:
-  // True with the byte that closes the object.
+  // True for the byte that closes the object.
   bool Push(char c) {
     if (in_string_) {
       if (escaped_) {
@@ -61,15 +61,15 @@ class JsonExtent {
   bool in_string_ = false, escaped_ = false;
 };
 
-// A JSON string with its quotes as text; false when it is none.
+// Decodes a quoted JSON string; false when `quoted` is not one.
 bool UnquoteJson(std::string_view quoted, std::string* out);
 std::string QuoteJson(std::string_view text);
 bool IsJson(std::string_view text);
-// One byte of a text as it stands in a JSON string.
+// Appends one byte of text, escaped for a JSON string.
 void AppendEscaped(char c, std::string* out);
 
 inline constexpr std::string_view kBlanks = " \t\r\n";
-// Longest beginning of `marker` that `text` ends with, less than all of it.
+// Length of the longest proper prefix of `marker` that `text` ends with.
 size_t PartialEnd(std::string_view text, std::string_view marker);
 
 }  // namespace aisp

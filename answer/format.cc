@@ -96,7 +96,7 @@ bool IsHarmony(std::string_view text) {
   return Has(text, "<|channel|>") && Has(text, "<|message|>");
 }
 
-// "<|a|>", "[A]" and the like: what tokenizers have as one token.
+// Strings like "<|a|>" and "[A]", which tokenizers have as single tokens.
 void AddMarkers(std::string_view text, std::vector<std::string>* out) {
   for (size_t at = 0; at < text.size(); ++at) {
     const char close = text[at] == '<' ? '>' : text[at] == '[' ? ']' : '\0';
@@ -164,7 +164,7 @@ bool EndsInThinking(std::string_view prompt, const ThinkFormat& format) {
 }
 
 bool EndsBehindThinking(std::string_view prompt, const ThinkFormat& format) {
-  // The end of a message with channels is no such place.
+  // With Harmony's channels the close marker ends any message, not only thinking.
   return format.name != "openai" && Trim(prompt).ends_with(format.close);
 }
 

@@ -25,14 +25,14 @@ class ObjectCalls final : public CallReader {
     const State state = Read(buffer, out);
     if (state != State::kMore) return state;
     if (!told_ && !any_) return State::kNoCall;
-    if (in_object_ && !told_) return State::kOver;  // a beginning without a name is text
-    // Cut off in the middle: what has been said of the call stays.
+    if (in_object_ && !told_) return State::kOver;  // an object without a name is text
+    // Cut off in the middle: what was emitted of the call remains.
     if (told_ || buffer->find_first_not_of(" \t\r\n,;[]") == std::string::npos) buffer->clear();
     return State::kOver;
   }
 
  private:
-  // What stands around objects.
+  // Skips what may stand around the objects.
   State ReadBetween(std::string* buffer) {
     again_ = false;
     size_t at = any_ ? 0 : start_;
@@ -44,7 +44,7 @@ class ObjectCalls final : public CallReader {
         if (rest.starts_with(marker)) {
           at += marker.size();
           skipped = true;
-          // Behind the end of a call there may be text.
+          // Text may follow the end of a call.
           if (any_ && marker == format_.call_end) {
             buffer->erase(0, at);
             return State::kOver;
@@ -67,7 +67,7 @@ class ObjectCalls final : public CallReader {
     return Wait(buffer, at);
   }
 
-  // Until a call was told everything stays in the buffer.
+  // Until a call has been emitted, everything stays in the buffer.
   State Wait(std::string* buffer, size_t at) {
     if (any_) {
       buffer->erase(0, at);
@@ -127,7 +127,7 @@ class ObjectCalls final : public CallReader {
     return State::kMore;
   }
 
-  // A byte inside of the object: of a key, between, or of a value.
+  // Handles one byte of the object: of a key, of a value or between them.
   void TakeByte(char c, int depth, bool was_in_string) {
     const bool blank = kBlanks.find(c) != std::string_view::npos;
     if (in_value_) {
@@ -157,7 +157,7 @@ class ObjectCalls final : public CallReader {
     if (key_ == "name") {
       UnquoteJson(value_, &name_);
     } else if (IsArguments() && !has_arguments_) {
-      // Some write the arguments as a text that holds JSON.
+      // Some models write the arguments as a string that holds JSON.
       std::string inner;
       if (value_.starts_with('"') && UnquoteJson(value_, &inner)) value_ = inner;
       if (value_.empty() || value_ == "null") value_ = "{}";
@@ -167,10 +167,10 @@ class ObjectCalls final : public CallReader {
     token_.clear();
   }
 
-  // The call's name once it is known, then its arguments as they come.
+  // Emits the call's name once it is known, then its arguments as they arrive.
   void Emit(std::vector<AnswerPart>* out) {
-    // Objects can be given out while they grow; blanks only with what follows them, for those at
-    // the value's end are none of it.
+    // An object's text can be emitted while it grows. Trailing blanks are held back, since they may
+    // be after the value's end.
     if (in_value_ && IsArguments() && !has_arguments_ && value_.starts_with('{')) {
       const size_t sure = value_.find_last_not_of(kBlanks) + 1;
       arguments_.append(value_, given_, sure - given_);
@@ -197,7 +197,7 @@ class ObjectCalls final : public CallReader {
   size_t start_ = 0, read_ = 0;
   JsonExtent extent_;
   std::string key_, token_, value_, name_, arguments_;
-  size_t given_ = 0;  // of value_
+  size_t given_ = 0;  // bytes of value_ already emitted
   bool in_value_ = false, has_arguments_ = false;
 };
 

@@ -42,7 +42,7 @@ class MarkedParser final : public AnswerParser {
     if (stage_ == Stage::kStart) stage_ = Stage::kContent;
     if (stage_ == Stage::kThinking) return Emit(Kind::kReasoning, Taken(), 0, out);
     if (stage_ == Stage::kCalls) {
-      // What is no call after all was text.
+      // What turned out not to be a call is text.
       reader_->Finish(&buffer_, out);
     }
     const std::string rest = Taken();
@@ -54,7 +54,7 @@ class MarkedParser final : public AnswerParser {
  private:
   enum class Stage : uint8_t { kStart, kThinking, kContent, kCalls };
 
-  // Another call of a constrained answer, cut off before its arguments.
+  // The beginning of another call of a constrained answer, cut off before its arguments.
   bool IsBegunCall(std::string_view text) const {
     const std::string_view before = o_.calls->before;
     return !before.empty() && (before.starts_with(text) || text.starts_with(before));
@@ -62,7 +62,7 @@ class MarkedParser final : public AnswerParser {
 
   std::string Taken() { return std::exchange(buffer_, {}); }
 
-  // True when there may be more to do.
+  // Returns true when it should be called again.
   bool Step(std::vector<AnswerPart>* out) {
     switch (stage_) {
       case Stage::kStart:
@@ -77,7 +77,7 @@ class MarkedParser final : public AnswerParser {
         reader_ = nullptr;
         stage_ = Stage::kContent;
         if (state == CallReader::State::kOver) return !buffer_.empty();
-        // Its trigger is text; what comes behind it may hold another.
+        // The trigger itself is text; what follows it may hold another trigger.
         const size_t size = std::min(buffer_.size(), std::max<size_t>(1, o_.calls->trigger.size()));
         Say(std::string_view(buffer_).substr(0, size), out);
         buffer_.erase(0, size);
@@ -148,8 +148,8 @@ class MarkedParser final : public AnswerParser {
     return false;
   }
 
-  // Calls begin where the answer does, and all the way up to the first arguments; what only looks
-  // like them, or comes later, is content.
+  // A call must start the answer and match an opening up to the arguments. Anything else, or a call
+  // that comes later, is content.
   bool Decide(std::vector<AnswerPart>* out) {
     bool open = !decided_;
     if (open) {
@@ -173,7 +173,7 @@ class MarkedParser final : public AnswerParser {
     return false;
   }
 
-  // Calls without a marker are the whole of an answer.
+  // Calls without a marker must start the answer.
   bool AtStart(std::vector<AnswerPart>* out) {
     if (said_ || calls_ > 0) {
       Say(Taken(), out);
@@ -213,7 +213,7 @@ class MarkedParser final : public AnswerParser {
     return true;
   }
 
-  // Blanks before calls and between them are no content, nor are those behind thinking.
+  // Blanks before and between calls and after thinking are not content.
   void Say(std::string_view text, std::vector<AnswerPart>* out) {
     if (!said_) {
       const size_t at = text.find_first_not_of(kBlanks);

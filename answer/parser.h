@@ -1,9 +1,9 @@
-// AnswerParser: what a model writes, told apart while it comes: thinking, content, tool calls. One
-// object for each choice; no I/O; one thread. Bounded by what is pushed.
+// AnswerParser: splits what a model writes, as it arrives, into thinking, content and tool calls.
+// One object per choice; no I/O; one thread. Memory is bounded by the text pushed.
 //
-// Nothing is lost: text that looked like a call and is none is given out as content. What may be
-// the beginning of a marker is held back until it is clear. The arguments of a call, joined, are
-// JSON text wherever the model wrote such.
+// No text is lost: what looked like a call and is not one is emitted as content. A possible prefix
+// of a marker is held back until it is decided. The joined arguments of a call are JSON text,
+// provided that the model wrote valid arguments.
 #pragma once
 
 #include <cstdint>
@@ -21,16 +21,16 @@ struct AnswerPart {
   enum class Kind : uint8_t { kContent, kReasoning, kCall, kArguments };
   Kind kind = Kind::kContent;
   std::string text;   // kCall: the name of the tool
-  uint32_t call = 0;  // kCall, kArguments: from 0
+  uint32_t call = 0;  // kCall, kArguments: index of the call, from 0
 };
 
 struct AnswerParserOptions {
-  const CallFormat* calls = nullptr;   // null: no calls are looked for
-  const ThinkFormat* think = nullptr;  // null: no thinking is looked for
-  bool in_thinking = false;            // the prompt ended inside of it
-  // The JSON Schemas of the tools' parameters by name, where a format writes values without types.
+  const CallFormat* calls = nullptr;   // null: calls are not parsed
+  const ThinkFormat* think = nullptr;  // null: thinking is not parsed
+  bool in_thinking = false;            // the prompt ended inside thinking
+  // JSON Schemas of the tools' parameters by tool name, for formats that write untyped values.
   std::shared_ptr<const Value::Map> parameters;
-  // The answer is calls of these tools, spelled as a constraint has them, or content to its end.
+  // A constraint makes the answer either calls of these tools from the start, or only content.
   bool calls_or_content = false;
 };
 
@@ -38,11 +38,11 @@ class AnswerParser {
  public:
   virtual ~AnswerParser() = default;
   virtual void Push(std::string_view text, std::vector<AnswerPart>* out) = 0;
-  // The answer ends: what was held back is given out.
+  // Ends the answer: emits what was held back.
   virtual void Finish(std::vector<AnswerPart>* out) = 0;
 };
 
-// The id of a call as the format's templates want it: the same for the same request.
+// The id of a call, in the format's style. Deterministic: equal inputs give the same id.
 std::string MakeCallId(std::string_view request, uint32_t choice, uint32_t call,
                        const CallFormat* format);
 

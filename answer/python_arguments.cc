@@ -10,7 +10,7 @@ namespace aisp {
 namespace {
 
 struct Word {
-  std::string_view python, json;  // of one length
+  std::string_view python, json;  // of equal length
 };
 constexpr std::array<Word, 6> kWords = {{{"True", "true"},
                                          {"False", "false"},
@@ -76,7 +76,7 @@ void PythonArguments::Comma(std::string* json) {
   comma_ = false;
 }
 
-// A name, or the end where none has to follow.
+// A name, or the closing parenthesis where none is required.
 bool PythonArguments::StepStart(char c, std::string* json) {
   if (c == ')' && (first_ || comma_)) {
     *json += first_ ? "{}" : "}";
@@ -163,7 +163,7 @@ bool PythonArguments::StepText(char c, std::string* json) {
 bool PythonArguments::StepEscape(char c, std::string* json) {
   place_ = Place::kText;
   if (!any_) {
-    // What means the same in both languages.
+    // Escapes that mean the same in both languages.
     if (c == '/') return false;
     json->push_back(c);
     return true;

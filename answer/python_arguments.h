@@ -1,6 +1,5 @@
-// PythonArguments: the arguments of a Python call, `a=1, b="x")`, read byte by byte and said again
-// as JSON. A value, cheap to copy. Brackets are counted, not matched: who needs that reads the
-// JSON.
+// PythonArguments: converts the arguments of a Python call, `a=1, b="x")`, to JSON, byte by byte. A
+// value, cheap to copy. Brackets are counted, not matched: callers that care check the JSON.
 #pragma once
 
 #include <cstdint>
@@ -9,20 +8,20 @@
 
 namespace aisp {
 
-// Names of parameters that can be written so.
+// Whether a parameter's name can be written as a Python keyword argument.
 bool IsPythonName(std::string_view name);
 
 class PythonArguments {
  public:
-  // kOne: the one spelling that a constrained answer has, and every byte is said at once: strings
-  // in double quotes, True, False and None, one blank at most behind commas and colons. kAny: also
-  // single quotes, Python's own escapes, blanks, a comma at the end.
+  // kOne: the single spelling that a constraint allows, converted without delay: double quotes,
+  // True, False, None, at most one blank after commas and colons. kAny: also single quotes,
+  // Python's other escapes, blanks, a trailing comma.
   enum class Spelling : uint8_t { kOne, kAny };
   explicit PythonArguments(Spelling spelling) : any_(spelling == Spelling::kAny) {}
 
-  // Takes what follows the opening parenthesis; false when `c` may not follow.
+  // Consumes the next byte after the opening parenthesis; false when `c` is not allowed.
   bool Step(char c, std::string* json);
-  // The closing parenthesis was read.
+  // True after the closing parenthesis.
   bool done() const { return place_ == Place::kDone; }
   bool in_text() const { return place_ == Place::kText || place_ == Place::kEscape; }
   bool in_key() const { return place_ == Place::kKey; }
@@ -53,13 +52,13 @@ class PythonArguments {
 
   bool any_;
   Place place_ = Place::kStart;
-  bool first_ = true;      // no argument was read
-  bool blank_ = false;     // one may follow
-  bool comma_ = false;     // kAny: one that was read and not said
+  bool first_ = true;      // no argument yet
+  bool blank_ = false;     // a blank is allowed next
+  bool comma_ = false;     // kAny: a comma was read and not yet emitted
   bool key_over_ = false;  // kAny: blanks before the equals sign
   char quote_ = '"';
   uint8_t word_ = 0, word_at_ = 0;
-  uint32_t depth_ = 0;  // of lists and dictionaries
+  uint32_t depth_ = 0;  // of nested lists and dictionaries
 };
 
 }  // namespace aisp

@@ -40,10 +40,10 @@ class PythonicCalls final : public CallReader {
     return at;
   }
 
-  // Both: false when there is nothing more to do now.
+  // Both return false when they need more text.
   //
-  // "[f(" or ", f(", and enough of the arguments to tell a call from text: a name and an equals
-  // sign, or the end.
+  // "[f(" or ", f(", and enough of the arguments to distinguish a call from text: a name and an
+  // equals sign, or the closing parenthesis.
   bool Header(std::string* buffer, std::vector<AnswerPart>* out, State* state) {
     const std::string_view text = *buffer;
     size_t at = any_ ? SkipBlanks(text, 0) : text.find('[');
@@ -93,7 +93,7 @@ class PythonicCalls final : public CallReader {
   }
 
   uint32_t& calls_;
-  const std::shared_ptr<const Value::Map> tools_;  // by name; null: any
+  const std::shared_ptr<const Value::Map> tools_;  // by tool name; null: any name
   bool any_ = false, in_arguments_ = false;
   PythonArguments arguments_{PythonArguments::Spelling::kAny};
 };

@@ -1,4 +1,4 @@
-// Calls that are a name and then arguments: DeepSeek's and Mistral's.
+// Calls written as a name followed by arguments: DeepSeek's and Mistral's.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -65,7 +65,7 @@ class NamedCalls final : public CallReader {
     const State state = Read(buffer, out);
     if (state != State::kMore) return state;
     if (!any_) return State::kNoCall;
-    buffer->clear();  // markers that were cut off
+    buffer->clear();  // an incomplete marker
     return State::kOver;
   }
 
@@ -92,8 +92,8 @@ class NamedCalls final : public CallReader {
   JsonExtent extent_;
 };
 
-// Mistral's: [TOOL_CALLS]NAME[ARGS]{...}, one after another; some versions have [CALL_ID] and an id
-// behind the name. Older ones have a list of objects behind the marker, which is read as well.
+// Mistral's: [TOOL_CALLS]NAME[ARGS]{...}, one after another; some versions add [CALL_ID] and an id
+// after the name. Older ones write a list of objects after the marker, which is read as well.
 class MarkedCalls final : public CallReader {
  public:
   MarkedCalls(const CallFormat& format, uint32_t* calls) : format_(format), calls_(*calls) {}
@@ -118,13 +118,13 @@ class MarkedCalls final : public CallReader {
  private:
   static constexpr std::string_view kBegin = "[TOOL_CALLS]", kId = "[CALL_ID]", kArgs = "[ARGS]";
 
-  // Both: false when there is nothing more to do now.
+  // Both return false when they need more text.
   bool Header(std::string* buffer, std::vector<AnswerPart>* out, State* state) {
     const size_t begin = std::min(buffer->size(), buffer->find_first_not_of(kBlanks));
     const std::string_view text = std::string_view(*buffer).substr(begin);
     if (!text.starts_with(kBegin)) return kBegin.starts_with(text) ? false : Over(state);
     const size_t args = text.find(kArgs);
-    // What may be the marker's beginning is no part of the header.
+    // A possible prefix of the marker is not part of the header.
     const size_t end = std::min(args, text.size() - PartialEnd(text, kArgs));
     const std::string_view header = Trim(text.substr(kBegin.size(), end - kBegin.size()));
     if (!any_ && (header.starts_with('[') || header.starts_with('{'))) {

@@ -1,6 +1,6 @@
-// Which parameters of a tool are texts by their schema: where a format writes values without types,
-// these stand as they are and all others as JSON. Whoever constrains an answer and whoever reads it
-// have to agree on that, so both ask here. Pure.
+// Finds the parameters of a tool that are strings by their schema. Formats without typed values
+// write these verbatim and all others as JSON. The constraint and the parser must agree on this, so
+// both call these functions. Pure.
 #pragma once
 
 #include <string>
@@ -10,10 +10,10 @@
 
 namespace aisp {
 
-// `schema`: of the tool's parameters. Every value that fits the property `key` is a string, seen
-// from its type, enum, const, anyOf, oneOf, allOf and $ref; what is not seen is no text.
+// `schema`: of the tool's parameters. True when every value of property `key` must be a string, as
+// seen from type, enum, const, anyOf, oneOf, allOf and $ref; false when that cannot be seen.
 bool IsTextParameter(const Value& schema, const std::string& key);
-// All such names in `properties`.
+// All names in `properties` for which IsTextParameter is true.
 std::vector<std::string> TextParameters(const Value& schema);
 
 }  // namespace aisp

@@ -48,7 +48,7 @@ bool XmlArguments::Step(char c, std::string* json, Ask* ask) {
   return false;
 }
 
-// "<p" of another parameter, or "</" of the end.
+// "<p" starts another parameter, "</" ends the call.
 bool XmlArguments::StepBetween(char c, std::string* json) {
   if (!open_) return open_ = c == '<';
   open_ = false;
@@ -88,7 +88,7 @@ bool XmlArguments::StepText(char c, std::string* json, Ask* ask) {
     if (said_) AppendEscaped(c, json);
     if (++matched_ == 1) *ask = Ask::kMayEnd;
     if (matched_ < kEnd.size()) return true;
-    if (said_) return false;  // where the text may not end it cannot hold this either
+    if (said_) return false;  // SayHeld ruled out that the text ends here
     json->push_back('"');
     Expect("\n", Place::kBetween);
     return true;
@@ -96,7 +96,7 @@ bool XmlArguments::StepText(char c, std::string* json, Ask* ask) {
   if (matched_ > 0) SayHeld(json);
   matched_ = 0;
   said_ = false;
-  // A line end is the first byte of the end, and nothing else of it is one.
+  // A newline can only be the first byte of kEnd, so matching restarts here.
   if (c == '\n') return StepText(c, json, ask);
   AppendEscaped(c, json);
   return true;

@@ -1,9 +1,9 @@
-// XmlArguments: the parameters of a call in tags as a constrained answer writes them, read byte by
-// byte and said again as JSON:
+// XmlArguments: converts the parameters of a call in tags to JSON, byte by byte, in the spelling
+// that a constrained answer uses:
 //
-//   <parameter=KEY>\nVALUE\n</parameter>\n ... </function>
+// <parameter=KEY>\nVALUE\n</parameter>\n ... </function>
 //
-// Texts stand as they are, all other values as JSON. A value, cheap to copy.
+// String values are verbatim, all others are JSON. A value, cheap to copy.
 #pragma once
 
 #include <cstdint>
@@ -14,22 +14,22 @@
 
 namespace aisp {
 
-// Names of parameters that can be written so.
+// Whether a parameter's name can be written in a tag.
 bool IsXmlName(std::string_view name);
 
 class XmlArguments {
  public:
   using Names = std::shared_ptr<const std::set<std::string, std::less<>>>;
-  // `texts`: the parameters whose values are texts.
+  // `texts`: names of the parameters whose values are verbatim strings.
   explicit XmlArguments(Names texts) : texts_(std::move(texts)) {}
 
-  // What has to be found out before a byte that was taken may stand.
+  // What the caller must check before it accepts the byte.
   enum class Ask : uint8_t {
     kNothing,
-    kWhole,   // the value that was read is whole, else the byte may not stand
-    kMayEnd,  // the text may end before this byte, else SayHeld has to be called
+    kWhole,   // reject the byte unless the JSON value is complete
+    kMayEnd,  // if the string must not end here, call SayHeld
   };
-  // Takes what follows the line of the function's name; false when `c` may not follow.
+  // Consumes the next byte after the line with the function's name; false when `c` is not allowed.
   bool Step(char c, std::string* json, Ask* ask);
   void SayHeld(std::string* json);
   bool done() const { return place_ == Place::kDone; }
@@ -37,9 +37,9 @@ class XmlArguments {
   bool in_key() const { return place_ == Place::kKey; }
   bool in_text() const { return place_ == Place::kText; }
   bool in_json_text() const { return place_ == Place::kJson && in_string_; }
-  // What was read of the end of a text, and is not said: it may be text as well.
+  // The part of kEnd that was read and not yet emitted; it may turn out to be text.
   std::string_view held() const { return said_ ? "" : kEnd.substr(0, matched_); }
-  // What would end a text from here.
+  // The rest of kEnd, which would end the string.
   std::string_view rest() const { return kEnd.substr(matched_); }
 
   static constexpr std::string_view kEnd = "\n</parameter>";
@@ -54,11 +54,11 @@ class XmlArguments {
 
   Names texts_;
   std::string key_;
-  std::string_view literal_;  // that must come, and what follows it
+  std::string_view literal_;  // the text that must follow, after which `then_` holds
   Place place_ = Place::kBetween, then_ = Place::kDone;
   bool first_ = true, open_ = false;
-  uint8_t matched_ = 0;  // of kEnd
-  bool said_ = false;    // that was said already
+  uint8_t matched_ = 0;  // bytes of kEnd that matched
+  bool said_ = false;    // the matched bytes were emitted as text
   bool in_string_ = false, escaped_ = false, blank_ = false, begun_ = false;
   uint32_t depth_ = 0;
 };

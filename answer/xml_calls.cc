@@ -1,6 +1,5 @@
 // Calls in tags, as Qwen3-Coder writes them: <function=NAME><parameter=KEY>VALUE</parameter>
-// </function>. A parameter that is a text by its schema is told as it comes, others when they are
-// whole.
+// </function>. String parameters are emitted as they arrive, others when they are complete.
 #include <algorithm>
 
 #include "answer/call_reader.h"
@@ -55,7 +54,7 @@ class XmlCalls final : public CallReader {
                                     kOver = "</tool_call>";
   static constexpr size_t kMaxName = 256;
 
-  // All: the stage stays as it is when more text is wanted. False: no call.
+  // All of these: the stage is unchanged when more text is needed. False: not a call.
   bool Open(std::string* buffer, std::vector<AnswerPart>* out) {
     const size_t found = buffer->find(kFunction);
     const bool is_there = found != std::string::npos;
@@ -93,7 +92,7 @@ class XmlCalls final : public CallReader {
     begun_ = false;
   }
 
-  // What may be the end is held back.
+  // A possible prefix of the end marker is held back.
   void Text(std::string* buffer, std::vector<AnswerPart>* out) {
     if (buffer->empty()) return;
     if (!begun_ && buffer->front() == '\n') buffer->erase(0, 1);
@@ -111,7 +110,7 @@ class XmlCalls final : public CallReader {
     Emit(text, out);
   }
 
-  // A string of JSON may hold what looks like the end, but no line end.
+  // A JSON string may contain the end marker, but never a raw newline.
   void EmitValue(std::string* buffer, std::vector<AnswerPart>* out) {
     const size_t end = buffer->find(kEnd);
     if (end == std::string::npos) return;

@@ -1,13 +1,12 @@
-// AnswerEncoder: how the answer to one request is written, whole or as SSE events; one
-// implementation for each shape of the API (response.h: chat and completions; responses_encoder.h;
-// messages_encoder.h). Pure: text in, text out; one encoder: one thread.
+// AnswerEncoder: how the answer to one request is written, whole or as SSE events. Each shape of
+// the API has one implementation (response.h: chat and completions; responses_encoder.h;
+// messages_encoder.h). Pure: text in, text out. One thread per encoder.
 //
 // A whole answer is one call of Whole. A stream is, per choice: Open, then Text, Reasoning, Call
-// and CallArguments as they come, then Finish; after the last choice End. Fail may come instead of
-// anything after the first Open, and is the last call. Append-only: `out` is added to.
+// and CallArguments as they come, then Finish; after the last choice End. After the first Open,
+// Fail may be called at any time instead; it is the last call. Output is appended to `out`.
 //
-// Text must be UTF-8; ill-formed bytes become U+FFFD, so that a broken piece cannot break the JSON
-// around it.
+// Ill-formed UTF-8 in a text becomes U+FFFD, so that the JSON around it stays valid.
 #pragma once
 
 #include <cstdint>
@@ -24,15 +23,14 @@ namespace aisp {
 struct Usage {
   uint32_t prompt_tokens = 0;
   uint32_t completion_tokens = 0;
-  uint32_t cached_tokens = 0;     // of the prompt
-  uint32_t reasoning_tokens = 0;  // of the completion, markers included
-  // A JSON object that stands in `usage` under "aisp" (where the request ran, TTFT and its parts);
-  // "": none.
+  uint32_t cached_tokens = 0;     // prompt tokens found in the prefix cache
+  uint32_t reasoning_tokens = 0;  // completion tokens of thinking, markers included
+  // A JSON object for `usage.aisp` (where the request ran, TTFT and its parts); "": none.
   std::string extension = {};
 };
 
 struct TopLogprob {
-  std::string bytes;  // of the token: a part of a UTF-8 sequence is possible
+  std::string bytes;  // of the token; may be a part of a UTF-8 sequence
   float logprob = 0;
   TokenId token = 0;
 };
@@ -40,12 +38,11 @@ struct ChoiceLogprob {
   std::string bytes;
   float logprob = 0;
   std::vector<TopLogprob> top;  // as many as the client asked for
-  size_t text_offset =
-      0;  // completions: where the token starts in the choice's text, in code points
+  size_t text_offset = 0;       // completions: code point offset of the token in the choice's text
   TokenId token = 0;
-  bool known = true;  // false: the first token of a prompt, which nothing goes before
-  uint32_t rank = 0;  // 1: no token is likelier; 0: not known. Of prompts
-  // Of which text of the answer, from 1: calls stand between them; 0: of thinking or of a call.
+  bool known = true;  // false: the first token of a prompt, which has no probability
+  uint32_t rank = 0;  // prompts only. 1: the likeliest token; 0: unknown
+  // Which text of the answer it belongs to, from 1 (calls separate texts); 0: thinking or a call.
   uint32_t text_part = 1;
 };
 
@@ -56,29 +53,30 @@ struct ToolCall {
 // Why a choice ended.
 struct ChoiceEnd {
   std::string_view reason;     // "stop", "length", "tool_calls"
-  std::string_view stop = {};  // the stop string that ended it; "": none did
+  std::string_view stop = {};  // the stop string that matched; "": none
 };
 
-// One choice of a whole answer.
+// One choice of an answer that is not streamed.
 struct Choice {
-  // So much of text or reasoning, or a call; in the order in which the model wrote them.
+  // A run of text or reasoning, or one call, in the order in which the model wrote them.
   struct Piece {
     enum class Kind : uint8_t { kText, kReasoning, kCall };
     Kind kind = Kind::kText;
     size_t bytes = 0;
-    uint32_t text_part = 0;  // of the last of its text, as ChoiceLogprob::text_part
+    uint32_t text_part = 0;  // text_part of the last text in this piece, as in ChoiceLogprob
   };
   uint32_t index = 0;
   std::string text;
   std::string_view finish_reason;  // as ChoiceEnd::reason
   bool has_logprobs = false;
   std::vector<ChoiceLogprob> logprobs;
-  std::vector<TokenId> token_ids = {};  // empty: not wanted
+  std::vector<TokenId> token_ids = {};  // empty: not requested
   std::string reasoning = {};           // empty: none
   std::vector<ToolCall> calls = {};
-  std::vector<Piece> order = {};  // empty: all of the reasoning, of the text, and the calls
+  std::vector<Piece> order = {};  // empty: all reasoning, then all text, then the calls
   std::string_view stop = {};     // as ChoiceEnd::stop
-  // Of every token of the prompt, the first one without; empty: not wanted. Choices share them.
+  // Logprobs of the prompt's tokens, shared by its choices; the first has no value. Empty: not
+  // requested.
   std::span<const ChoiceLogprob> prompt_logprobs = {};
 };
 
@@ -86,32 +84,32 @@ class AnswerEncoder {
  public:
   virtual ~AnswerEncoder() = default;
 
-  // The whole answer of a request that does not stream. Choices in the order of their index.
+  // The whole answer of a request that does not stream, choices ordered by index.
   virtual std::string Whole(std::span<const Choice> choices, const Usage& usage) = 0;
 
-  // The first event of a choice; `so_far`: what the request has used until its first token.
+  // The first event of a choice. `so_far`: usage up to its first token.
   virtual void Open(uint32_t choice, const Usage& so_far, std::string* out) = 0;
-  // New text. `position`: the completion tokens that this event and those before it have brought.
+  // New text. `position`: completion tokens sent with this event and all before it.
   virtual void Text(uint32_t choice, uint64_t position, std::string_view text,
                     std::span<const ChoiceLogprob> logprobs, std::span<const TokenId> token_ids,
                     std::string* out) = 0;
   virtual void Reasoning(uint32_t choice, uint64_t position, std::string_view text,
                          std::string* out) = 0;
-  // The begin of call `call` (from 0), and more text of its arguments.
+  // The start of call number `call` (from 0); CallArguments appends to its arguments.
   virtual void Call(uint32_t choice, uint64_t position, uint32_t call, std::string_view id,
                     std::string_view name, std::string* out) = 0;
   virtual void CallArguments(uint32_t choice, uint64_t position, uint32_t call,
                              std::string_view text, std::string* out) = 0;
   virtual void Finish(uint32_t choice, uint64_t position, const ChoiceEnd& end,
                       std::string* out) = 0;
-  // What comes after the last choice.
+  // The events after the last choice.
   virtual void End(const Usage& usage, std::string* out) = 0;
-  // What a client that asked for it finds in the events that follow.
+  // Sets the usage that following events report, for clients that asked for it.
   virtual void SetRunningUsage(const Usage& /*usage*/) {}
   virtual void Fail(const ApiError& error, std::string* out) = 0;
 };
 
-// Hands on what a whole choice says, in its order: text(a text, its logprobs), reasoning(a text)
+// Visits the content of a whole choice in its order: text(a text, its logprobs), reasoning(a text)
 // and call(a ToolCall).
 template <typename Text, typename Reasoning, typename Call>
 void ForPieces(const Choice& choice, Text text, Reasoning reasoning, Call call) {

@@ -5,7 +5,7 @@
 namespace aisp {
 namespace {
 
-// The text of a content that is a list of parts: vLLM's rule, one line per part.
+// Joins the text of content parts with newlines, as vLLM does.
 bool JoinParts(Fields* fields, const Value::List& parts, std::string* out) {
   for (size_t i = 0; i < parts.size(); ++i) {
     const std::string name = "content[" + std::to_string(i) + "]";

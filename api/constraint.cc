@@ -1,4 +1,4 @@
-// What an answer must follow, as clients say it: OpenAI's response_format, vLLM's guided_* and
+// Constraints on the answer as clients request them: OpenAI's response_format, vLLM's guided_* and
 // structured_outputs.
 #include "api/json_text.h"
 #include "api/json_value.h"
@@ -57,7 +57,7 @@ class Reader {
     const std::string word = type != nullptr && type->IsString() ? type->AsString() : "";
     if (word == "text") return;
     for (const char* name : {"schema", "response_schema"}) {
-      // As servers and clients from before json_schema have it.
+      // The form used by servers and clients that predate json_schema.
       const Value* beside = word == "json_object" ? format.Find(name) : nullptr;
       if (beside != nullptr && !beside->IsNone()) return Schema("response_format", *beside);
     }
@@ -113,7 +113,7 @@ class Reader {
     }
   }
 
-  // That which brought the constraint.
+  // The request field that set the constraint.
   const std::string& field() const { return field_; }
 
  private:
@@ -149,7 +149,7 @@ void ReadConstraint(Fields* fields, GenerationOptions* out) {
   constraint.set_force_finish(force_finish);
   if (!fields->ok()) return;
   if (constraint.kind() == v1::Constraint::NONE) {
-    // Calls of tools constrain an answer too: CheckForceFinish.
+    // Tool calls constrain an answer too, so whether this is allowed is left to CheckForceFinish.
     if (force_finish) out->sampling.mutable_constraint()->set_force_finish(true);
     return;
   }

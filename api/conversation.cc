@@ -15,7 +15,7 @@ bool IsWordByte(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
 }
 
-// Where `from` stands as a word of its own.
+// Replaces `from` where it is a whole word.
 std::string ReplaceWord(const std::string& text, std::string_view from, std::string_view to) {
   std::string out;
   size_t copied = 0;
@@ -139,7 +139,8 @@ void RefuseChatNames(Fields* fields, const std::vector<FieldName>& names) {
 }
 
 void KeepUnread(const Fields& fields, std::vector<std::string>* names) {
-  // Sorted: a body may hold a million names, and hashes of names can be made to collide.
+  // Sorted instead of hashed: a body may hold a million names, and a client could make their hashes
+  // collide.
   std::vector<std::string> unread = fields.Unread();
   std::sort(unread.begin(), unread.end());
   std::erase_if(*names, [&unread](const std::string& name) {

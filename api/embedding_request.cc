@@ -8,7 +8,7 @@
 namespace aisp {
 namespace {
 
-// Fields of other servers' requests that change the answer and that are not honoured here.
+// Fields of other servers' APIs that change the answer and are not supported here.
 constexpr std::array kRefused = {
     "messages",
     "truncate_prompt_tokens",
@@ -43,7 +43,7 @@ void ReadCommon(Fields* fields, const ApiLimits& limits, GenerationOptions* out)
   }
 }
 
-// A text, or {"text": ...} where `objects` are allowed.
+// A string, or {"text": ...} if `objects` are allowed.
 bool ReadText(Fields* fields, const std::string& name, const Value& value, bool objects,
               std::string* out) {
   const Value* text = &value;

@@ -1,5 +1,5 @@
-// Bodies of /v1/embeddings, /v1/score and /v1/rerank as plain data, by the rules of api/request.h.
-// Pure; any thread.
+// Bodies of /v1/embeddings, /v1/score and /v1/rerank as plain data, under the rules of
+// api/request.h. Pure; any thread.
 #pragma once
 
 #include <cstdint>
@@ -12,22 +12,23 @@
 
 namespace aisp {
 
-// Of the options: model, user, cache_salt, priority, service_class and timeout; max_tokens is 0.
+// Reads these options: model, user, cache_salt, priority, service_class and timeout. max_tokens is
+// 0.
 struct EmbeddingRequest : GenerationOptions {
   std::vector<Prompt> inputs;  // at least one
   bool base64 = false;
-  std::optional<uint32_t> dimensions;  // the first elements only
+  std::optional<uint32_t> dimensions;  // keep only the first elements
 };
 
 struct ScoreRequest : GenerationOptions {
-  std::vector<std::string> first;   // one, or as many as `second`
+  std::vector<std::string> first;   // one, or as many as in `second`
   std::vector<std::string> second;  // at least one
 };
 
 struct RerankRequest : GenerationOptions {
   std::string query;
   std::vector<std::string> documents;  // at least one
-  uint32_t top_n = 0;                  // of the results; 0: all
+  uint32_t top_n = 0;                  // number of results; 0: all
   bool return_documents = true;
 };
 

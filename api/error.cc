@@ -29,7 +29,8 @@ std::string CutMiddle(std::string text, size_t max_bytes) {
   const auto inside = [&text](size_t at) {
     return at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80;
   };
-  // A character has three more bytes at most; what has longer runs of them is no text.
+  // A UTF-8 character has at most three continuation bytes; a longer run is ill-formed and may be
+  // cut.
   constexpr size_t kLongest = 3;
   size_t head = (max_bytes - kDots.size()) / 2;
   size_t tail = text.size() - (max_bytes - kDots.size() - head);

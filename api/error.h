@@ -1,6 +1,5 @@
-// How a failure looks to a client of the OpenAI API: the one place where a Code becomes an HTTP
-// status, and the shape
-// {"error":{"message","type","param","code"}}. Pure functions: any thread.
+// How a failure looks to a client of the OpenAI API: maps a Code to an HTTP status (the only place
+// that does) and writes {"error":{"message","type","param","code"}}. Pure functions: any thread.
 #pragma once
 
 #include <string>
@@ -13,18 +12,18 @@
 
 namespace aisp {
 
-// `text`, or its beginning and its end with "..." between them in at most `max_bytes` (8 or more)
-// where it is longer. No UTF-8 character is cut in two.
+// `text`, with "..." in place of its middle if it is longer than `max_bytes` (8 or more). No UTF-8
+// character is cut.
 std::string CutMiddle(std::string text, size_t max_bytes);
 
-// An Error that also names the field of the request which is to blame.
+// An Error that also names the request field at fault.
 struct ApiError {
   Code code = Code::kUnknown;
   std::string message;
   std::string param;  // "temperature", "messages[2].role"; "" when no field is to blame
-  std::string name;   // for programs: "model_not_found"; "" takes ErrorCodeName(code)
+  std::string name;   // error code for programs: "model_not_found"; "" uses ErrorCodeName(code)
 
-  // What clients chose may stand in an error: longer texts are cut in their middle.
+  // Errors may quote text of any length from the client; longer messages lose their middle.
   static constexpr size_t kMostMessageBytes = 4096;
   static constexpr size_t kMostParamBytes = 256;
 
@@ -44,14 +43,14 @@ using ApiResult = tl::expected<T, ApiError>;
 // INVALID_ARGUMENT -> 400, RESOURCE_EXHAUSTED -> 429, UNAVAILABLE -> 503, DEADLINE_EXCEEDED -> 504,
 // and so on.
 int HttpStatus(Code code);
-// "invalid_request_error", "rate_limit_error", "server_error", ...: error.type.
+// error.type: "invalid_request_error", "rate_limit_error", "server_error", ...
 std::string_view ErrorType(int http_status);
-// "rate_limit_exceeded", "model_not_found" is not among them: error.code of a Code, "" for null.
+// error.code for a Code, such as "rate_limit_exceeded"; "" means null.
 std::string_view ErrorCodeName(Code code);
 
-// The JSON object, without a newline at its end.
+// The JSON object, without a trailing newline.
 std::string ErrorBody(const ApiError& error);
-// For failures that only HTTP knows (404 of a path, 405, 413, 431).
+// For failures of HTTP itself (404 of a path, 405, 413, 431).
 std::string ErrorBody(int http_status, std::string_view message);
 
 }  // namespace aisp

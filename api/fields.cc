@@ -9,7 +9,7 @@
 namespace aisp {
 namespace {
 
-// A name in an error is the client's where it is a key of its own.
+// Errors cut names that the client chose, such as keys of a map, to this length.
 constexpr size_t kNameBytes = 120;
 
 std::string Name(double d) {
@@ -71,7 +71,7 @@ void Fields::String(std::string_view name, size_t max_bytes, std::string* out) {
 void Fields::Int(std::string_view name, int64_t min, int64_t max, int64_t* out) {
   const Value* value = Find(name);
   if (value == nullptr) return;
-  // JSON has one kind of number: 4.0 is the integer 4.
+  // JSON has only one kind of number, so 4.0 is the integer 4.
   constexpr double kExact = 9007199254740992;
   if (value->IsFloat() && std::abs(value->AsFloat()) <= kExact &&
       std::trunc(value->AsFloat()) == value->AsFloat()) {

@@ -1,7 +1,7 @@
-// Reading the fields of one JSON object with checks. Inside api/ only.
+// Reads and checks the fields of one JSON object. For api/ only.
 //
-// Errors stick: after the first, every further call does nothing, so a parser reads all its fields
-// in a row and asks once. A field that is absent or null leaves its target as it is. One thread.
+// Errors are sticky: after the first, all further calls do nothing, so a parser reads all its
+// fields and checks once. A field that is absent or null leaves its target unchanged. One thread.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace aisp {
 
 class Fields {
  public:
-  // `prefix` stands before the names in errors: "messages[3].".
+  // `prefix` precedes the names in errors: "messages[3].".
   explicit Fields(const Value::Map* map, std::string prefix = {})
       : map_(map), prefix_(std::move(prefix)) {}
 
@@ -35,21 +35,21 @@ class Fields {
     Int(name, min, max, &value);
     if (given && ok()) *out = static_cast<T>(value);
   }
-  // [min, max], or (min, max] with `min_excluded`.
+  // Accepts [min, max], or (min, max] with `min_excluded`.
   void Number(std::string_view name, double min, double max, bool min_excluded, double* out);
   void Float(std::string_view name, double min, double max, float* out, bool min_excluded = false);
-  // A list of token ids, each in [0, vocab_size) where that is not 0.
+  // A list of token ids, each in [0, vocab_size), or only >= 0 when vocab_size is 0.
   void TokenIds(std::string_view name, size_t max_count, int32_t vocab_size,
                 std::vector<TokenId>* out);
-  // A string or a list of them, none empty.
+  // A string or a list of non-empty strings.
   void Strings(std::string_view name, size_t max_count, size_t max_bytes,
                std::vector<std::string>* out);
-  // The names of what was given and that nobody has asked for.
+  // The names in the object that were never looked up.
   std::vector<std::string> Unread() const;
   const Value::Map* Object(std::string_view name);
   const Value::List* List(std::string_view name, size_t max_count);
 
-  // "`name` must be `what`, but is <value>".
+  // Sets the error "`name` must be `what`, but is <value>".
   void Wrong(std::string_view name, const Value& value, std::string_view what);
   void Refuse(std::string_view name, std::string message);
   bool ok() const { return !error_; }
@@ -66,7 +66,7 @@ class Fields {
   std::optional<ApiError> error_;
 };
 
-// One token id; false when it is none.
+// Reads one token id; false when the value is not one.
 bool ReadTokenId(const Value& value, int32_t vocab_size, TokenId* out);
 // "a token id from 0 to 49151" or "a token id, not negative".
 std::string TokenIdRange(int32_t vocab_size);

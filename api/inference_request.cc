@@ -20,7 +20,7 @@ ApiError TooDeep(const ApiLimits& limits) {
 
 Value FromStruct(const pb::Struct& from);
 
-// 3.0 of the wire is shown as 3, in a template and in an error.
+// 3.0 on the wire becomes the integer 3, so that templates and errors show it as 3.
 Value FromDouble(double number) {
   constexpr double kExact = 9007199254740992.0;
   const bool whole = std::abs(number) < kExact && std::trunc(number) == number;
@@ -70,7 +70,7 @@ Value FromScalar(const pb::Message& message, const pb::FieldDescriptor* field) {
   }
 }
 
-// The scalar fields that are set, under their own names, which are those of the HTTP bodies.
+// The scalar fields that are set, by name; the names are those of the HTTP bodies.
 Value::Map ScalarsOf(const pb::Message& message) {
   std::vector<const pb::FieldDescriptor*> fields;
   message.GetReflection()->ListFields(message, &fields);

@@ -1,6 +1,5 @@
-// The requests of aisp.v1.Inference as the plain data that the HTTP bodies become: the messages are
-// read by the same code, so ranges, defaults and texts of errors are the same on both surfaces.
-// Pure: any thread.
+// Converts the requests of aisp.v1.Inference to the same plain data as HTTP bodies. The same code
+// reads both, so ranges, defaults and errors are equal on both surfaces. Pure: any thread.
 #pragma once
 
 #include <variant>

@@ -8,7 +8,7 @@
 namespace aisp {
 namespace {
 
-// 0: as it is; 'u': \u00XX; else the letter after the backslash.
+// 0: no escape; 'u': \u00XX; else the letter after the backslash.
 constexpr std::array<char, 256> MakeEscapes() {
   std::array<char, 256> table{};
   for (int c = 0; c < 0x20; ++c) table[static_cast<size_t>(c)] = 'u';
@@ -24,7 +24,7 @@ constexpr std::array<char, 256> MakeEscapes() {
 constexpr std::array<char, 256> kEscapes = MakeEscapes();
 
 void AppendValid(std::string_view text, std::string* out) {
-  size_t plain = 0;  // start of what can be copied as it is
+  size_t plain = 0;  // start of the run that is copied unchanged
   for (size_t i = 0; i < text.size(); ++i) {
     const auto byte = static_cast<unsigned char>(text[i]);
     const char escape = kEscapes[byte];

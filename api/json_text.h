@@ -1,5 +1,5 @@
-// JSON text written by hand: what a stream needs per token, and values as they were read. Append
-// only: `out` is added to. Pure functions: any thread.
+// Writes JSON text directly: what a stream needs per token, and parsed values. Appends to `out`.
+// Pure functions: any thread.
 #pragma once
 
 #include <charconv>
@@ -11,11 +11,11 @@
 
 namespace aisp {
 
-// Appends `text` in JSON's escapes and without the quotes; ill-formed UTF-8 becomes U+FFFD.
+// Appends `text` escaped and without quotes; ill-formed UTF-8 becomes U+FFFD.
 void AppendJsonEscaped(std::string_view text, std::string* out);
-// As above with quotes.
+// As above, with quotes.
 void AppendJsonString(std::string_view text, std::string* out);
-// What ParseJson read, as JSON again; recurses as deep as the value.
+// Writes a value from ParseJson as JSON again; recursion is as deep as the value.
 void AppendJson(const Value& value, std::string* out);
 
 template <typename T>
@@ -25,7 +25,7 @@ void AppendNumber(T number, std::string* out) {
   out->append(digits, end);
 }
 
-// Calls `each` for the elements with commas between them.
+// Calls `each` for every element, with commas in between.
 template <typename Range, typename Fn>
 void AppendList(const Range& range, std::string* out, Fn each) {
   out->push_back('[');

@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Builds a Value from the events of the parser. Returning false ends the parse.
+// Builds a Value from the parser's events; returning false stops the parser.
 class ValueBuilder : public nlohmann::json_sax<Json> {
  public:
   explicit ValueBuilder(int max_depth) : max_depth_(max_depth) {}

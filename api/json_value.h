@@ -1,5 +1,5 @@
-// JSON text to Value, within bounds: the one place of api/ that knows a JSON library. Pure
-// functions: any thread.
+// Parses JSON text into a Value, within bounds; the only part of api/ that uses a JSON library.
+// Pure functions: any thread.
 #pragma once
 
 #include <string_view>
@@ -9,13 +9,12 @@
 
 namespace aisp {
 
-// INVALID_ARGUMENT for what RFC 8259 does not allow (NaN, ill-formed UTF-8, numbers beyond a
-// double), and for nesting deeper than `max_depth`. Keys keep their order; of a repeated key the
-// last value counts. Integers beyond 64 bits become floats. Linear in the size of the text.
+// INVALID_ARGUMENT for what RFC 8259 forbids (NaN, ill-formed UTF-8, numbers beyond a double) and
+// for nesting deeper than `max_depth`. Keys keep their order; the last of repeated keys counts.
+// Integers beyond 64 bits become floats. Linear in the size of the text.
 Result<Value> ParseJson(std::string_view text, int max_depth);
 
-// `value` as people would name it in a message: a scalar as JSON (strings cut), "a list of 3", "an
-// object".
+// `value` as named in a message: a scalar as JSON (strings cut), "a list of 3", "an object".
 std::string Describe(const Value& value);
 
 }  // namespace aisp

@@ -33,7 +33,7 @@ std::string_view ErrorTypeOf(int http_status) {
   }
 }
 
-// Prompt tokens that came from a cache are counted apart.
+// Anthropic counts prompt tokens from the prefix cache separately.
 void AppendUsage(const Usage& usage, std::string* out) {
   out->append("{\"input_tokens\":");
   AppendNumber(usage.prompt_tokens - usage.cached_tokens, out);
@@ -45,7 +45,7 @@ void AppendUsage(const Usage& usage, std::string* out) {
   out->push_back('}');
 }
 
-// `{` and the members of a block of this type.
+// `{` and the members of a text block.
 std::string TextBlock(std::string_view text) {
   std::string out = "{\"type\":\"text\",\"text\":";
   AppendJsonString(text, &out);
@@ -67,7 +67,7 @@ std::string CallBlock(std::string_view id, std::string_view name, std::string_vi
   return out.append(",\"input\":").append(input).append("}");
 }
 
-// A call that was cut off has no object yet.
+// A call that was cut off has no complete object yet.
 std::string InputOf(const std::string& arguments) {
   const auto value = ParseJson(arguments, kMaxArgumentsDepth);
   return value && value->IsMap() ? arguments : "{}";
@@ -215,7 +215,7 @@ void MessagesEncoder::CallArguments(uint32_t /*choice*/, uint64_t /*position*/, 
 
 void MessagesEncoder::Finish(uint32_t /*choice*/, uint64_t /*position*/, const ChoiceEnd& end,
                              std::string* out) {
-  // Clients look for a block even where the model said nothing.
+  // Clients expect a block even if the answer is empty.
   if (blocks_ == 0) OpenBlock(Block::kText, TextBlock(""), out);
   CloseBlock(out);
   end_ = EndOf(end);
@@ -248,7 +248,7 @@ std::string MessagesEncoder::Whole(std::span<const Choice> choices, const Usage&
         if (!text.empty()) add(ThinkingBlock(text));
       },
       [&](const ToolCall& call) { add(CallBlock(call.id, call.name, InputOf(call.arguments))); });
-  // Clients look for a block even where the model said nothing.
+  // Clients expect a block even if the answer is empty.
   if (out.back() == '[') add(TextBlock(""));
   out += "],";
   out += EndOf({choice.finish_reason, choice.stop});

@@ -2,7 +2,7 @@
 // a list of content blocks, and its events. Pure; one thread.
 //
 // A stream is message_start; per block content_block_start, deltas, content_block_stop; then
-// message_delta (why it ended, and the usage) and message_stop. After a fault: an event `error`.
+// message_delta (stop reason and usage) and message_stop. After a failure: an event `error`.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace aisp {
 std::string MessagesErrorBody(const ApiError& error, std::string_view request_id);
 std::string MessagesErrorBody(int http_status, std::string_view message,
                               std::string_view request_id);
-// GET /v1/models and GET /v1/models/{id} for who asks with `anthropic-version`.
+// GET /v1/models and GET /v1/models/{id} for clients that send `anthropic-version`.
 std::string MessagesModelList(std::span<const ModelInfo> models);
 std::string MessagesModel(const ModelInfo& model);
 // {"input_tokens":n}.
@@ -47,10 +47,10 @@ class MessagesEncoder final : public AnswerEncoder {
  private:
   enum class Block : uint8_t { kNone, kText, kThinking, kCall };
 
-  // Opens a block of this kind, whose JSON is `start`, unless it is the open one.
+  // Opens a block of this kind with the JSON `start`, unless such a block is open.
   void OpenBlock(Block block, std::string_view start, std::string* out);
   void CloseBlock(std::string* out);
-  // One delta of the open block: {"type":`type`,`member`:`text`}.
+  // A delta of the open block: {"type":`type`,`member`:`text`}.
   void Delta(std::string_view type, std::string_view member, std::string_view text,
              std::string* out) const;
   // {"id":...,"type":"message",... up to "content":[
@@ -58,7 +58,7 @@ class MessagesEncoder final : public AnswerEncoder {
 
   const std::string id_, model_, request_;
   Block block_ = Block::kNone;
-  size_t blocks_ = 0;  // that were opened
+  size_t blocks_ = 0;  // number of blocks opened so far
   std::string end_;    // "stop_reason":...,"stop_sequence":...
 };
 

@@ -26,7 +26,7 @@ std::string Numbered(std::string_view name, size_t i) {
   return std::string(name) + "[" + std::to_string(i) + "]";
 }
 
-// A string member of a block that must be there.
+// A required string member of a block.
 std::string Needed(Fields* block, std::string_view name) {
   std::string out;
   if (block->Find(name) == nullptr) {
@@ -37,7 +37,7 @@ std::string Needed(Fields* block, std::string_view name) {
   return out;
 }
 
-// One message after another, told to a conversation.
+// Reads messages one by one into a Conversation.
 class MessageReader {
  public:
   explicit MessageReader(Conversation* conversation) : to_(*conversation) {}
@@ -63,7 +63,7 @@ class MessageReader {
   }
 
  private:
-  // Calls each(block, type, fields) for the blocks of a content.
+  // Calls each(block, type, fields) for every block of a content.
   template <typename Each>
   static void ForBlocks(Fields* message, const Value& content, Each each) {
     if (!content.IsList())
@@ -83,7 +83,7 @@ class MessageReader {
     block->Wrong("type", Value(type), std::string(known) + " (this server reads text only)");
   }
 
-  // Results of calls are messages of their own; text behind them is the user's.
+  // Tool results become messages of their own; text after them is the user's.
   void User(Fields* message, const Value& content) {
     if (content.IsString()) return to_.User(content.AsString());
     std::string text;
@@ -108,7 +108,7 @@ class MessageReader {
     std::string text;
     const Value* content = block->Find("content");
     if (content != nullptr && !ReadTextParts(block, "content", *content, {"text"}, &text)) return;
-    // Chat templates know no failed results: the model is told in words.
+    // Chat templates have no flag for failed results, so the text says it.
     if (block->ok()) to_.Result(id, failed ? "Error: " + text : text);
   }
 
@@ -160,7 +160,7 @@ void ReadTurns(Fields* fields, const ApiLimits& limits, Value::Map* chat) {
   MessageReader reader(&conversation);
   for (size_t i = 0; i < list->size() && fields->ok(); ++i)
     reader.Read(fields, Numbered("messages", i), (*list)[i]);
-  // The answer goes on with what the client has put into the assistant's mouth.
+  // The answer continues the text that the client gave for the assistant.
   if (conversation.EndsWithAssistant()) chat->Set("continue_final_message", Value(true));
   chat->Set("messages", Value(conversation.Take()));
 }
@@ -222,8 +222,8 @@ void ReadMessagesTools(Fields* fields, Value::Map* chat) {
   if (!each.ok()) fields->SetError(each.error().value());
 }
 
-// enabled, adaptive: the template is told to; disabled: not to, and what is thought all the same is
-// not given out. Absent: as the template does by itself.
+// enabled, adaptive: the template turns thinking on. disabled: it turns it off, and any thinking is
+// not returned. Absent: the template decides.
 void ReadMessagesThinking(Fields* fields, Value::Map* chat) {
   const Value::Map* thinking = fields->Object("thinking");
   if (thinking == nullptr) return;

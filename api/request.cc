@@ -61,7 +61,7 @@ void ReadPrompts(Fields* fields, std::string_view name, int32_t max_prompts, int
 
 namespace {
 
-// An empty one is as good as none.
+// An empty suffix counts as absent.
 void ReadSuffix(Fields* fields, CompletionRequest* out) {
   std::string suffix;
   fields->String("suffix", kAnyLength, &suffix);
@@ -81,7 +81,7 @@ void ReadSuffix(Fields* fields, CompletionRequest* out) {
   out->suffix = std::move(suffix);
 }
 
-// Logprobs of the prompt: vLLM's prompt_logprobs, and OpenAI's echo with logprobs.
+// Prompt logprobs: vLLM's prompt_logprobs, and OpenAI's echo with logprobs.
 void ReadPromptLogprobs(Fields* fields, const ApiLimits& limits, CompletionRequest* out) {
   fields->IntInto("prompt_logprobs", 0, limits.max_logprobs, &out->prompt_logprobs);
   const bool echoes = out->echo && out->sampling.num_logprobs() >= 0;

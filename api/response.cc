@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::string_view kDone = "data: [DONE]\n\n";
 
-// JSON has no infinity; -9999 is what other servers write for a token that cannot be drawn.
+// JSON has no infinity; other servers write -9999 for a token of probability 0.
 void AppendLogprob(float logprob, std::string* out) {
   AppendNumber(std::isfinite(logprob) ? logprob : -9999.0f, out);
 }
@@ -51,7 +51,7 @@ void AppendChatLogprobs(std::span<const ChoiceLogprob> tokens, std::string* out)
   out->append(",\"refusal\":null}");
 }
 
-// By text: the likeliest tokens, and the one that was taken. Of tokens of the same text the
+// Maps texts to logprobs: the likeliest tokens and the drawn one. Of tokens with equal text, the
 // likeliest counts.
 void AppendTopTexts(const ChoiceLogprob& token, std::string* out) {
   std::vector<std::string> names;
@@ -126,7 +126,7 @@ void AppendPromptToken(TokenId token, float logprob, uint32_t rank, std::string_
   out->push_back('}');
 }
 
-// As vLLM: for each token an object by token id, of the token itself and of the likeliest ones.
+// As vLLM: for each prompt token an object by token id, with itself and the likeliest tokens.
 void AppendPromptLogprobs(std::span<const ChoiceLogprob> tokens, std::string* out) {
   if (tokens.empty()) return;
   out->append(",\"prompt_logprobs\":");

@@ -1,10 +1,10 @@
-// OpenAI's answers to chats and completions: whole objects and SSE events. Pure: text in, text out;
-// any thread (one ResponseEncoder: one thread).
+// OpenAI's answers to chats and completions: whole objects and SSE events. Pure: text in, text out.
+// One thread per ResponseEncoder.
 //
 // A stream is, per choice: the role (chat), text..., the finish; after the last choice the usage
-// (when the client asked for it), then [DONE]. After a fault: the error, then [DONE]. An event is
-// exactly one `data: ` line and an empty one: many clients read no other SSE. Only who asks for
-// event ids gets a line `id: <choice>:<position>` in front.
+// (if requested), then [DONE]. After a failure: the error, then [DONE]. An event is exactly one
+// `data: ` line and an empty line, since many clients read no other SSE. Only clients that request
+// event ids get a line `id: <choice>:<position>` in front.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +23,9 @@ namespace aisp {
 
 enum class Endpoint { kCompletions, kChat };
 
-// What a stream's events bring beside the choices.
+// What a stream's events contain besides the choices.
 struct StreamShape {
-  // Every event has a usage field, null but in the last one (stream_options.include_usage).
+  // Every event has a usage field, null except in the last (stream_options.include_usage).
   bool usage_field = false;
   bool event_ids = false;
 };
@@ -38,10 +38,10 @@ class ResponseEncoder final : public AnswerEncoder {
 
   std::string Whole(std::span<const Choice> choices, const Usage& usage) override;
 
-  // Completions have no first event: nothing is added.
+  // Completions have no opening event: appends nothing.
   void Open(uint32_t choice, const Usage& so_far, std::string* out) override;
-  // `logprobs` empty: the field is null; `token_ids` empty: there is no such field. Cheap: no JSON
-  // tree, two appends of prepared text around the escaped one.
+  // Empty `logprobs`: the field is null. Empty `token_ids`: the field is absent. Cheap: no JSON
+  // tree, only two prepared texts around the escaped one.
   void Text(uint32_t choice, uint64_t position, std::string_view text,
             std::span<const ChoiceLogprob> logprobs, std::span<const TokenId> token_ids,
             std::string* out) override;
@@ -64,12 +64,12 @@ class ResponseEncoder final : public AnswerEncoder {
   const Endpoint endpoint_;
   const bool usage_field_;
   const bool event_ids_;
-  const std::string head_;         // of a whole answer, up to "choices":[
-  const std::string stream_head_;  // of an event, from "data: " up to "choices":[
-  std::string stream_tail_;        // from the end of the choices to the end of the event
+  const std::string head_;         // start of a whole answer, up to "choices":[
+  const std::string stream_head_;  // start of an event, from "data: " up to "choices":[
+  std::string stream_tail_;        // end of an event, from the end of the choices
 };
 
-// A list of {token, logprob, bytes, top_logprobs}, as chats and responses have it.
+// A list of {token, logprob, bytes, top_logprobs}, as in chats and responses.
 void AppendTokenLogprobs(std::span<const ChoiceLogprob> tokens, std::string* out);
 
 // An SSE comment that keeps an idle stream alive through proxies.
@@ -81,13 +81,13 @@ struct ModelInfo {
   std::string id;
   int64_t created_s = 0;
   int64_t max_model_len = 0;
-  std::string parent = {};  // of an adapter: the model that it changes
+  std::string parent = {};  // of an adapter: its base model
 };
 // GET /v1/models and GET /v1/models/{id}.
 std::string ModelList(std::span<const ModelInfo> models);
 std::string ModelObject(const ModelInfo& model);
 
-// `pieces`: the bytes of each token, or empty when the client did not ask for them.
+// `pieces`: the bytes of each token; empty when not requested.
 std::string TokenizeResponse(std::span<const TokenId> tokens, int64_t max_model_len,
                              std::span<const std::string> pieces = {});
 std::string DetokenizeResponse(std::string_view text);

@@ -69,7 +69,7 @@ void ResponsesEncoder::AppendItem(const Item& item, std::string* out) {
     const bool message = item.kind == Item::Kind::kMessage;
     out->append(message ? ",\"type\":\"message\",\"role\":\"assistant\",\"content\":["
                         : ",\"type\":\"reasoning\",\"summary\":[],\"content\":[");
-    // An item has its part from the event that adds one on.
+    // An item gets its part from the event that adds one.
     if (item.status != "in_progress" || !item.text.empty()) AppendPart(item, out);
     out->push_back(']');
   }
@@ -85,7 +85,7 @@ std::string ResponsesEncoder::Object(const Usage* usage) const {
   AppendMember("model", head_.model, &out);
   out += ",\"background\":false,\"error\":";
   if (status_ == "failed") {
-    // The codes of this object are OpenAI's own few.
+    // This object allows only a few codes of OpenAI's.
     const bool limit = error_.code == Code::kResourceExhausted;
     out += limit ? "{\"code\":\"rate_limit_exceeded\"" : "{\"code\":\"server_error\"";
     AppendMember("message", error_.message, &out);
@@ -180,7 +180,7 @@ void ResponsesEncoder::CloseItem(std::string_view status, std::string* out) {
 void ResponsesEncoder::Text(uint32_t /*choice*/, uint64_t /*position*/, std::string_view text,
                             std::span<const ChoiceLogprob> logprobs,
                             std::span<const TokenId> /*token_ids*/, std::string* out) {
-  // Those of calls and of thinking have no place here.
+  // Logprobs of calls and thinking are not part of this API.
   for (const ChoiceLogprob& each : logprobs) {
     if (each.text_part == 0) continue;
     std::string value;
@@ -236,9 +236,9 @@ void ResponsesEncoder::CallArguments(uint32_t /*choice*/, uint64_t /*position*/,
 
 void ResponsesEncoder::Finish(uint32_t /*choice*/, uint64_t /*position*/, const ChoiceEnd& end,
                               std::string* out) {
-  // Clients look for a message even where the model said nothing.
+  // Clients expect a message even if the answer is empty.
   if (items_.empty()) Current(Item::Kind::kMessage, out);
-  // Tokens behind the text, as the one that ended it.
+  // Flushes logprobs of tokens after the text, such as the stop token.
   if (!waiting_.empty() && items_.back().kind == Item::Kind::kMessage) TextDelta("", out);
   status_ = end.reason == "length" ? "incomplete" : "completed";
   CloseItem(status_, out);
@@ -256,7 +256,7 @@ void ResponsesEncoder::End(const Usage& usage, std::string* out) {
 }
 
 void ResponsesEncoder::Fail(const ApiError& error, std::string* out) {
-  // A stream may have begun with nothing but comments.
+  // Nothing but keep-alive comments may have been sent so far.
   if (next_event_ == 0) Open(0, {}, out);
   CloseItem("incomplete", out);
   status_ = "failed";
@@ -278,7 +278,7 @@ Value ResponsesEncoder::AsInput(const Item& item) {
 }
 
 std::string ResponsesEncoder::Whole(std::span<const Choice> choices, const Usage& usage) {
-  // The same steps as a stream's; its events are dropped.
+  // Runs the steps of a stream and drops the events.
   std::string events;
   for (const Choice& choice : choices) {
     ForPieces(

@@ -2,8 +2,8 @@
 // list of items, and its events. Pure; one thread.
 //
 // A stream is response.created, response.in_progress; per item output_item.added, its parts and
-// deltas, output_item.done; then response.completed or response.incomplete. After a fault:
-// response.failed. Every event has a line `event:` and its number in the stream.
+// deltas, output_item.done; then response.completed or response.incomplete. After a failure:
+// response.failed. Every event has a line `event:` and its sequence number.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +21,10 @@ struct ResponsesHead {
   std::string id;  // "resp_..."
   std::string model;
   int64_t created_s = 0;
-  // What the object repeats of its request (ResponsesRequest::echo): `"store":true,...`.
+  // Members of the request that the object repeats (ResponsesRequest::echo): `"store":true,...`.
   std::string echo;
-  // Told of a response that ended whole or by its length: its JSON, and its output as items of a
-  // later request's input. May be empty.
+  // Called for a response that completed or reached its length limit: its JSON, and its output as
+  // input items for a later request. May be empty.
   std::function<void(const std::string& json, Value::List output)> keep = {};
 };
 
@@ -54,31 +54,31 @@ class ResponsesEncoder final : public AnswerEncoder {
     std::string id;
     std::string text;  // of a call: its arguments
     std::string call_id, name;
-    std::string logprobs;  // their JSON, without the brackets
+    std::string logprobs;  // JSON without the brackets
     std::string_view status = "in_progress";
   };
 
-  // Opens an item of this kind unless the last one is it.
+  // Opens an item of this kind unless the last one is of this kind.
   Item& Current(Item::Kind kind, std::string* out);
   Item& Add(Item item, std::string* out);
   void CloseItem(std::string_view status, std::string* out);
-  // A delta of the open message, with the logprobs that waited for it.
+  // A delta of the open message, with the logprobs that were waiting for text.
   void TextDelta(std::string_view text, std::string* out);
-  // Opens the event `type`; what the caller adds begins with a comma.
+  // Opens the event `type`; what the caller appends begins with a comma.
   void Begin(std::string_view type, std::string* out);
   static void EndEvent(std::string* out) { out->append("}\n\n"); }
-  // Of the item that is open: where an event belongs.
+  // The position of the open item, as members of an event.
   void Place(bool part, std::string* out) const;
   static void AppendPart(const Item& item, std::string* out);
   static void AppendItem(const Item& item, std::string* out);
   static Value AsInput(const Item& item);
   void Lifecycle(std::string_view type, const Usage* usage, std::string* out);
-  // The object as it is now.
+  // The response object in its current state.
   std::string Object(const Usage* usage) const;
 
   const ResponsesHead head_;
   std::vector<Item> items_;
-  std::string waiting_;  // logprobs of tokens whose text is not out yet: JSON without the brackets
+  std::string waiting_;  // logprobs of tokens whose text is not sent yet: JSON without the brackets
   std::string_view status_ = "in_progress";
   ApiError error_;
   uint64_t next_event_ = 0;

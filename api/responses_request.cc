@@ -25,7 +25,7 @@ const std::vector<FieldName>& Names() {
   return kNames;
 }
 
-// One item of the input after another, told to a conversation.
+// Reads the items of the input one by one into a Conversation.
 class ItemReader {
  public:
   explicit ItemReader(Conversation* conversation) : to_(*conversation) {}
@@ -54,7 +54,7 @@ class ItemReader {
   }
 
  private:
-  // A member that must be there, of a string that is not empty.
+  // A required non-empty string member.
   static std::string Needed(Fields* item, std::string_view name) {
     std::string out;
     item->String(name, kAnyLength, &out);
@@ -102,7 +102,7 @@ class ItemReader {
                           "encrypted_content cannot be read by this server, whose reasoning stands "
                           "in content; leave it out");
     }
-    // The whole thinking where there is any, else its summary.
+    // The full thinking if present, else its summary.
     for (const std::string_view name : {"content", "summary"}) {
       const Value* content = item->Find(name);
       if (content == nullptr || (content->IsList() && content->AsList().empty())) continue;
@@ -131,7 +131,7 @@ void ReadInput(Fields* fields, const ApiLimits& limits, ResponsesRequest* out) {
   out->items.insert(out->items.end(), items->begin(), items->end());
 }
 
-// The items behind `known` are this request's own: errors count from there.
+// Items from index `known` on are this request's own; errors count from there.
 void ReadItems(Fields* fields, const ApiLimits& limits, size_t known, ResponsesRequest* out,
                Value::Map* chat) {
   if (out->items.size() > static_cast<size_t>(limits.max_messages)) {
@@ -152,7 +152,7 @@ void ReadItems(Fields* fields, const ApiLimits& limits, size_t known, ResponsesR
   chat->Set("messages", Value(conversation.Take()));
 }
 
-// The flat form of this API as a chat's.
+// Converts this API's flat form to a chat's.
 Value AllowedTools(const Value::Map& flat) {
   Value::Map out;
   if (const Value* mode = flat.Find("mode")) out.Set("mode", *mode);
@@ -248,7 +248,7 @@ void ReadIncluded(Fields* fields, Value::Map* chat) {
   if (const Value::List* include = fields->List("include", 64)) {
     for (const Value& item : *include) {
       const std::string word = item.IsString() ? item.AsString() : "";
-      // What is not encrypted needs no encrypted copy.
+      // The thinking is not encrypted, so no encrypted copy is needed.
       if (word == "reasoning.encrypted_content") continue;
       if (word != "message.output_text.logprobs") {
         return fields->Wrong("include", item,
@@ -346,8 +346,7 @@ std::string EchoOf(const Fields& fields, const ResponsesRequest& request) {
   return out;
 }
 
-// The fields of a chat under their own names; what is spelled otherwise here is added by the
-// readers above.
+// The fields that a chat has under the same names; the readers above add the others.
 Value::Map ChatFields(const Value::Map& body) {
   constexpr std::array kOwn = {
       "input", "instructions", "previous_response_id", "store",   "text", "reasoning",

@@ -1,4 +1,4 @@
-// tools, tool_choice, parallel_tool_calls, and what is said about thinking.
+// Reads tools, tool_choice, parallel_tool_calls and the thinking options.
 #include "api/tools.h"
 
 #include <algorithm>
@@ -137,7 +137,7 @@ void ReadTools(Fields* fields, ChatRequest* out) {
   }
   ReadChoice(fields, &tools);
   fields->Bool("parallel_tool_calls", &tools.parallel);
-  // A model that shall not call had better not hear of tools.
+  // A model that must not call tools should not be shown any.
   if (tools.choice == ToolChoice::kNone) out->tools = Value();
   CheckForceFinish(fields, *out, tools.CallsPossible());
   if (!fields->ok() || !tools.CallsPossible()) return;

@@ -1,4 +1,4 @@
-// Tools and thinking, as a chat request names them. Plain data.
+// Tools and thinking as requested in a chat. Plain data.
 #pragma once
 
 #include <cstdint>
@@ -12,26 +12,26 @@ namespace aisp {
 
 struct ToolSpec {
   std::string name;
-  Value parameters;     // a JSON Schema (a map), or none: it takes none
-  bool strict = false;  // what cannot be enforced is refused
+  Value parameters;     // a JSON Schema (a map), or none: no parameters
+  bool strict = false;  // refuse schemas that cannot be enforced
 };
 
 enum class ToolChoice : uint8_t { kNone, kAuto, kRequired, kNamed };
 
 struct ToolOptions {
-  std::vector<ToolSpec> tools;  // empty: there are none
+  std::vector<ToolSpec> tools;  // empty: no tools
   ToolChoice choice = ToolChoice::kAuto;
-  std::string named;  // kNamed: which of them
-  bool some = false;  // `tools` are those that may be called, and the model hears of others too
+  std::string named;  // kNamed: the tool's name
+  bool some = false;  // `tools` are only the callable ones; the prompt shows others too
   bool parallel = true;
 
   bool CallsPossible() const { return !tools.empty() && choice != ToolChoice::kNone; }
 };
 
 struct ThinkingOptions {
-  std::string effort;              // reasoning_effort; "": not said
-  std::optional<uint32_t> budget;  // tokens of thinking
-  bool include = true;             // give the thinking out
+  std::string effort;              // reasoning_effort; "": absent
+  std::optional<uint32_t> budget;  // thinking tokens
+  bool include = true;             // return the thinking
 };
 
 }  // namespace aisp

@@ -1,5 +1,4 @@
-// Fields of OpenAI's and vLLM's requests that change the answer and that this server does not
-// honour.
+// Fields of OpenAI's and vLLM's requests that change the answer and are unsupported here.
 #include <array>
 
 #include "api/json_value.h"
@@ -8,7 +7,7 @@
 namespace aisp {
 namespace {
 
-// What such a field may say all the same, because it is what happens without it.
+// Values that equal the default behaviour and are therefore accepted.
 bool IsDefault(std::string_view name, const Value& value) {
   if (value.IsBool()) return value.AsBool() == (name == "spaces_between_special_tokens");
   if (value.IsList()) {
@@ -61,7 +60,7 @@ constexpr std::array kRefused = {
     "kv_transfer_params",
 };
 
-// What to do instead, where leaving the field out is not what its sender wants.
+// Advice for the error; often the field should be replaced rather than omitted.
 std::string_view InsteadOf(std::string_view name) {
   if (name == "functions" || name == "function_call")
     return "it is the form that tools and tool_choice have replaced; send these";
@@ -86,7 +85,7 @@ constexpr std::array kRefusedForCompletions = {
     "messages", "top_logprobs", "tools", "tool_choice", "reasoning_effort", "thinking_token_budget",
 };
 
-// Taken, and without effect: prefixes are cached anyway, and nothing here is kept or watched.
+// Accepted without effect: prefixes are always cached, and nothing is stored or monitored.
 constexpr std::array kWithoutEffect = {
     "metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "request_id",
 };

@@ -46,7 +46,7 @@ void AppendUsage(uint32_t prompt_tokens, std::string* out) {
   out->append("}");
 }
 
-// Of vectors of norm 1.
+// For vectors of norm 1.
 double Cosine(const std::vector<float>& a, const std::vector<float>& b) {
   const double dot = std::inner_product(
       a.begin(), a.end(), b.begin(), 0.0, std::plus<>(),
@@ -182,7 +182,7 @@ std::vector<RankedDocument> RankDocuments(const std::vector<std::vector<float>>&
   std::vector<RankedDocument> order;
   for (size_t i = 1; i < vectors.size(); ++i)
     order.push_back({i - 1, Cosine(vectors[0], vectors[i])});
-  // Equal ones keep their order.
+  // Equal scores keep their order.
   std::stable_sort(order.begin(), order.end(),
                    [](const auto& a, const auto& b) { return a.score > b.score; });
   if (top_n > 0 && top_n < order.size()) order.resize(top_n);

@@ -1,5 +1,5 @@
-// The encoders of api/vector_encoder.h for gRPC: their body is a serialized message of
-// aisp.v1.Inference (EmbedResponse, ScoreResponse, RerankResponse). Pure; one encoder: one thread.
+// The encoders of api/vector_encoder.h for gRPC: the body is a serialized EmbedResponse,
+// ScoreResponse or RerankResponse of aisp.v1.Inference. Pure; one thread per encoder.
 #pragma once
 
 #include <cstdint>

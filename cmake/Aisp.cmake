@@ -1,9 +1,9 @@
-# The three kinds of target in this house, and code generation for proto/.
+# The three kinds of target in this project, and code generation for proto/.
 #
-#   aisp_library(<folder> DEPS <folders> LINK <external targets>)     library aisp_<folder with _ for />
-#   aisp_executable(<name> MAIN <file.cc> DEPS <folders> LINK ...)     program build/bin/<name>
-#   aisp_test(<folder> DEPS <folders> LINK ... SOURCES ... LABELS ...) GoogleTest program <folder with _>_test
-#   aisp_proto_library(<folder> DEPS <folders>)                        aisp_proto and aisp_proto_grpc
+# aisp_library(<folder> DEPS <folders> LINK <external targets>)     library aisp_<folder with _ for />
+# aisp_executable(<name> MAIN <file.cc> DEPS <folders> LINK ...)     program build/bin/<name>
+# aisp_test(<folder> DEPS <folders> LINK ... SOURCES ... LABELS ...) GoogleTest program <folder with _>_test
+# aisp_proto_library(<folder> DEPS <folders>)                        aisp_proto and aisp_proto_grpc
 #
 # The root CMakeLists.txt adds every folder, nested ones too (kernels/cpu): a folder never adds its own subfolders.
 
@@ -17,8 +17,9 @@ function(aisp_target_names out)
   set(${out} "${names}" PARENT_SCOPE)
 endfunction()
 
-# AISP_UNITY=N compiles up to N sources of a folder at once, as CI does (decision 105): a fifth to a half of the time, but a
-# changed source costs its whole group. tools/unity_groups.py finds the sources that can share a file.
+# AISP_UNITY=N compiles up to N sources of a folder as one file, as CI does (decision 105). This
+# takes a fifth to a half of the time, but a changed source recompiles its whole group.
+# tools/unity_groups.py finds the sources that can share a file.
 set(AISP_UNITY 0 CACHE STRING "Sources to compile as one file, at most; 0: each by itself")
 if(AISP_UNITY)
   find_package(Python3 COMPONENTS Interpreter REQUIRED)
@@ -29,7 +30,7 @@ if(AISP_UNITY)
   include("${groups}")
 endif()
 
-# Compiles the sources of this folder in `target` in their groups, if the build does so.
+# Compiles this folder's sources in `target` in their groups, if AISP_UNITY is on.
 function(aisp_unity target)
   if(NOT AISP_UNITY)
     return()
@@ -45,9 +46,10 @@ function(aisp_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
 endfunction()
 
-# The library of one folder: every *.cc directly in it, except main.cc and *_main.cc, which are programs. Without any
-# source it is a library of headers. DEPS are the folders that its headers or sources include; they are linked publicly.
-# LINK (external targets, ext::...) is private, LINK_PUBLIC is for the few whose types stand in the headers.
+# The library of one folder: every *.cc directly in it, except main.cc and *_main.cc, which are
+# programs. Without sources it is a header-only library. DEPS are the folders that its headers or
+# sources include; they are linked publicly. LINK (external targets, ext::...) is private;
+# LINK_PUBLIC is for the few whose types appear in the headers.
 function(aisp_library folder)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "DEPS;LINK;LINK_PUBLIC;DEFINITIONS")
   if(arg_UNPARSED_ARGUMENTS)
@@ -98,7 +100,7 @@ function(aisp_test folder)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
-  # Sanitizers make everything several times as long.
+  # Sanitizers slow every test down several times.
   if(AISP_ASAN OR AISP_TSAN)
     math(EXPR arg_TIMEOUT "4 * ${arg_TIMEOUT}")
   endif()
@@ -110,7 +112,8 @@ function(aisp_test folder)
   target_compile_definitions(${name}_test PRIVATE
     AISP_SHARED_DIR="${AISP_SHARED_DIR}" AISP_SOURCE_DIR="${CMAKE_SOURCE_DIR}" AISP_BINARY_DIR="${CMAKE_BINARY_DIR}")
   target_link_libraries(${name}_test PRIVATE ${deps} ${arg_LINK} ext::gmock_main aisp_warnings)
-  # Tests run once and are compiled often: a fifth less time (decision 080). What they test keeps the flags it ships with.
+  # Tests run once but are compiled often: -O1 compiles a fifth faster (decision 080). The tested
+  # libraries keep the flags that they ship with.
   target_compile_options(${name}_test PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:RelWithDebInfo>>:-O1>)
   set_target_properties(${name}_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
   set(labels "${name};${arg_LABELS}")

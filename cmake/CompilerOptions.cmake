@@ -15,7 +15,7 @@ endif()
 # our own invariants are AISP_CHECK and are always on.
 set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1 -DNDEBUG")
 if(AISP_ASAN OR AISP_TSAN OR AISP_FUZZ)
-  # Instrumented code takes a third less time to compile so; what sanitizers find is the same.
+  # Instrumented code compiles a third faster with -O1; the sanitizers find the same errors.
   set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g1 -DNDEBUG")
 endif()
 
@@ -62,7 +62,7 @@ endif()
 add_library(aisp_warnings INTERFACE)
 target_compile_options(aisp_warnings INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Werror>)
-# Where several sources are compiled as one file, g++ takes what is private to each of them for part of a header.
+# In a unity build g++ mistakes the private declarations of each source for parts of a header.
 if(AISP_UNITY)
   target_compile_options(aisp_warnings INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
 endif()

@@ -1,8 +1,9 @@
-# CUDA C++ for the folders that have it. One architecture, Hopper with its own instructions (sm_90a). Architecture and dialect are
-# given as flags: CMake 3.25 is older than this nvcc and knows neither.
+# CUDA C++ for the folders that use it. One architecture: Hopper with its own instructions (sm_90a).
+# Architecture and dialect are given as flags, because CMake 3.25 is older than this nvcc and knows
+# neither.
 #
-# AISP_CUDA_RELEASE adds code for Ampere and Ada (sm_80) and Blackwell (sm_100a, sm_120a) to the files that can do with it. Those
-# GPUs have never run it.
+# AISP_CUDA_RELEASE adds code for Ampere and Ada (sm_80) and Blackwell (sm_100a, sm_120a) to the
+# files that do not need Hopper's instructions. That code has never run on those GPUs.
 option(AISP_CUDA_RELEASE "Also compile what is not Hopper's own for sm_80, sm_100a and sm_120a" OFF)
 set(AISP_CUDA_RELEASE_FLAGS "")
 foreach(arch IN ITEMS 80 100a 120a)

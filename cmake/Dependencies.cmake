@@ -38,7 +38,8 @@ aisp_external(xxhash PkgConfig::libxxhash)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
 aisp_external(pcre2 PkgConfig::pcre2)
 
-# Header-only: nlohmann-json, Boost (Beast, Asio), tl::expected. They lie in the system include path.
+# Header-only: nlohmann-json, Boost (Beast, Asio), tl::expected. They are in the system include
+# path.
 find_path(AISP_EXPECTED_INCLUDE tl/expected.hpp REQUIRED)
 find_path(AISP_JSON_INCLUDE nlohmann/json.hpp REQUIRED)
 find_path(AISP_BOOST_INCLUDE boost/beast.hpp REQUIRED)
@@ -67,7 +68,8 @@ aisp_external(openssl OpenSSL::SSL)
 if(NOT AISP_TSAN)
   find_package(CURL REQUIRED)
   aisp_external(curl CURL::libcurl)
-  # pkg_check_modules asks for a package two dozen times, and each answer about gRPC's hundred packages takes half a second.
+  # pkg_check_modules queries a package two dozen times, and each query about gRPC's hundred
+  # packages takes half a second.
   if(NOT AISP_GRPC_FLAGS)
     foreach(kind IN ITEMS cflags libs)
       execute_process(COMMAND "${PKG_CONFIG_EXECUTABLE}" --${kind} grpc++

@@ -1,6 +1,6 @@
 # cmake -DOUT=page_files.cc -DHEADER=server/page_files.h -DNAMES=kA,kB -DFILES=a,b -P Embed.cmake
-# Writes a source file that holds the text of FILES as std::string_view constants. C++ limits nobody's string literals but
-# MSVC's, so each is one raw literal.
+# Writes a source file that holds the text of FILES as std::string_view constants. Only MSVC limits
+# the length of string literals, so each file is one raw literal.
 string(REPLACE "," ";" NAMES "${NAMES}")
 string(REPLACE "," ";" FILES "${FILES}")
 set(text "#include \"${HEADER}\"\n\nnamespace aisp {\n\n")

@@ -12,7 +12,8 @@ namespace aisp {
 
 namespace {
 
-// Names and reasons go to terminals, which obey control characters (C0, DEL, and C1 in UTF-8).
+// Removes control characters (C0, DEL, and C1 in UTF-8) from names and reasons, which terminals
+// would obey.
 void CleanText(std::string* text) {
   for (size_t i = 0; i < text->size(); ++i) {
     const auto c = static_cast<unsigned char>((*text)[i]);
@@ -23,7 +24,7 @@ void CleanText(std::string* text) {
   }
 }
 
-// Without recursion: who answers says how deep it is.
+// Iterative, since the server controls the nesting depth.
 void CleanTexts(nlohmann::json* root) {
   std::vector<nlohmann::json*> left{root};
   while (!left.empty()) {

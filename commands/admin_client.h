@@ -1,4 +1,4 @@
-// AdminClient: asks a router's admin API, for the commands that show and steer a running cluster.
+// AdminClient: calls a router's admin API, for commands that show or control a running cluster.
 // Blocking; one thread.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace aisp {
 
-// The flags that every such command has.
+// The flags that all such commands have.
 inline constexpr ExtraFlag kRouterFlag = {
     "--router", "URL", "The admin port of the router (default http://127.0.0.1:8082)."};
 inline constexpr ExtraFlag kKeyFileFlag = {"--key-file", "FILE",
@@ -21,25 +21,24 @@ inline constexpr ExtraFlag kKeyFileFlag = {"--key-file", "FILE",
 
 class AdminClient {
  public:
-  // `key_file` "": no key. INVALID_ARGUMENT when the URL is none.
+  // `key_file` "": no key. INVALID_ARGUMENT for a malformed URL.
   static Result<AdminClient> Create(std::string_view url, const std::string& key_file);
   static Result<AdminClient> FromFlags(const CommandLine& line);
 
   struct Answer {
     int status = 0;
     nlohmann::json body;
-    std::string message;  // what an error answer says
+    std::string message;  // text of an error answer
   };
-  // UNAVAILABLE: nobody answers there, or not with JSON.
+  // UNAVAILABLE: no answer, or one that is not JSON.
   Result<Answer> Ask(std::string_view method, const std::string& target,
                      const std::string& body = "") const;
-  // As Ask, and an error answer is an error.
+  // As Ask, but an error answer is returned as an error.
   Result<nlohmann::json> Get(const std::string& target) const;
-  // The router's clock, seconds since 1970, from the Date of an answer. UNAVAILABLE: nobody is
-  // there.
+  // The router's clock in Unix seconds, from an answer's Date header. UNAVAILABLE: no answer.
   Result<int64_t> Date() const;
   std::string address() const { return host_ + ":" + std::to_string(port_); }
-  // How long an answer may take, 10 s unless set.
+  // Timeout for an answer; 10 s by default.
   void set_timeout(Duration timeout) { timeout_ = timeout; }
 
  private:

@@ -1,4 +1,4 @@
-// `aisp bench route`: flags to options, and what was measured to stdout.
+// `aisp bench route`: reads the flags and prints the measurements to stdout.
 #pragma once
 
 #include "common/result.h"

@@ -1,5 +1,5 @@
-// `aisp bench`: what this machine can do, and how near kernels and engine come. What it prints on
-// stdout is one JSON object, but for the tables of `kernels` and `prefill`.
+// `aisp bench`: measures this machine, and how close kernels and engine come to it. Prints one JSON
+// object to stdout, except for the tables of `kernels` and `prefill`.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -135,7 +135,7 @@ Status RunLimits() {
   return {};
 }
 
-// The GPU that `device` names: "auto" and "cuda" are the first.
+// The GPU that `device` names; "auto" and "cuda" mean the first.
 Result<int32_t> GpuIndexOf(const std::string& device) {
   constexpr std::string_view kPrefix = "cuda:";
   if (!device.starts_with(kPrefix)) return 0;
@@ -144,7 +144,7 @@ Result<int32_t> GpuIndexOf(const std::string& device) {
   return static_cast<int32_t>(index);
 }
 
-// What times kernels needs a shape alone: weights are random.
+// Timing kernels needs only a shape, so weights are random.
 void ChooseShape(CommandLine* line) {
   if (line->config.model.path.empty()) line->config.model.path = "llama-3.1-8b";
   if (line->config.model.weights.empty()) line->config.model.weights = "random:1";
@@ -163,7 +163,7 @@ Status RunKernels(CommandLine line) {
   return {};
 }
 
-// The texts of a file: lines of three asterisks stand between them.
+// The texts of a file, separated by lines of three asterisks.
 Result<std::vector<std::vector<TokenId>>> TokensOf(std::string_view file,
                                                    const Tokenizer& tokenizer) {
   constexpr std::string_view kBetween = "\n***\n";
@@ -178,7 +178,7 @@ Result<std::vector<std::vector<TokenId>>> TokensOf(std::string_view file,
   return texts;
 }
 
-// The same model in one plain format.
+// Measures the same model in an unquantized format.
 Result<QualityResult> PlainQuality(Config config, std::string_view dtype,
                                    std::span<const std::vector<TokenId>> texts, int32_t rows) {
   if (dtype != "f32" && dtype != "bf16")
@@ -228,12 +228,12 @@ Status RunQuality(CommandLine line) {
   return {};
 }
 
-// Room for the largest batch, and no more than the measurement needs.
+// Makes room for the largest batch and nothing beyond.
 void FitConfig(const EngineBenchOptions& o, Config* config) {
   const int64_t batch = *std::max_element(o.batches.begin(), o.batches.end());
   const int64_t tokens = int64_t{o.prompt_tokens} + o.output_tokens + 2;
   config->engine.max_sequences = batch;
-  // A smaller --max-batch-tokens is taken as it is, but for what decoding the batch needs.
+  // A smaller --max-batch-tokens is kept, except that a decode step must hold the batch.
   int64_t& step = config->engine.max_batch_tokens;
   step = std::max(step > 0 ? step : int64_t{2048}, batch);
   config->model.max_model_len = tokens;
@@ -242,8 +242,8 @@ void FitConfig(const EngineBenchOptions& o, Config* config) {
       batch * ((tokens + block - 1) / block + 1) + config->engine.watermark_blocks;
 }
 
-// Prompts of one length by an engine of its own, so that the first is the first after a start, then
-// their parts where what times them was built.
+// Prompts of one length, each length in a new engine, so that the first run is the first after a
+// start. Then their parts, if the timers were built in.
 Result<PrefillComparison> ComparePrefill(CommandLine line, const PromptBenchOptions& prompts,
                                          KernelBenchOptions kernels, std::string* device) {
   EngineBenchOptions fitted;
@@ -271,7 +271,7 @@ Status RunPrefill(CommandLine line) {
   ChooseShape(&line);
   if (line.config.model.device == "cpu")
     return InvalidArgument("prefill times the kernels of a GPU; --device cuda:N chooses one");
-  // Without a GPU that is an error too, and not a model on the CPU.
+  // A missing GPU is an error here, not a reason to run on the CPU.
   if (line.config.model.device == "auto") line.config.model.device = "cuda";
   AISP_ASSIGN_OR_RETURN(const auto sizes, ListOf(line, "isl", 1 << 20, {1024, 8000}));
   PromptBenchOptions prompts;
@@ -340,7 +340,7 @@ Status RunEngine(CommandLine line) {
   return {};
 }
 
-// Prompts of --text for a real proposer; none without it.
+// With --text, the prompts for a real proposer; otherwise none.
 Status ReadPrompts(const CommandLine& line, const ServedModel& served,
                    SpeculationBenchOptions* options) {
   if (!line.HasExtra("text")) return {};
@@ -383,7 +383,7 @@ Status RunSpeculation(CommandLine line) {
   const bool proposes = method != "off";
   if (line.HasExtra("text") && !proposes)
     return InvalidArgument("spec wants --speculative-config where it has --text");
-  if (!proposes)  // room for rows that verify
+  if (!proposes)  // make room for draft rows
     method = "{\"method\": \"ngram\", \"num_speculative_tokens\": 4}";
   AISP_ASSIGN_OR_RETURN(const auto served, LoadServedModel(line.config));
   AISP_RETURN_IF_ERROR(ReadPrompts(line, *served, &options));
@@ -400,7 +400,8 @@ Status RunSpeculation(CommandLine line) {
   if (proposes) {
     options.make_proposer = [&]() -> Result<std::unique_ptr<Proposer>> {
       AISP_ASSIGN_OR_RETURN(SpeculationConfig chosen, SpeculationConfigOf(line.config));
-      chosen.min_probability = 0;  // whatever it thinks of its tokens: others stand in their place
+      chosen.min_probability = 0;  // proposals are replaced by others, so confidence does not
+                                   // matter
       return MakeProposer(chosen, *served, backend, &clock);
     };
   }
@@ -445,7 +446,7 @@ Status RunKv(const CommandLine& line) {
   return {};
 }
 
-// The other process of `kv`: lane, bytes of its pool and its GPU, or -1.
+// The other process of `kv`. Arguments: transport, bytes of its pool, its GPU or -1.
 Status RunKvOwner(const CommandLine& line) {
   AISP_ASSIGN_OR_RETURN(const int64_t bytes,
                         ParseIntInRange(line.positional[2], 1, int64_t{1} << 40));

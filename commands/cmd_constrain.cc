@@ -1,6 +1,6 @@
-// `aisp constrain`: compiles a JSON Schema for a tokenizer and says of instances whether every
-// token of them is allowed, as a server would decide it while a model writes. Without --model,
-// every byte is a token.
+// `aisp constrain`: compiles a JSON Schema for a tokenizer and checks for given instances whether
+// every token is allowed, as a server would while a model writes. Without --model, every byte is a
+// token.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -58,17 +58,17 @@ struct Options {
   uint32_t seed = 1;
 };
 
-// A text drawn by chance; not whole when it came to its limit of tokens.
+// A randomly drawn text; incomplete if it reached its token limit.
 struct Sample {
   std::string text;
   bool whole = false;
-  bool dead_end = false;  // nothing could follow, and it was not whole: a bug
+  bool dead_end = false;  // no token could follow although the text was incomplete: a bug
 };
 
 struct Verdict {
   bool allowed = false;
-  bool disagreed = false;  // the mask and the matcher said different things: a bug
-  size_t byte = 0;  // of the first token that is refused; the size when the text ends too early
+  bool disagreed = false;  // mask and matcher disagreed: a bug
+  size_t byte = 0;         // start of the first refused token; the text's size if it ends too early
   size_t tokens = 0;
   std::vector<double> mask_us;
 };
@@ -86,7 +86,7 @@ double MicrosSince(Steady::time_point start) {
   return std::chrono::duration<double, std::micro>(Steady::now() - start).count();
 }
 
-// Of this thread: what else runs on the machine does not count.
+// CPU time of this thread, so that other load does not count.
 double CpuMicros() {
   timespec now = {};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -105,7 +105,7 @@ Result<std::string> ReadAll(const std::string& path) {
   return std::move(out).str();
 }
 
-// The tokens of a text: a tokenizer's, or its bytes.
+// Splits a text into tokens: a tokenizer's, or its bytes.
 class Tokens {
  public:
   static Result<Tokens> Open(const std::string& folder) {
@@ -157,8 +157,7 @@ Verdict Judge(Constraint* constraint, const Tokens& tokens, const std::string& t
   return out;
 }
 
-// Every allowed token alike, but for those that end something: ten times as often, so that texts
-// end.
+// Draws uniformly, but tokens that end something ten times as often, so that texts end.
 Sample Draw(Constraint* constraint, const Tokens& tokens, std::mt19937* random) {
   constexpr int kMaxTokens = 400;
   Sample out;
@@ -240,7 +239,7 @@ OrderedJson ToJson(const Outcome& outcome) {
   return out;
 }
 
-// A text that is not whole may end inside a UTF-8 sequence.
+// An incomplete text may end inside a UTF-8 sequence.
 std::string Dump(const OrderedJson& json) {
   return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }

@@ -1,4 +1,4 @@
-// `aisp doctor`: looks at this machine before it serves, and at the cluster when one answers.
+// `aisp doctor`: checks this machine before serving, and the cluster if one is running.
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <sys/timex.h>
@@ -53,7 +53,7 @@ Result<std::string> BackendFound() {
   return NotFound("libaisp_cuda.so is not there or does not load");
 }
 
-// Where a router answers: the clocks, and who works for it.
+// If a router answers: compares clocks and lists its workers.
 void AskCluster(const CommandLine& line, std::vector<Finding>* findings, bool* serving) {
   const auto client = AdminClient::FromFlags(line);
   if (!client) {

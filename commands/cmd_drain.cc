@@ -1,5 +1,5 @@
-// `aisp drain`: takes workers out of service without a failed request, by way of the router's admin
-// endpoint.
+// `aisp drain`: takes workers out of service without failing a request, through the router's admin
+// API.
 #include <fmt/format.h>
 
 #include <array>
@@ -19,7 +19,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int64_t kLongPollMs = 2000;
-// A router that is being replaced is not there for a moment.
+// Tolerated absence of a router that is being replaced.
 constexpr Duration kRouterAway = std::chrono::seconds(15);
 
 constexpr std::array<ExtraFlag, 7> kExtras = {{
@@ -68,7 +68,7 @@ Status ExpectOk(const AdminClient::Answer& answer) {
   return Fail(Code::kFailedPrecondition, answer.message);
 }
 
-// Until it is drained, or gone.
+// Waits until the worker is drained or gone.
 Status AwaitDrained(const AdminClient& client, const std::string& id, Instant deadline) {
   const SteadyClock clock;
   std::string said;

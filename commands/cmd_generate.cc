@@ -1,5 +1,5 @@
-// `aisp generate "PROMPT"`: one answer on the terminal from an engine in this process; no router,
-// no sockets.
+// `aisp generate "PROMPT"`: prints one answer from an engine in this process; no router, no
+// sockets.
 #include <fmt/format.h>
 
 #include <array>
@@ -86,7 +86,7 @@ Result<SequenceRequest> RequestOf(const CommandLine& line, const ServedModel& mo
   return r;
 }
 
-// The answer as it comes: text, or token ids with spaces between them.
+// Prints the answer as it arrives: text, or token ids separated by spaces.
 class Printer {
  public:
   Printer(const ServedModel& model, bool ids) {
@@ -146,7 +146,7 @@ Status Generate(const CommandLine& line, const std::function<bool()>& stop) {
   return {};
 }
 
-// What can be told without the model.
+// Checks that need no model.
 Status CheckFlags(const CommandLine& line) {
   AISP_RETURN_IF_ERROR(line.ExtraNumber("temperature", 0, 0, 2));
   AISP_RETURN_IF_ERROR(line.ExtraInt("seed", 0, INT64_MIN, INT64_MAX));

@@ -1,4 +1,4 @@
-// `aisp info MODEL`: what a checkpoint is and what it would need here, without loading its weights.
+// `aisp info MODEL`: describes a checkpoint and its memory needs here, without loading weights.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -66,7 +66,7 @@ std::string QuantisationOf(const Config& config, const ModelSpec& spec) {
   return wanted == "auto" ? name : fmt::format("{}; served as {}", name, wanted);
 }
 
-// What --device would compute in, and why.
+// The dtype that --device would compute in, with the reason.
 std::string ComputedDType(const Config& config, const ModelSpec& spec) {
   if (config.model.dtype != "auto") return config.model.dtype + " (--dtype)";
   if (WantsGpu(config)) return "bf16 on a GPU; a small f32 checkpoint in f32";
@@ -103,8 +103,7 @@ void PrintShape(const Config& config, const ServedModel& model) {
   Line("chat template", model.chat_template ? "yes" : "no");
 }
 
-// The largest context of one sequence, from the memory that is free here once the weights are in
-// it.
+// The largest context of one sequence that fits in the free memory after loading the weights.
 Status PrintMemory(const Config& config, const ServedModel& model) {
   KvLayout kv = model.kv_layout;
   AISP_ASSIGN_OR_RETURN(const MemoryInfo memory, MakeCpuDevice()->GetMemoryInfo());
@@ -154,7 +153,7 @@ int RunInfo(const std::vector<std::string>& args) {
   if (AnswerCommonFlags(*line, Help())) return 0;
   if (line->positional.size() > 1) return ReportUnexpectedArgument("info", line->positional[1]);
   if (!line->positional.empty()) line->config.model.path = line->positional[0];
-  // Of a shape there is no checkpoint to look for.
+  // A shape has no checkpoint to look for.
   const std::vector<std::string> shapes = ShapeNames();
   if (line->config.model.weights.empty() &&
       std::find(shapes.begin(), shapes.end(), line->config.model.path) != shapes.end())

@@ -1,5 +1,5 @@
-// `aisp planner`: one process that moves running workers between the roles as the load changes, by
-// way of the routers' admin endpoints (planner/planner.h decides).
+// `aisp planner`: moves running workers between roles as the load changes, through the routers'
+// admin API (planner/planner.h decides).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr Duration kAskLimit = std::chrono::seconds(6);
-// Without an answer of any router for so long the planner is not ready.
+// The planner is not ready after this time without any router's answer.
 constexpr Duration kBlindLimit = std::chrono::seconds(10);
 
 constexpr std::array<ExtraFlag, 14> kExtras = {{
@@ -92,7 +92,7 @@ StepCost CostOf(const Json& json) {
   return cost;
 }
 
-// What GET /admin/workers says of one; throws where a field is not of its type.
+// Parses a worker of GET /admin/workers; throws if a field has the wrong type.
 WorkerStatus StatusOf(const Json& json) {
   WorkerStatus w;
   w.id = json.value("id", "");
@@ -121,7 +121,7 @@ RouterTotals TotalsOf(const Json& json) {
           value("uncached_tokens"), value("finished"),      value("new_tokens")};
 }
 
-// What one router has counted since it was asked last. One that was restarted counts from zero.
+// Adds what one router counted since the last query. A restarted router starts from zero.
 void AddSince(const RouterTotals& before, const RouterTotals& now, RouterTotals* sum) {
   const bool restarted = now.requests < before.requests;
   const auto add = [&](uint64_t RouterTotals::*field) {
@@ -133,7 +133,7 @@ void AddSince(const RouterTotals& before, const RouterTotals& now, RouterTotals*
     add(field);
 }
 
-// More routers than that are not remembered.
+// Limit of remembered routers.
 constexpr size_t kMostRouters = 256;
 
 struct Settings {
@@ -181,7 +181,7 @@ class PlannerProcess {
                                                  });
   }
 
-  // Once an interval.
+  // Runs once per interval.
   void Turn() {
     const Instant now = clock_.Now();
     Result<planner::Observation> seen = Observe();
@@ -221,7 +221,7 @@ class PlannerProcess {
   }
 
  private:
-  // The workers as the first router that answers has them, the requests of all routers.
+  // Takes the workers from the first router that answers and the requests from all routers.
   Result<planner::Observation> Observe() {
     planner::Observation seen;
     speaker_.reset();
@@ -243,7 +243,7 @@ class PlannerProcess {
         continue;
       }
       try {
-        // What a router has counted before it was known here says nothing of the load of now.
+        // A router's totals from before we knew it say nothing about the current load.
         const RouterTotals totals = TotalsOf(answer->at("totals"));
         const auto [it, fresh] = counted_.try_emplace(address, totals);
         if (!fresh) AddSince(std::exchange(it->second, totals), totals, &sum_);
@@ -287,17 +287,17 @@ class PlannerProcess {
   const SteadyClock clock_;
   planner::Planner planner_;
   PlannerMetrics metrics_;
-  std::optional<AdminClient> speaker_;           // the first router that answered last
-  std::map<std::string, RouterTotals> counted_;  // by router
-  RouterTotals sum_;                             // of all routers, since each was known
+  std::optional<AdminClient> speaker_;           // the router that answered first in the last round
+  std::map<std::string, RouterTotals> counted_;  // last totals, by router
+  RouterTotals sum_;                             // over all routers, since each became known
   bool blind_ = false;
   mutable std::mutex mutex_;
   Instant seen_ = kNever;
   std::vector<std::string> addresses_;
-  std::unique_ptr<RouterResolver> resolver_;  // calls back: goes first
+  std::unique_ptr<RouterResolver> resolver_;  // calls back, so it is destroyed first
 };
 
-// "" is none.
+// "" means none.
 Result<std::optional<planner::Split>> HomeOf(const std::string& text) {
   if (text.empty()) return std::optional<planner::Split>();
   const size_t p = text.find('P');

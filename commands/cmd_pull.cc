@@ -1,4 +1,4 @@
-// `aisp pull org/name[@revision]`: a model from the hub into the cache, before anybody serves it.
+// `aisp pull org/name[@revision]`: downloads a model from the hub into the cache.
 #include <fmt/format.h>
 
 #include <array>
@@ -44,7 +44,7 @@ std::string Help() {
          HelpForSettings(kPrefixes, kExtras);
 }
 
-// A model that is here already needs no download, and says so.
+// For a model on disk: says that no download is needed.
 Status PrintLocal(const Config& config) {
   AISP_ASSIGN_OR_RETURN(const std::string folder, ResolveModelPath(config));
   fmt::print(stderr, "nothing to download: {}\n",
@@ -56,7 +56,7 @@ Status PrintLocal(const Config& config) {
 Status RunPull(const CommandLine& line, StopSignals* signals) {
   const Config& config = line.config;
   const bool weights = !line.HasExtra("no-weights") && config.model.weights.empty();
-  // Who names it here means the hub; what a configuration names may be a folder or a shape.
+  // A name given as an argument means the hub; one from a configuration may be a folder or a shape.
   if (line.positional.empty() && !NeedsTheHub(config)) return PrintLocal(config);
   AISP_ASSIGN_OR_RETURN(const HubRepo repo, ParseHubRepo(config.model.path));
   AISP_ASSIGN_OR_RETURN(const HubOptions hub, HubOptionsFromEnvironment());

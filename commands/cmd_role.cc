@@ -1,5 +1,4 @@
-// `aisp role`: a running worker takes another role without a restart, by way of the router's admin
-// endpoint.
+// `aisp role`: changes a running worker's role without a restart, through the router's admin API.
 #include <fmt/format.h>
 
 #include <array>
@@ -17,7 +16,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// A worker that changes is away for a moment between its old and its new registration.
+// Tolerated absence of a worker between its old and its new registration.
 constexpr Duration kWorkerAway = std::chrono::seconds(10);
 constexpr int64_t kLookAgainMs = 100;
 

@@ -63,7 +63,7 @@ std::string Help() {
          HelpForSettings(kPrefixes, kExtras) + std::string(kSignals);
 }
 
-// Everything that runs in this process, in the order in which it is started.
+// Everything that runs in this process, in starting order.
 class Process {
  public:
   Process(const Config& config, const std::string& name, const RouterSockets& sockets,
@@ -82,17 +82,17 @@ class Process {
     return {};
   }
 
-  // Router first, so that nothing new comes in while the workers finish what runs.
+  // Router first, so that no new request arrives while the workers finish.
   void Stop(const std::function<bool()>& haste) {
     if (router_) router_->DrainAndStop(config_.drain_timeout, haste);
-    // With a router elsewhere, streams that nobody else could take are finished here: each has a
-    // deadline.
+    // If the router is in another process, streams that no other worker can take are finished here;
+    // each has a deadline.
     const Duration more = router_ ? Duration{} : config_.router.default_timeout;
     for (auto& worker : workers_) worker->DrainAndStop(config_.drain_timeout + more, haste);
     if (admin_) admin_->Stop();
   }
 
-  // Why a worker could not go on computing.
+  // Why a worker's device failed.
   Status Failure() const {
     for (const auto& worker : workers_) AISP_RETURN_IF_ERROR(worker->Failure());
     return {};
@@ -102,7 +102,7 @@ class Process {
   bool Split() const { return config_.role == "split"; }
   bool OneProcess() const { return Split() || config_.role == "all"; }
 
-  // In one process the roles go by their names, the worker that does everything by "worker".
+  // In a shared process workers are named by their roles, the one that does everything "worker".
   std::string IdOf(const std::string& role) const {
     if (Split()) return role;
     if (!config_.worker.id.empty()) return config_.worker.id;
@@ -174,7 +174,7 @@ class Process {
   std::unique_ptr<RouterService> router_;
   mutable std::mutex workers_mutex_;
   std::vector<std::unique_ptr<WorkerService>> workers_;
-  std::unique_ptr<AdminService> admin_;  // reads workers_: goes first
+  std::unique_ptr<AdminService> admin_;  // reads workers_, so it is destroyed first
 };
 
 Result<int> FdOf(const CommandLine& line, std::string_view name) {
@@ -182,7 +182,7 @@ Result<int> FdOf(const CommandLine& line, std::string_view name) {
   return static_cast<int>(fd);
 }
 
-// "PID:SIGNAL:CODE"; absent without the flag.
+// Format "PID:SIGNAL:CODE"; nullopt without the flag.
 Result<std::optional<v1::LastExit>> LastExitOf(const CommandLine& line) {
   const std::string text = line.Extra("last-exit", "");
   if (text.empty()) return std::nullopt;
@@ -202,7 +202,7 @@ Result<std::optional<v1::LastExit>> LastExitOf(const CommandLine& line) {
   return exit;
 }
 
-// From the flags, else from the environment.
+// From the flags, else from the environment (socket activation).
 Result<RouterSockets> SocketsOf(const CommandLine& line) {
   RouterSockets out;
   AISP_ASSIGN_OR_RETURN(const auto activated, TakeActivationSockets());
@@ -236,7 +236,7 @@ Status ServeUntilStopped(Config config, const std::string& name, const RouterSoc
   AISP_RETURN_IF_ERROR(process.Start());
   const std::string why = signals->Wait();
   LogInfo("stopping", {{"why", why}});
-  // A second signal asks for haste.
+  // A second signal shortens the drain.
   process.Stop([&] { return !signals->WaitFor(0).empty(); });
   return process.Failure();
 }
@@ -274,7 +274,7 @@ int RunServe(const std::vector<std::string>& args) {
     LogInfo("stopped");
     FlushLog(std::chrono::seconds(1));
   }
-  // Everything of ours has been destroyed; what gRPC still has must not be (see GrpcKeeper).
+  // Our objects are destroyed; gRPC's remaining ones must not be (see GrpcKeeper).
   _exit(exit_code);
 }
 

@@ -1,4 +1,4 @@
-// `aisp simulate`: the router over simulated workers, for planning and for comparing policies.
+// `aisp simulate`: runs the router over simulated workers, to plan and to compare policies.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -62,10 +62,10 @@ struct SimulateFlags {
        help = false;
   PrefillPreference prefill = PrefillPreference::kAuto;
   PrefixPulls pulls = PrefixPulls::kOff;
-  double batch = 0, best_effort = 0;  // parts of all requests
+  double batch = 0, best_effort = 0;  // fractions of all requests
   int64_t budget = 0, routers = 1;
   int64_t max_inflight = 1'000'000;
-  std::vector<std::string> load;  // the flags of aisp-loadgen
+  std::vector<std::string> load;  // flags of aisp-loadgen
 };
 
 Result<PrefillPreference> ParsePrefill(std::string_view where) {
@@ -98,7 +98,7 @@ Status ParseClassShare(std::string_view list, SimulateFlags* flags) {
   return InvalidArgument("--class-share: the parts are more than the whole");
 }
 
-// Draws the classes of what is interactive so far.
+// Draws other classes for a part of the interactive requests.
 void DrawClasses(const SimulateFlags& flags, uint64_t seed, std::vector<loadgen::WorkItem>* items) {
   SplitMix64 random(seed ^ 0xC1A55);
   for (loadgen::WorkItem& item : *items) {
@@ -108,7 +108,7 @@ void DrawClasses(const SimulateFlags& flags, uint64_t seed, std::vector<loadgen:
   }
 }
 
-// Long: one branch for each flag. "--flag value" or "--flag=value"; what is none of ours describes
+// Long: one branch for each flag. Flags "--flag value" or "--flag=value" of other names describe
 // the load.
 Result<SimulateFlags> ParseFlags(const std::vector<std::string>& args) {
   SimulateFlags flags;
@@ -186,7 +186,7 @@ Result<std::vector<std::string_view>> ParsePolicies(std::string_view list) {
     return names;
   }
   for (std::string_view name : Split(list, ',')) {
-    // Names of options live as long as the program.
+    // Names of options must live as long as the program.
     const auto* known =
         std::find(std::begin(kRoutingPolicies), std::end(kRoutingPolicies), Trim(name));
     if (known == std::end(kRoutingPolicies)) {
@@ -207,7 +207,7 @@ std::string ShippedWorkers() {
   return ".";
 }
 
-// A load and what plays it.
+// A load and the cluster that serves it.
 class Simulator {
  public:
   Simulator(simulate::ClusterOptions cluster, loadgen::Options load,
@@ -224,12 +224,12 @@ class Simulator {
   const Objective& limits() const { return limits_; }
   double Bound() const { return simulate::WorkConservingRate(cluster_.fleets, items_); }
 
-  // At the rate that the load itself has.
+  // At the load's own rate.
   Result<simulate::Row> AtOwnRate(std::string_view policy) {
     return AtTimes(policy, OwnTimes(), /*hopeless=*/1);
   }
 
-  // The best row whose attainment is enough; nullopt when none was.
+  // The best row with sufficient attainment; nullopt when there is none.
   Result<std::optional<simulate::Row>> Best(std::string_view policy) {
     const std::vector<double> own = OwnTimes();
     const double own_rate = RateOf(own);
@@ -254,7 +254,7 @@ class Simulator {
     return span > 0 ? static_cast<double>(times.size()) / span : 1e6;
   }
 
-  // A trace's own, unless a rate was asked for.
+  // The arrival times of a trace, unless a rate was given.
   std::vector<double> OwnTimes() const {
     if (!load_.request_rate && !items_.empty() && items_.front().at_s >= 0) {
       std::vector<double> times;
@@ -308,7 +308,7 @@ Result<std::vector<simulate::Row>> Play(Simulator* simulator,
 
 using Json = nlohmann::json;
 
-// Of those of a role the worker from most of whose steps something was learnt; null: of none.
+// The worker of a role with the most learnt steps; null: none.
 const Json* MostLearnt(const Json& workers, std::string_view role) {
   const Json* best = nullptr;
   for (const Json& worker : workers) {
@@ -318,8 +318,8 @@ const Json* MostLearnt(const Json& workers, std::string_view role) {
   return best;
 }
 
-// Steps of decodes come from a decode worker; those of prompts from a prefill worker, which runs
-// nothing else, where there is one.
+// Decode steps are learnt from a decode worker; prompt steps from a prefill worker if there is one,
+// since it runs nothing else.
 Result<std::string> Learn(const std::string& url, const std::string& key_file) {
   AISP_ASSIGN_OR_RETURN(const AdminClient client, AdminClient::Create(url, key_file));
   AISP_ASSIGN_OR_RETURN(const Json answer, client.Get("/admin/workers"));
@@ -341,7 +341,7 @@ Result<std::string> Learn(const std::string& url, const std::string& key_file) {
                           "num_layers", "kv_bytes_per_token"})
     json[key] = (*decode)[key];
   json["blocks"] = (*decode)["total_blocks"];
-  // More than one would have the same effect: a step is planned when the one before begins.
+  // More than one has no further effect: a step is planned when the previous one starts.
   json["launched_ahead"] = std::min(1, decode->value("launched_ahead", 0));
   const Json* sender = prefill != nullptr ? prefill : decode;
   if ((*sender)["transfer_bytes_per_s"] > 1e3)
@@ -352,7 +352,7 @@ Result<std::string> Learn(const std::string& url, const std::string& key_file) {
       prefill == nullptr ? ""
                          : fmt::format(" and {} of {}", (*prefill)["cost"]["steps"].get<uint64_t>(),
                                        (*prefill)["id"].get<std::string>()));
-  // What is out of range says that too little was seen.
+  // A value out of range means that too few steps were seen.
   AISP_RETURN_IF_ERROR(simulate::ParseProfile(json.dump(), "learnt"));
   return json.dump(2) + "\n";
 }
@@ -404,7 +404,7 @@ int RunSimulate(const std::vector<std::string>& args) {
     std::fputs(fmt::format("{:.2f}\n", simulator->Bound()).c_str(), stdout);
     return 0;
   }
-  // The router's own lines would be one or two for each request.
+  // The router would log one or two lines per request.
   const LogSession quiet({.level = LogLevel::kError});
   auto rows = Play(&*simulator, *policies, flags->find_rate);
   if (!rows) return ReportFailure(rows.error().message);

@@ -1,4 +1,4 @@
-// `aisp top`, `aisp status` and `aisp trace`: what a running router is doing, in a terminal.
+// `aisp top`, `aisp status` and `aisp trace`: show a running router in a terminal.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -41,24 +41,24 @@ std::string Encoded(std::string_view id) {
 }
 
 constexpr int64_t kShortestMs = 50, kLongestMs = 3'600'000;
-// A router that hangs must not keep the keys waiting for long.
+// Short, so that a hanging router does not block the keys.
 constexpr Duration kPatience = std::chrono::seconds(2);
 
-// `aisp top` until somebody ends it.
+// Runs `aisp top` until it is ended.
 class Watch {
  public:
   Watch(AdminClient client, int64_t interval_ms) : client_(client), interval_ms_(interval_ms) {
     client_.set_timeout(kPatience);
   }
 
-  // Exit code. `looks` 0: no end.
+  // Returns the exit code. `looks` 0: unlimited.
   int Run(int64_t looks) {
     {
       LiveTerminal terminal;
       for (int64_t look = 0; looks == 0 || look < looks; ++look) {
         if (look > 0 && !Pause(terminal)) break;
         Look();
-        // A router that is not there, or that refuses, at the first look will not be watched.
+        // Give up if the router is absent or refuses at the first look.
         if (look == 0 && !trouble_.empty()) break;
         if (look > 0 && !terminal.live() && !terminal.Show("\n")) break;
         if (!terminal.Show(Text(terminal))) break;
@@ -84,7 +84,7 @@ class Watch {
     return text + "\n" + keys.substr(0, TerminalColumns()) + "\n";
   }
 
-  // Until the next look; draws again what a key or a new size changes. False: it ends here.
+  // Waits for the next look and redraws after a key or resize. False: quit.
   bool Pause(LiveTerminal& terminal) {
     auto due = clock_.Now() + std::chrono::milliseconds(interval_ms_);
     while (true) {

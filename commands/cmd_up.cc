@@ -20,7 +20,7 @@
 namespace aisp {
 namespace {
 
-// Loading a model may take this long before we say that something is wrong.
+// Loading a model may take this long.
 constexpr Duration kStartTimeout = std::chrono::minutes(10);
 
 constexpr std::array<ExtraFlag, 2> kExtras = {{
@@ -59,8 +59,7 @@ int RunUp(const std::vector<std::string>& args) {
   const auto planner = PlannerChoiceOf(line->Extra("planner", "auto"));
   if (!planner) return ReportUsageError("up", planner.error().message);
   Config config = line->config;
-  // A story with log lines in it is no story: with --demo, only what is wrong is logged unless
-  // somebody asked for more.
+  // With --demo, log only warnings unless asked for more, so that the output stays readable.
   if (config.up.demo && config.log.level == Config().log.level) config.log.level = "warning";
 
   if (config.up.demo && config.http.tls.on())
@@ -69,10 +68,10 @@ int RunUp(const std::vector<std::string>& args) {
   const SteadyClock clock;
   const Instant begin = clock.Now();
   StopSignals signals(-1, /*reload=*/true);
-  // Once for all processes, which then serve the same commit.
+  // Downloads once for all processes, which then serve the same commit.
   const Status here = BringModelHere(&config, [&signals] { return !signals.WaitFor(0).empty(); });
   if (!here) return here.error().code == Code::kCancelled ? 0 : ReportFailure(here.error().message);
-  // Said once, not by every process that would be started.
+  // Reported once here rather than by every process.
   if (const auto model = ResolveModelPath(config); !model)
     return ReportFailure(model.error().message);
   Announcer announcer(static_cast<int>(*announce_fd));

@@ -1,6 +1,6 @@
 // The commands of the program `aisp`. Each gets its arguments without the program's and the
-// command's name and returns the process's exit code: 0, 1 for a failure that was reported, 2 for a
-// wrong command line.
+// command's name and returns the exit code: 0, 1 for a reported failure, 2 for a wrong command
+// line.
 #pragma once
 
 #include <string>
@@ -29,17 +29,15 @@ int RunDoctor(const std::vector<std::string>& args);
 
 // Prints the error of a command to stderr and returns its exit code.
 int ReportUsageError(std::string_view command, std::string_view message);
-// The same for an argument that is no flag, where only flags are taken.
+// The same for a positional argument of a command that takes only flags.
 int ReportUnexpectedArgument(std::string_view command, const std::string& argument);
 int ReportFailure(std::string_view message);
 
-// The exit code of a program whose command returned `code`: at least 1, with a line on stderr,
-// where what it printed could not be written (a full disk). A reader that went away (`| head`) is
-// no failure.
+// The exit code for a command that returned `code`: at least 1, with a line on stderr, if its
+// output could not be written (a full disk). A closed pipe (`| head`) is no failure.
 int FinishOutput(int code);
 
-// Answers --help, --version and --print-config; true when one was asked for and the command is
-// done.
+// Handles --help, --version and --print-config; true when the command is done.
 bool AnswerCommonFlags(const CommandLine& line, const std::string& help);
 
 }  // namespace aisp

@@ -17,8 +17,7 @@ using Json = nlohmann::json;
 constexpr const char* kPrompt = "Tell me a story about a fox, a bridge and a lantern.";
 constexpr Duration kTimeout = std::chrono::seconds(60);
 
-// The prompt is short, so the router would rather prefill on the decode worker; a demonstration
-// shows the whole way.
+// A short prompt would be prefilled on the decode worker; the demo shows the full path.
 const HttpHeaders kHeaders = {{"content-type", "application/json"}, {"x-aisp-prefill", "remote"}};
 
 struct Story {
@@ -28,7 +27,7 @@ struct Story {
   Json usage;
 };
 
-// One event of the stream; an error of the server is an error here.
+// Handles one event of the stream; an error event is returned as an error.
 Status OnEvent(const std::string& data, Instant now, Story* story) {
   const Json event = Json::parse(data, nullptr, /*allow_exceptions=*/false);
   if (event.is_discarded()) return Internal("the server sent an event that is no JSON");

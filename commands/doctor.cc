@@ -39,7 +39,7 @@ std::vector<std::string> EntriesOf(const std::string& folder, std::string_view p
   return out;
 }
 
-// "0-3,8" of a cpulist.
+// Parses a cpulist such as "0-3,8".
 std::set<int> CpusOf(const std::string& list) {
   std::set<int> cpus;
   for (const std::string_view part : Split(list, ',')) {
@@ -155,7 +155,7 @@ Finding CheckNuma(const std::string& root, const std::vector<GpuFacts>& gpus) {
 
 Finding CheckSharedMemory(uint64_t total_bytes, bool gpus) {
   Finding f{Level::kOk, "/dev/shm", HumanBytes(total_bytes), ""};
-  // KV pools are memfds, which this limit does not bind; NCCL's buffers lie here.
+  // KV pools are memfds, which this limit does not cover; NCCL's buffers are in /dev/shm.
   if (!gpus || total_bytes >= (uint64_t{1} << 30)) return f;
   f.level = Level::kWarning;
   f.advice =
@@ -176,7 +176,7 @@ Finding CheckMemlock(uint64_t limit_bytes, bool gpus) {
 }
 
 Finding CheckOpenFiles(uint64_t limit, int64_t max_connections) {
-  // A connection is one descriptor; the rest is for workers, files and libraries.
+  // One descriptor per connection; the rest is for workers, files and libraries.
   const uint64_t wanted = static_cast<uint64_t>(std::max<int64_t>(0, max_connections)) + 256;
   Finding f{Level::kOk, "open files", limit == UINT64_MAX ? "unlimited" : std::to_string(limit),
             ""};

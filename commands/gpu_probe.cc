@@ -11,7 +11,7 @@
 namespace aisp {
 namespace {
 
-// The driver API's stable C interface; no CUDA header outside kernels/cuda.
+// The driver API's stable C interface; only kernels/cuda includes CUDA headers.
 constexpr int kSuccess = 0;
 constexpr int kMajor = 75, kMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 

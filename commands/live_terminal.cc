@@ -18,7 +18,7 @@
 namespace aisp {
 namespace {
 
-// What does not go to a terminal is not cut.
+// Output that is not a terminal is not cut.
 constexpr size_t kAnyWidth = 4096;
 constexpr winsize kUsualSize = {24, 80, 0, 0};
 
@@ -34,7 +34,7 @@ bool WriteAll(const std::string& text) {
   return std::fflush(stdout) == 0 && written;
 }
 
-// The home position and erasing to the end keep the screen from flickering.
+// Homing the cursor and erasing to the end avoids flicker.
 std::string Screenful(const std::string& text, size_t rows) {
   std::vector<std::string_view> lines = Split(text, '\n');
   while (!lines.empty() && lines.back().empty()) lines.pop_back();
@@ -64,7 +64,7 @@ LiveTerminal::LiveTerminal() : live_(isatty(STDOUT_FILENO) != 0) {
   AISP_CHECK(pthread_sigmask(SIG_BLOCK, &set, nullptr) == 0);
   resize_fd_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
   AISP_CHECK(resize_fd_ >= 0);
-  // In the background the terminal is not ours to set, and reading from it would stop us.
+  // A background process must not change the terminal, and reading from it would stop the process.
   keys_ = isatty(STDIN_FILENO) != 0 && tcgetpgrp(STDIN_FILENO) == getpgrp() &&
           tcgetattr(STDIN_FILENO, &before_) == 0;
   if (keys_) {

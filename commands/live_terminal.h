@@ -1,5 +1,5 @@
-// LiveTerminal: a full-screen view on a terminal, and the keys pressed there. The terminal is given
-// back as it was by the destructor. One thread; signals must be blocked (BlockSignals) before it.
+// LiveTerminal: a full-screen view on a terminal, and its keys. The destructor restores the
+// terminal. One thread; signals must be blocked (BlockSignals) before.
 #pragma once
 
 #include <termios.h>
@@ -10,16 +10,16 @@
 
 namespace aisp {
 
-// Columns of the terminal at stdout; of what is none, more than any line has.
+// Columns of the terminal at stdout; a very large number if it is not a terminal.
 size_t TerminalColumns();
 
-// What a watcher reacts to.
+// Events of Wait.
 enum class LiveEvent { kTimeout, kQuit, kResized, kKey };
 
 class LiveTerminal {
  public:
-  // Without a terminal at stdout nothing is switched and Wait knows signals alone. Keys are read
-  // where stdin is a terminal whose foreground we are.
+  // Without a terminal at stdout nothing is changed, and Wait reports only signals. Keys are read
+  // if stdin is a terminal and this process is in its foreground.
   LiveTerminal();
   ~LiveTerminal();
   LiveTerminal(const LiveTerminal&) = delete;
@@ -27,13 +27,13 @@ class LiveTerminal {
 
   bool live() const { return live_; }
 
-  // Shows `text` from the first line on, cut to the rows there are; what is left out is counted in
-  // the last row. On what is no terminal it is written as it is. False: nobody reads it any more.
+  // Shows `text`, cut to the rows available; the last row counts what was left out. Without a
+  // terminal it is written unchanged. False: the output was closed.
   bool Show(const std::string& text) const;
 
-  // Waits for a key, a new size or a signal to stop, for at most `timeout_ms`. `key`: which, for
-  // kKey, the last one pressed. q, Escape and Ctrl-D quit; Ctrl-C is a signal. An arrow or the like
-  // is the key Escape.
+  // Waits for a key, a resize or a stop signal, at most `timeout_ms`. `key`: for kKey, the last key
+  // pressed. q, Escape and Ctrl-D quit; Ctrl-C is a signal. Arrow keys and the like count as
+  // Escape.
   LiveEvent Wait(int timeout_ms, char* key);
 
  private:

@@ -1,5 +1,5 @@
-// The program: picks a command. Everything else is in the command's own file. Called by the name
-// aisp-loadgen, a link beside it, it is the load test.
+// The program: runs a command from the command's own file. When called as aisp-loadgen (a link), it
+// is the load tester.
 #include <algorithm>
 #include <cstdio>
 #include <iterator>
@@ -40,7 +40,7 @@ constexpr const char* kHelp = R"(aisp: a disaggregated LLM inference server
 struct Command {
   const char* name;
   int (*run)(const std::vector<std::string>& args);
-  bool reads_signals;  // by StopSignals; SIGINT and SIGTERM end the others at once
+  bool reads_signals;  // through StopSignals; the others end at once on SIGINT and SIGTERM
 };
 
 constexpr Command kCommands[] = {
@@ -67,7 +67,7 @@ int Run(const Command& command, const std::vector<std::string>& args) {
   try {
     return command.run(args);
   } catch (const nlohmann::json::exception& e) {
-    // The only exceptions here: a field that is missing in what another process answered.
+    // Thrown only for a field that is missing in another process's answer.
     return aisp::ReportFailure(
         std::string("the answer is otherwise than this version understands: ") + e.what());
   }
@@ -90,7 +90,7 @@ int RunProgram(const std::vector<std::string>& args) {
     std::fputs(kHelp, stdout);
     return 0;
   }
-  // `aisp --version` and `aisp --print-config` are those of serve.
+  // `aisp --version` and `aisp --print-config` are handled by serve.
   if (name.starts_with("--")) return Run({"serve", aisp::RunServe, true}, args);
   const auto* const command = std::find_if(std::begin(kCommands), std::end(kCommands),
                                            [&](const Command& c) { return name == c.name; });
@@ -101,7 +101,7 @@ int RunProgram(const std::vector<std::string>& args) {
   return Run(*command, {args.begin() + 1, args.end()});
 }
 
-// The command's arguments: those of the load test begin with its name where the program has it.
+// The command's arguments. For the load tester the program's name is the command.
 std::vector<std::string> Arguments(int argc, char** argv) {
   std::vector<std::string> args(argv + std::min(argc, 1), argv + argc);
   std::string_view program = argc > 0 ? argv[0] : "";

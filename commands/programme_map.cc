@@ -20,9 +20,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int32_t kContext = 1024;
-constexpr int32_t kMostContext = 4096;  // of the tables that a model makes at load
+constexpr int32_t kMostContext = 4096;  // limit of the tables built at load
 
-// Beside the shapes of models.
+// The tuning profile shipped with the shapes.
 std::string ShippedProfile() {
   for (const char* relative :
        {"/../config/profiles", "/../../config/profiles", "/../share/aisp/profiles"}) {
@@ -32,10 +32,10 @@ std::string ShippedProfile() {
   return "";
 }
 
-// Launches that differ in nothing but the layer, once.
+// Launches that differ only in the layer are printed once.
 struct Line {
   LaunchInfo info;
-  std::string like;  // its nodes without the layers' numbers
+  std::string like;  // its nodes without layer numbers
   int32_t count = 0;
 };
 
@@ -105,7 +105,7 @@ Status PrintProgrammeMap(const Config& config, const ServedModel& served,
   facts.exclusive = config.role != "split";
   facts.fp8_activation_rows = served.fp8_activation_rows;
   cuda::TuningProfile profile;
-  // "auto" and "" are no file's names.
+  // "auto" and "" are not file names.
   const bool own = fs::is_regular_file(config.model.tuning_cache);
   const std::string from = own ? config.model.tuning_cache : ShippedProfile();
   if (!from.empty()) {
@@ -126,9 +126,9 @@ Status PrintProgrammeMap(const Config& config, const ServedModel& served,
   AISP_ASSIGN_OR_RETURN(const auto model,
                         Model::Load(served.path, model_options, *backend.device, *backend.ops));
   KvLayout kv = served.kv_layout;
-  // "auto" follows the compute dtype of the GPU, not this host's.
+  // "auto" follows the compute dtype of the GPU, not of this host.
   if (config.model.kv_dtype == "auto") kv.dtype = model->compute_dtype();
-  // Where the pool lies does not matter.
+  // The pool's location does not matter here.
   kv.num_blocks = std::max(1, kv.num_blocks);
   AISP_ASSIGN_OR_RETURN(const Buffer pool,
                         backend.device->Allocate(kv.PoolBytes(), MemoryKind::kDevice));

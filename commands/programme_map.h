@@ -1,5 +1,5 @@
-// `aisp info --programme`: which kernel computes each node of a model's step, resolved by the table
-// of the CUDA backend, without a GPU and without weights.
+// `aisp info --programme`: which kernel computes each node of a model's step, from the CUDA
+// backend's table, without a GPU and without weights.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@ namespace aisp {
 
 struct ProgrammeMapOptions {
   int32_t batch = 1;    // sequences
-  int32_t rows = 1;     // of each
-  int32_t context = 0;  // keys of each, for attention's bytes; 0: 1024
-  bool all = false;     // every launch; else those that are alike once, with their number
+  int32_t rows = 1;     // per sequence
+  int32_t context = 0;  // keys per sequence, for attention's bytes; 0: 1024
+  bool all = false;     // print every launch; else equal launches once, with their number
 };
 
-// Prints it. Errors name what the table has no kernel for.
+// Prints the map. Errors name the nodes without a kernel.
 Status PrintProgrammeMap(const Config& config, const ServedModel& model,
                          const ProgrammeMapOptions& options);
 

@@ -31,7 +31,7 @@ std::string Bar(double share, size_t width) {
   return std::string(full, '#') + std::string(width - full, '.');
 }
 
-// Cut to `columns`; the bytes of a colour do not count because only short cells have one.
+// Cut to `columns`. Colour codes need not be counted, since only short cells have them.
 void AddLine(std::string line, size_t columns, std::string* out) {
   while (line.ends_with(' ')) line.pop_back();
   if (line.size() > columns && line.find('\x1b') == std::string::npos) line.resize(columns);
@@ -69,7 +69,7 @@ size_t DepthOf(const Json& spans, const Json& span) {
   return depth;
 }
 
-// Children follow their parent, in the order of time.
+// Depth first: children follow their parent, ordered by time.
 void DepthFirst(const Json& spans, int parent, std::vector<size_t>* order) {
   std::vector<size_t> children;
   for (size_t i = 0; i < spans.size(); ++i) {

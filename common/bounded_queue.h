@@ -1,11 +1,11 @@
-// A bounded queue between threads. A full queue is a refusal (TryPush returns false): the caller
-// says so upstream, it never waits. Any number of producers and consumers; every method may be
-// called from any thread.
+// A bounded queue between threads. When it is full, TryPush returns false and never waits; the
+// caller refuses the work upstream. Any number of producers and consumers; all methods are
+// thread-safe.
 //
-// Invariants: size() <= capacity(); items come out in the order in which they went in; after
-// Close() nothing goes in and what is inside can still be taken out. A consumer that sleeps
-// elsewhere (epoll, a device event) passes `on_push`, which runs after each successful push on the
-// producer's thread, outside the lock, and must not block.
+// Invariants: size() <= capacity(); items come out in the order they went in; after Close() nothing
+// goes in, and what is inside can still be taken out. A consumer that sleeps elsewhere (epoll, a
+// device event) passes `on_push`. It runs after each successful push, on the producer's thread and
+// outside the lock, and must not block.
 #pragma once
 
 #include <condition_variable>
@@ -32,8 +32,7 @@ class BoundedQueue {
   BoundedQueue(const BoundedQueue&) = delete;
   BoundedQueue& operator=(const BoundedQueue&) = delete;
 
-  // False when full or closed; `item` is then untouched, so that the caller can answer whoever sent
-  // it.
+  // False when full or closed. `item` is then untouched, so the caller can still answer its sender.
   [[nodiscard]] bool TryPush(T&& item) {
     {
       std::lock_guard lock(mutex_);
@@ -46,7 +45,7 @@ class BoundedQueue {
   }
   [[nodiscard]] bool TryPush(const T& item) { return TryPush(T(item)); }
 
-  // The oldest item, at once or never.
+  // The oldest item, or empty when there is none. Never waits.
   std::optional<T> TryPop() {
     std::lock_guard lock(mutex_);
     return TakeFront();
@@ -59,14 +58,14 @@ class BoundedQueue {
     return TakeFrontOrWake();
   }
 
-  // As Pop(), and empty after `timeout`.
+  // As Pop(), but gives up and returns empty after `timeout`.
   std::optional<T> Pop(Duration timeout) {
     std::unique_lock lock(mutex_);
     ready_.wait_for(lock, timeout, [this] { return Awake(); });
     return TakeFrontOrWake();
   }
 
-  // Moves everything inside to the end of `out` and returns how many items that was; never waits.
+  // Appends all items to `out` and returns their number. Never waits.
   size_t PopAll(std::vector<T>& out) {
     std::deque<T> taken;
     {
@@ -86,8 +85,7 @@ class BoundedQueue {
     ready_.notify_one();
   }
 
-  // No item goes in any more; consumers drain the rest and then get empty at once. May be called
-  // twice.
+  // Refuses further items; consumers drain the rest and then get empty. May be called twice.
   void Close() {
     {
       std::lock_guard lock(mutex_);
@@ -97,7 +95,7 @@ class BoundedQueue {
     if (on_push_) on_push_();
   }
 
-  // As Close(), and what is inside is thrown away: no consumer gets it any more.
+  // As Close(), but also discards the items that are inside.
   void CloseAndClear() {
     std::deque<T> dropped;
     {
@@ -128,7 +126,7 @@ class BoundedQueue {
     items_.pop_front();
     return item;
   }
-  // An item comes before a wake-up: the wake-up then stands for the next Pop.
+  // Items go first: a pending wake-up is kept for the next Pop.
   std::optional<T> TakeFrontOrWake() {
     if (items_.empty()) woken_ = false;
     return TakeFront();

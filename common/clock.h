@@ -1,5 +1,5 @@
-// Time, injected. Roles and engine never read a clock of their own: they are given a Clock, so that
-// the simulation can run the same code under simulated time. Times are nanoseconds on one monotonic
+// Time, injected. Roles and the engine read time only from the Clock they are given, so that the
+// simulation can run the same code under simulated time. Times are nanoseconds on one monotonic
 // clock of the process.
 #pragma once
 
@@ -37,7 +37,7 @@ class SteadyClock final : public Clock {
   Instant Now() const override;
 };
 
-// Time that stands still until it is told. Not thread-safe: one simulation thread owns it.
+// A clock that moves only when told to. Not thread-safe: one simulation thread owns it.
 class ManualClock final : public Clock {
  public:
   Instant Now() const override { return now_; }

@@ -7,7 +7,7 @@
 namespace aisp {
 
 size_t EditDistance(std::string_view a, std::string_view b) {
-  // Row i: the distance from the first i characters of a to each beginning of b.
+  // Row i of the table: the distance from the first i bytes of a to each prefix of b.
   std::vector<size_t> before;
   std::vector<size_t> above;
   std::vector<size_t> row(b.size() + 1);

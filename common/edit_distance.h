@@ -1,4 +1,4 @@
-// Levenshtein distance, for naming what was probably meant. Pure.
+// Levenshtein distance, for "did you mean" suggestions. Pure.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace aisp {
 
-// Fewest insertions, deletions and substitutions of bytes that turn `a` into `b`.
+// The fewest insertions, deletions and substitutions of bytes that turn `a` into `b`.
 size_t EditDistance(std::string_view a, std::string_view b);
 
 }  // namespace aisp

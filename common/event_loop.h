@@ -1,5 +1,5 @@
-// EventLoop: the thread that owns a router and the jobs around it, as code without I/O sees it.
-// net/io_loop.h runs on sockets and a real clock, tests/sim on simulated time.
+// EventLoop: the thread that owns a router and its jobs, as seen by code without I/O. net/io_loop.h
+// implements it over sockets and a real clock, tests/sim over simulated time.
 #pragma once
 
 #include <functional>
@@ -13,16 +13,16 @@ class EventLoop {
  public:
   virtual ~EventLoop() = default;
 
-  // Any thread: runs `fn` on the loop, in order of posting; never inside the call.
+  // Runs `fn` on the loop, in order of posting and never inside this call. Any thread.
   virtual void Post(std::function<void()> fn) = 0;
 
-  // A call that is due later; destroying the handle cancels it.
+  // A scheduled call; destroying the handle cancels it.
   class Timer {
    public:
     virtual ~Timer() = default;
   };
-  // Loop thread: runs `fn` once at `when` (steady clock) unless the returned handle is destroyed
-  // before; at kNever: never.
+  // Runs `fn` once at `when` unless the handle is destroyed before; kNever: never. Loop thread
+  // only.
   virtual std::shared_ptr<Timer> RunAt(Instant when, std::function<void()> fn) = 0;
 };
 

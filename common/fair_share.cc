@@ -36,8 +36,8 @@ void FairShare::Leave(Account* account) {
   Forget();
 }
 
-// Without the second rule many tenants would have everything among them: each that has few at the
-// moment takes one of the last. Those that have none come one by one, as many as keys there are.
+// Without the rule for the last places, many tenants with little work each could fill the queue
+// together. So a tenant that already has work gets none of the last places.
 bool FairShare::MayTake(const Account& account, size_t taken, size_t limit) {
   constexpr double kShareOfRest = 4;
   constexpr size_t kLeast = 64, kMost = 8;
@@ -49,7 +49,8 @@ bool FairShare::MayTake(const Account& account, size_t taken, size_t limit) {
          kShareOfRest * account.weight * static_cast<double>(rest);
 }
 
-// Who is behind everybody with work would be lifted anyway.
+// An idle account at or below the floor need not be kept: on its return Enter would raise it to the
+// floor anyway.
 void FairShare::Forget() {
   const double floor = Floor();
   std::erase_if(accounts_, [&](const auto& entry) {

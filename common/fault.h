@@ -1,11 +1,10 @@
-// Fault: whose fault an error is. It decides who suffers and whether somebody else may try the same
-// request.
+// Fault: what an error is due to. It decides which requests end and whether another worker may
+// retry.
 //
-//   kRequest  what one request asked for or brought about: it ends, nobody else notices, nobody
-//   tries it again kStep     one step failed on a device that lives: the step's requests are told
-//   apart, the culprit ends kDevice   the device failed for good: its worker turns unready, its
-//   requests go on elsewhere kPeer     another process is gone, full or silent: its requests go on
-//   elsewhere
+//   kRequest  the request itself: only this request ends, and nobody retries it
+//   kStep     one step on a healthy device: the request at fault is isolated and ends
+//   kDevice   the device is lost: its worker becomes unready, its requests move to another
+//   kPeer     another process is gone, full or silent: its requests move to another
 //
 // Plain values: any thread.
 #pragma once
@@ -19,18 +18,17 @@ namespace aisp {
 
 enum class Fault : uint8_t { kRequest = 0, kStep = 1, kDevice = 2, kPeer = 3 };
 
-// Whether another worker may try what failed here.
+// Whether another worker may retry the request.
 constexpr bool MayRetry(Fault fault) { return fault != Fault::kRequest; }
 
-// By the code alone, where whoever made the error did not say.
+// The fault implied by the code alone, for errors that do not carry one.
 constexpr Fault FaultOf(Code code) {
   const bool peer =
       code == Code::kUnavailable || code == Code::kResourceExhausted || code == Code::kAborted;
   return peer ? Fault::kPeer : Fault::kRequest;
 }
 
-// Of an error of a whole step: what a step asked for (its input, memory for it) is the step's,
-// everything else the device's.
+// For an error of a whole step: bad input or lack of memory is kStep, everything else kDevice.
 constexpr Fault FaultOfStep(Code code) {
   const bool step = code == Code::kInvalidArgument || code == Code::kOutOfRange ||
                     code == Code::kResourceExhausted || code == Code::kFailedPrecondition;

@@ -28,13 +28,13 @@ struct Hash128 {
 Hash128 HashBytes(std::span<const std::byte> bytes);
 Hash128 HashBytes(std::string_view bytes);
 
-// The hash of `tokens` that follow what `parent` stands for: XXH3-128(parent.lo, parent.hi,
-// tokens), all little-endian. Chained over the units of a prompt, it identifies a whole prefix.
+// The hash of `tokens` that follow a prefix with hash `parent`: XXH3-128(parent.lo, parent.hi,
+// tokens), little-endian. Chained over the units of a prompt, it identifies a whole prefix.
 Hash128 HashChain(const Hash128& parent, std::span<const TokenId> tokens);
 
-// A fast 64-bit hash for tables that live in one process.
+// A fast 64-bit hash for tables inside one process.
 uint64_t Hash64(std::string_view bytes);
-// XXH3-64 with a seed, the same on every machine: for checks of what was copied.
+// XXH3-64 with a seed, the same on every machine: a checksum for copied data.
 uint64_t Hash64(std::span<const std::byte> bytes, uint64_t seed);
 
 }  // namespace aisp

@@ -7,7 +7,7 @@
 
 namespace aisp {
 
-// An integer with a name. `Tag` makes two ids of the same width different types.
+// A typed integer: `Tag` makes ids of the same width different types.
 template <typename Tag, typename Rep>
 struct StrongId {
   Rep value{};

@@ -27,7 +27,7 @@ namespace {
 
 using Buffer = fmt::memory_buffer;
 
-// Timestamp and level come from spdlog's pattern, the rest of the line is built here.
+// spdlog's pattern writes timestamp and level; the rest of the line is built here.
 constexpr const char* kTextPattern = "%Y-%m-%dT%H:%M:%S.%eZ %L %v";
 constexpr const char* kJsonPattern =
     R"({"ts":"%Y-%m-%dT%H:%M:%S.%fZ","level":"%l","thread":%t,%v})";
@@ -120,7 +120,7 @@ void AppendJsonValue(Buffer& out, const LogValue& value) {
   }
 }
 
-// Of the calling thread; an empty role: that of the process.
+// The identity of the calling thread; an empty role means that of the process.
 thread_local LogIdentity thread_identity;
 
 void AppendIdentity(Buffer& out, LogFormat format, const LogIdentity& of_process) {
@@ -160,8 +160,7 @@ void AppendLine(Buffer& out, LogFormat format, const LogIdentity& of_process,
   }
 }
 
-// For one write: a reader of our stderr that went away must be an EPIPE, not the end of the
-// process.
+// Blocks SIGPIPE during one write, so that a closed stderr gives EPIPE instead of killing us.
 class SigpipeBlocked {
  public:
   SigpipeBlocked() {
@@ -189,7 +188,7 @@ class SigpipeBlocked {
   bool was_pending_ = false;
 };
 
-// Lines handed to the log and lines that are done with, over all sessions.
+// Counts of lines given to the log and of lines written or dropped, over all sessions.
 struct Progress {
   std::atomic<uint64_t> submitted = 0;
   std::atomic<uint64_t> written = 0;
@@ -199,13 +198,13 @@ struct Progress {
 
   void LineDone(bool was_written) {
     (was_written ? written : dropped).fetch_add(1);
-    // Through the mutex, so that FlushLog cannot miss it between its look and its wait.
+    // Notified under the mutex, so that FlushLog cannot miss it between its check and its wait.
     { const std::lock_guard lock(mutex); }
     line_done.notify_all();
   }
 };
 
-// Writes whole lines to a file descriptor, dropping those that it does not take. base_sink's mutex
+// Writes whole lines to a file descriptor and drops those it does not accept. base_sink's mutex
 // guards the members.
 class FdSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
@@ -239,7 +238,7 @@ class FdSink final : public spdlog::sinks::base_sink<std::mutex> {
     return rest.empty();
   }
 
-  // Once the reader has kept us waiting, later lines do not wait for it at all.
+  // Once a write has timed out, later lines do not wait at all.
   bool WaitWritable() {
     pollfd entry{.fd = fd_, .events = POLLOUT, .revents = 0};
     int ready = 0;
@@ -253,7 +252,7 @@ class FdSink final : public spdlog::sinks::base_sink<std::mutex> {
   const int fd_;
   Progress& progress_;
   bool stuck_ = false;
-  bool torn_ = false;  // the last line on the descriptor has no end
+  bool torn_ = false;  // the last line was cut off without a newline
 };
 
 std::shared_ptr<spdlog::sinks::sink> MakeSink(const LogOptions& options, Progress& progress) {
@@ -276,16 +275,16 @@ struct Writer {
   Thread thread;
 };
 
-// Where lines go now.
+// Where lines go at the moment.
 struct Target {
   std::shared_ptr<spdlog::sinks::sink> sink;
   LogFormat format = LogFormat::kText;
   std::shared_ptr<const LogIdentity> identity = std::make_shared<LogIdentity>();
   std::shared_ptr<Writer>
-      writer;  // null while no session is open: lines are written by whoever logs
+      writer;  // null while no session is open: the logging thread writes by itself
 };
 
-// The mutex guards `current`; the level stands outside, for LogEnabled.
+// The mutex guards `current`; the level is outside it so that LogEnabled takes no lock.
 struct LogState {
   LogState() {
     const LogOptions defaults;
@@ -385,8 +384,7 @@ LogSession::~LogSession() {
     ended = std::exchange(state.current, std::move(impl_->before));
   }
   state.level.store(impl_->level_before);
-  // A thread that is just about to log with the old target finds the queue closed: its line counts
-  // as dropped.
+  // A thread that still logs to the old target finds its queue closed, and its line is dropped.
   ended.writer->queue.Close();
   ended.writer->thread.Join();
 }

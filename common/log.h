@@ -1,15 +1,15 @@
 // The process's log: one line per event on stderr, as text for people or JSON for machines.
 //
-//   LogInfo("request finished", {{"request", id}, {"tokens", n}, {"ttft_ms", ttft}});
+// LogInfo("request finished", {{"request", id}, {"tokens", n}, {"ttft_ms", ttft}});
 //
-// The event is a constant phrase and what varies is in the fields, so that events can be counted
-// and searched. Any thread may log. There is one log because there is one stderr; main() configures
-// it by owning a LogSession, without which (tests, tools) lines of level info and above are written
-// as text before the call returns.
+// The event is a constant phrase and everything that varies is a field, so that events can be
+// counted and searched. Any thread may log. There is one log because there is one stderr; main()
+// configures it by owning a LogSession. Without one (tests, tools), lines of level info and above
+// are written as text before the call returns.
 //
-// Logging never fails and never blocks a serving thread: a LogSession writes on a thread of its own
-// from a bounded queue, and what cannot be written (stderr closed, disk full, a pipe whose reader
-// sleeps) is counted in LogStats and dropped.
+// Logging never fails and never blocks a serving thread: a LogSession writes from a bounded queue
+// on its own thread. What cannot be written (stderr closed, disk full, a pipe whose reader sleeps)
+// is dropped and counted in LogStats.
 #pragma once
 
 #include <cstddef>
@@ -28,32 +28,32 @@ namespace aisp {
 enum class LogLevel { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3 };
 enum class LogFormat { kText, kJson };
 
-// Whose line it is: the first two fields of every line, so that the lines of several processes can
-// share one terminal.
+// The process that a line belongs to: the first two fields of every line, so that several processes
+// can share one terminal.
 struct LogIdentity {
-  std::string role;  // "router", "prefill", "decode", "supervisor"; "": left out
+  std::string role;  // "router", "prefill", "decode", "supervisor"; "": omitted
   std::string id;    // "decode-0"
 };
 
 struct LogOptions {
   LogLevel level = LogLevel::kInfo;
   LogFormat format = LogFormat::kText;
-  // Lines that may wait for the writer; those that find the queue full are dropped.
+  // Capacity of the queue; lines beyond it are dropped.
   size_t queue_lines = 8192;
-  // Where lines go; not owned.
+  // The descriptor to write to; not owned.
   int fd = 2;
-  // Of this process, for threads without one of their own.
+  // Identity of this process, for threads that have not set their own.
   LogIdentity identity = {};
 };
 
-// From now on this thread logs as `identity`: for a worker that shares its process with others.
-// Until the thread ends.
+// Makes this thread log as `identity` until it ends, for a worker that shares its process with
+// others.
 void SetThreadLogIdentity(LogIdentity identity);
 
-// A field's value; a string is not copied, it must live until the call returns.
+// A field's value. Strings are not copied and must live until the call returns.
 class LogValue {
  public:
-  // Implicit, so that {{"key", value}} reads as it does. NOLINTBEGIN(google-explicit-constructor)
+  // Implicit, so that {{"key", value}} works. NOLINTBEGIN(google-explicit-constructor)
   template <typename T>
   requires std::is_arithmetic_v<T> LogValue(T value) {
     if constexpr (std::is_same_v<T, bool>) {
@@ -79,12 +79,12 @@ class LogValue {
 };
 
 struct LogField {
-  std::string_view key;  // [a-z0-9_]+, the unit last: ttft_ms
+  std::string_view key;  // [a-z0-9_]+, with the unit last: ttft_ms
   LogValue value;
 };
 using LogFields = std::initializer_list<LogField>;
 
-// Whether lines of this level are written; for a field that is expensive to compute.
+// Whether lines of this level are written; check it before computing an expensive field.
 bool LogEnabled(LogLevel level);
 void Log(LogLevel level, std::string_view event, LogFields fields = {});
 inline void LogDebug(std::string_view event, LogFields fields = {}) {
@@ -100,8 +100,8 @@ inline void LogError(std::string_view event, LogFields fields = {}) {
   Log(LogLevel::kError, event, fields);
 }
 
-// For an event that can come in floods: lets one line through per period and then says how many
-// were suppressed since the last. The owner's thread only.
+// For events that may come in floods: passes one line per period and reports how many were
+// suppressed since. Only the owner's thread may use it.
 class LogThrottle {
  public:
   explicit LogThrottle(Duration period) : period_(period) {}
@@ -115,18 +115,16 @@ class LogThrottle {
 
 struct LogStats {
   uint64_t lines_written = 0;
-  // By a full queue, or by a stderr that would not take them.
+  // Because the queue was full or stderr did not accept them.
   uint64_t lines_dropped = 0;
 };
 LogStats GetLogStats();
 
-// Waits until every line logged so far has been written or dropped, `limit` at most; for what comes
-// before an abort.
+// Waits until every line logged so far is written or dropped, at most `limit`; used before abort.
 void FlushLog(Duration limit);
 
-// From construction to destruction the process logs by `options`, asynchronously. The destructor
-// writes what is queued, but does not wait for a reader that is stuck. At most one at a time;
-// main() owns it.
+// While it exists, the process logs by `options`, asynchronously. The destructor writes what is
+// queued but does not wait for a stuck reader. At most one at a time; main() owns it.
 class LogSession {
  public:
   explicit LogSession(const LogOptions& options);

@@ -75,8 +75,7 @@ std::vector<double> StepBuckets() {
           0.03,   0.04,   0.05,   0.075, 0.1,   0.15,  0.2,   0.3,    0.5,  0.75,  1,    2};
 }
 
-// prometheus::Registry keeps the values; the map keeps, per name, what Remove needs to find them by
-// label.
+// prometheus::Registry owns the values; the map lets Remove find them by name and labels.
 struct Metrics::Impl {
   template <typename T>
   struct Series {
@@ -86,7 +85,7 @@ struct Metrics::Impl {
   using AnySeries = std::variant<Series<prometheus::Counter>, Series<prometheus::Gauge>,
                                  Series<prometheus::Histogram>>;
 
-  // The value of `name` and `labels`, made by `build` (a family builder) and `args` when it is new.
+  // The value of `name` and `labels`; if new, it is made by `build` (a family builder) with `args`.
   template <typename T, typename Build, typename... Args>
   T* Get(const std::string& name, const std::string& help, const MetricLabels& labels, Build build,
          Args&&... args) {

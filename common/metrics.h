@@ -1,10 +1,10 @@
 // Metrics for Prometheus: counters, gauges and histograms behind cheap handles.
 //
-// A Metrics object owns every value; one per process part that serves /metrics, given to whoever
-// measures. A handle is a pointer into it: fetch it once (it takes a lock), keep it, update it per
-// step rather than per token (one atomic add; a histogram takes a short lock). A default-made
-// handle ignores updates. Any thread may call anything. Handles must not be used after their
-// Metrics is gone, nor after Remove.
+// A Metrics object owns all values; each part of a process that serves /metrics has one. A handle
+// is a pointer into it: fetch it once (this takes a lock), keep it, and update it per step rather
+// than per token (one atomic add; a histogram takes a short lock). A default-constructed handle
+// ignores updates. Thread-safe. A handle must not be used after its Metrics is destroyed or after
+// Remove.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +19,10 @@
 
 namespace aisp {
 
-// Label name and value; names are constants of the program, and values have a bounded number of
-// variants.
+// Label names and values. Names are constants; values must have a bounded number of variants.
 using MetricLabels = std::vector<std::pair<std::string, std::string>>;
 
-// Only grows.
+// A value that only grows.
 class Counter {
  public:
   Counter() = default;
@@ -61,10 +60,10 @@ class Histogram {
   void* impl_ = nullptr;
 };
 
-// Upper bounds first, first*factor, ... : `count` of them.
+// `count` upper bounds: first, first*factor, first*factor^2, ...
 std::vector<double> ExponentialBuckets(double first, double factor, int count);
-// Bounds in seconds. Round numbers, so that a service level such as 500 ms is a bound and its share
-// of the requests exact.
+// Bounds in seconds. They are round numbers, so that a service level such as 500 ms is itself a
+// bound and its share of the requests is exact.
 std::vector<double> LatencyBuckets();  // 1 ms to 60 s: TTFT and its parts
 std::vector<double> RequestBuckets();  // 10 ms to 10 min: whole requests
 std::vector<double> StepBuckets();     // 0.1 ms to 2 s: ITL, TPOT, steps, writes
@@ -76,23 +75,22 @@ class Metrics {
   Metrics& operator=(const Metrics&) = delete;
   ~Metrics();
 
-  // The same name and labels give the same value. One name has one kind, one help text and one set
-  // of buckets. Names are Prometheus names with the unit last (aisp_step_seconds, ..._total for
-  // counters); a wrong one is a failed check.
+  // The same name and labels return the same value. A name has one kind, one help text and one set
+  // of buckets. Names are Prometheus names with the unit last (aisp_step_seconds; ..._total for
+  // counters); a malformed name fails a check.
   Counter AddCounter(const std::string& name, const std::string& help,
                      const MetricLabels& labels = {});
   Gauge AddGauge(const std::string& name, const std::string& help, const MetricLabels& labels = {});
   Histogram AddHistogram(const std::string& name, const std::string& help,
                          const std::vector<double>& buckets, const MetricLabels& labels = {});
 
-  // `refresh` runs at the beginning of every Render, on its thread: for values that are read
-  // somewhere rather than counted.
+  // `refresh` runs at the start of every Render, on its thread, for values that are sampled.
   void OnRender(std::function<void()> refresh);
 
-  // Forgets the values of this name whose labels include all of `labels` (a worker that left).
+  // Removes all values of this name whose labels include `labels`, e.g. when a worker leaves.
   void Remove(const std::string& name, const MetricLabels& labels);
 
-  // Everything in Prometheus's text format, version 0.0.4.
+  // All values in Prometheus text format 0.0.4.
   std::string Render() const;
 
  private:

@@ -10,14 +10,14 @@ namespace aisp {
 
 Hash128 PrefixRoot(std::string_view weights_digest, std::string_view kv_dtype,
                    std::string_view adapter, std::string_view scope) {
-  // Each field after its length, so that no two lists of fields give the same bytes.
+  // Each field is preceded by its length, so that no two lists of fields give the same bytes.
   std::string bytes;
   for (const std::string_view field : {weights_digest, kv_dtype, adapter, scope}) {
     const uint64_t length = field.size();
     bytes.append(reinterpret_cast<const char*>(&length), sizeof(length));
     bytes.append(field);
   }
-  // Clients choose bytes of the scope, and XXH3 collides for whoever wants it to.
+  // Clients choose parts of the scope and could construct XXH3 collisions, hence SHA-256.
   std::array<unsigned char, SHA256_DIGEST_LENGTH> digest;
   SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), digest.data());
   Hash128 root;

@@ -1,9 +1,9 @@
-// The identity of a prefix, the same in every process of a cluster.
+// The identity of a prompt prefix, the same in every process of a cluster.
 //
 // The root is 128 bits of SHA-256 over weights digest, KV dtype, adapter and scope (tenant + cache
-// salt): nobody finds a scope with another's root. Unit i's hash (16 tokens) is XXH3-128(hash of
-// unit i-1, its tokens), which anybody can make collide: it only finds a candidate, and a hit
-// compares tokens and everything before them up to the root. Pure functions: any thread.
+// salt), so nobody can construct a scope with another's root. The hash of unit i (16 tokens) is
+// XXH3-128(hash of unit i-1, its tokens). Collisions of that can be constructed, so it only finds a
+// candidate: a prefix hit compares all tokens up to the root. Pure functions: any thread.
 #pragma once
 
 #include <span>
@@ -17,7 +17,7 @@ namespace aisp {
 
 inline constexpr int32_t kHashUnitTokens = 16;
 
-// `scope` is tenant and salt as the router combined them; "" shares with everybody who also has "".
+// `scope`: tenant and salt as combined by the router; requests with scope "" share prefixes.
 Hash128 PrefixRoot(std::string_view weights_digest, std::string_view kv_dtype,
                    std::string_view adapter, std::string_view scope);
 

@@ -12,7 +12,7 @@
 namespace aisp {
 namespace {
 
-constexpr Duration kWindow = std::chrono::seconds(10);  // of the rate
+constexpr Duration kWindow = std::chrono::seconds(10);  // over which the rate is measured
 constexpr Duration kRedraw = std::chrono::milliseconds(200);
 constexpr Duration kSample = std::chrono::milliseconds(100);
 constexpr size_t kWidestBar = 30, kNarrowestBar = 8;
@@ -67,7 +67,7 @@ std::string ProgressBar(const ProgressState& s, size_t columns) {
   const std::string numbers = Numbers(s);
   if (s.total_bytes == 0) return fmt::format("{}: {}", s.what, numbers).substr(0, columns);
   const std::string begin = fmt::format("{} {:3.0f} % ", s.what, std::floor(100 * Fraction(s)));
-  const size_t taken = begin.size() + numbers.size() + 3;  // brackets and a space
+  const size_t taken = begin.size() + numbers.size() + 3;  // for brackets and a space
   if (columns < taken + kNarrowestBar) return (begin + numbers).substr(0, columns);
   const size_t width = std::min(kWidestBar, columns - taken);
   const auto full = static_cast<size_t>(Fraction(s) * static_cast<double>(width));
@@ -90,7 +90,7 @@ ProgressMeter::ProgressMeter(const Clock* clock, Options options,
       shown_(begin_) {}
 
 double ProgressMeter::Rate(Instant now, uint64_t done) {
-  // What was there before is not speed; nor is what turned out to be wrong.
+  // Bytes that were already there do not count as speed, and a lower `done` restarts the window.
   if (samples_.empty() || done < samples_.back().second) samples_.clear();
   if (samples_.empty() || now - samples_.back().first >= kSample) samples_.emplace_back(now, done);
   while (samples_.size() > 2 && now - samples_[1].first >= kWindow) samples_.pop_front();
@@ -111,7 +111,7 @@ void ProgressMeter::Update(const std::string& what, uint64_t done_bytes, uint64_
   if (now - begin_ < options_.quiet || (drawn_ && now - shown_ < kRedraw)) return;
   shown_ = now;
   drawn_ = true;
-  // The cursor goes back to the beginning, so that a line of the log is not put behind the bar.
+  // The cursor returns to the start of the line, so that a log line overwrites the bar.
   Draw("\r\033[K" + ProgressBar(state, Columns() - 1) + "\r");
 }
 

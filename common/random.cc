@@ -30,7 +30,7 @@ std::array<uint32_t, 4> Philox4x32(uint64_t key, std::array<uint32_t, 4> counter
 
 float GumbelNoise(uint64_t seed, uint32_t choice, uint32_t position, uint32_t token) {
   const auto words = Philox4x32(seed, {token / 4, position, choice, 0});
-  // 23 bits and a half: never 0 and never 1, and exact in a float.
+  // 23 bits plus one half: never 0 and never 1, and exact in a float.
   const float u = (static_cast<float>(words[token % 4] >> 9) + 0.5f) * 0x1.0p-23f;
   return -std::log(-std::log(u));
 }

@@ -39,7 +39,7 @@ std::string_view CodeName(Code code) {
     case Code::kUnauthenticated:
       return "UNAUTHENTICATED";
   }
-  return "UNKNOWN";  // a number from the wire that no version of gRPC defines
+  return "UNKNOWN";  // a number received from a peer that gRPC does not define
 }
 
 std::string Error::ToString() const {

@@ -1,8 +1,9 @@
-// Result<T>: the one way a function of aisp says that it failed.
+// Result<T>: the only way in which a function of aisp reports failure.
 //
-// Untrusted input and likely failures are values of this type; a broken invariant is an AISP_CHECK
-// (common/check.h). Codes are gRPC's canonical ones; each surface maps them to its own status in
-// one place. A message names the value, the limit and the way out. Value types: any thread.
+// Untrusted input and expected failures are values of this type; a broken invariant is an
+// AISP_CHECK (common/check.h). Codes are gRPC's canonical ones; each surface maps them to its own
+// status in one place. A message names the value, the limit and what to do instead. Value types:
+// any thread.
 #pragma once
 
 #include <string>
@@ -41,8 +42,7 @@ struct Error {
   std::string message;
 
   std::string ToString() const;
-  // The same error with `context: ` before its message; for adding a file name or a tensor name on
-  // the way up.
+  // The same error with `context: ` before its message, such as a file or tensor name.
   Error WithContext(std::string_view context) const;
 };
 
@@ -84,7 +84,7 @@ inline tl::unexpected<Error> DataLoss(std::string m) { return Fail(Code::kDataLo
     if (!aisp_status) return ::tl::unexpected(std::move(aisp_status).error()); \
   } while (0)
 
-// AISP_ASSIGN_OR_RETURN(auto x, MakeX());
+// Use: AISP_ASSIGN_OR_RETURN(auto x, MakeX());
 #define AISP_ASSIGN_OR_RETURN(decl, expr) \
   AISP_ASSIGN_OR_RETURN_IMPL(AISP_CONCAT(aisp_result_, __LINE__), decl, expr)
 #define AISP_ASSIGN_OR_RETURN_IMPL(tmp, decl, expr)          \

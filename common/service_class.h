@@ -1,5 +1,6 @@
-// Classes of service: how soon an answer is wanted. Interactive requests keep their targets or are
-// refused; the others wait for room that interactive ones leave, and give way to them.
+// Classes of service: how soon an answer is wanted. Interactive requests meet their latency targets
+// or are refused. The others wait for capacity that interactive requests leave unused, and yield to
+// them.
 #pragma once
 
 #include <array>
@@ -10,10 +11,10 @@
 
 namespace aisp {
 
-// What is of a smaller class goes before all of a greater one.
+// A smaller class goes before a greater one.
 enum class ServiceClass : uint8_t { kInteractive, kBatch, kBestEffort };
 
-// As clients write them, in that order.
+// The names that clients use, in the order of the enum.
 inline constexpr std::array<std::string_view, 3> kServiceClassNames = {"interactive", "batch",
                                                                        "best-effort"};
 
@@ -28,7 +29,7 @@ inline constexpr std::optional<ServiceClass> ServiceClassNamed(std::string_view 
   return std::nullopt;
 }
 
-// Whether it gives way to interactive requests.
+// Whether this class yields to interactive requests.
 inline constexpr bool Yields(ServiceClass service_class) {
   return service_class != ServiceClass::kInteractive;
 }

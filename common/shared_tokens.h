@@ -1,5 +1,5 @@
-// SharedTokens: tokens that do not change and are kept once, however many hold them: the prompt of
-// all choices of one request. Copies are cheap; any thread may hold one.
+// SharedTokens: an immutable list of tokens with shared ownership, such as the prompt of all
+// choices of one request. Copies are cheap; any thread may hold one.
 #pragma once
 
 #include <initializer_list>
@@ -14,7 +14,7 @@ namespace aisp {
 class SharedTokens {
  public:
   SharedTokens() : SharedTokens(std::vector<TokenId>()) {}
-  // Implicit: whoever has tokens need not know that they will be shared.
+  // Implicit, so that callers can pass a plain vector.
   SharedTokens(std::vector<TokenId> tokens)  // NOLINT(google-explicit-constructor)
       : tokens_(std::make_shared<const std::vector<TokenId>>(std::move(tokens))) {}
   SharedTokens(std::initializer_list<TokenId> tokens)
@@ -29,7 +29,7 @@ class SharedTokens {
   size_t size() const { return tokens_->size(); }
   bool empty() const { return tokens_->empty(); }
 
-  // Equal for copies of one object, whatever their tokens.
+  // Equal for copies of the same object; two objects with equal tokens differ.
   const void* identity() const { return tokens_.get(); }
 
  private:

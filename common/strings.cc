@@ -32,7 +32,7 @@ constexpr ByteUnit kByteUnits[] = {
     {"TB", 1'000'000'000'000},
 };
 
-// What may follow a UTF-8 lead byte: how many bytes, and the range of the first of them (Unicode,
+// What may follow a UTF-8 lead byte: the number of bytes and the range of the first one (Unicode,
 // table 3-7).
 struct LeadByte {
   uint8_t continuation_bytes;
@@ -40,7 +40,7 @@ struct LeadByte {
   uint8_t second_max;
 };
 
-// continuation_bytes is 0 for a byte that cannot lead a multi-byte form.
+// continuation_bytes is 0 for a byte that cannot lead a multi-byte sequence.
 constexpr LeadByte ClassifyLead(uint8_t lead) {
   if (lead >= 0xC2 && lead <= 0xDF) return {1, 0x80, 0xBF};
   if (lead == 0xE0) return {2, 0xA0, 0xBF};
@@ -52,7 +52,7 @@ constexpr LeadByte ClassifyLead(uint8_t lead) {
   return {0, 0, 0};
 }
 
-// Bytes of the well-formed sequence at `at`, 0 if there is none.
+// Length in bytes of the well-formed sequence at `at`, 0 if there is none.
 size_t SequenceLength(std::string_view bytes, size_t at) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(bytes[i]); };
   if (byte(at) < 0x80) return 1;
@@ -171,7 +171,7 @@ std::string HumanBytes(uint64_t bytes) {
 size_t ValidUtf8Prefix(std::string_view bytes) {
   size_t at = 0;
   while (at < bytes.size()) {
-    // Eight ASCII bytes at a time: nearly all text is nearly all ASCII.
+    // Skips eight ASCII bytes at a time, since most text is ASCII.
     uint64_t word = 0;
     if (at + sizeof(word) <= bytes.size()) {
       std::memcpy(&word, bytes.data() + at, sizeof(word));

@@ -15,24 +15,25 @@ namespace aisp {
 // Split("", ',') is {""}. The parts point into `text`.
 std::vector<std::string_view> Split(std::string_view text, char separator);
 
-// Without spaces, tabs, CR and LF at both ends.
+// `text` without spaces, tabs, CR and LF at both ends.
 std::string_view Trim(std::string_view text);
 
 // `parts` with `separator` between them.
 std::string Join(const std::vector<std::string>& parts, std::string_view separator);
 
-// ASCII letters only.
+// Lowers ASCII letters; other bytes are unchanged.
 std::string ToLowerAscii(std::string_view text);
 bool EqualsIgnoreCaseAscii(std::string_view a, std::string_view b);
 
-// The whole of `text` in decimal, with an optional '-' only: no spaces, no '+', no trailing bytes.
-// OUT_OF_RANGE when the number does not fit, else INVALID_ARGUMENT; the message quotes the text.
+// Parses the whole of `text` as a decimal with an optional '-': no spaces, no '+', no trailing
+// bytes. OUT_OF_RANGE when the number does not fit, else INVALID_ARGUMENT; the message quotes the
+// text.
 Result<int64_t> ParseInt(std::string_view text);
-// As ParseInt, within [min, max], both named in the message.
+// As ParseInt, within [min, max]; the message names both limits.
 Result<int64_t> ParseIntInRange(std::string_view text, int64_t min, int64_t max);
-// The whole of `text`, a finite number in C's decimal notation.
+// Parses the whole of `text` as a finite number in C's decimal notation.
 Result<double> ParseDouble(std::string_view text);
-// "true", "false", nothing else.
+// "true" or "false", nothing else.
 Result<bool> ParseBool(std::string_view text);
 // "4096", "64KiB", "1.5GiB", "2MB": bytes with a binary or decimal unit (B, KiB, MiB, GiB, TiB, KB,
 // MB, GB, TB).
@@ -44,7 +45,7 @@ std::string HumanBytes(uint64_t bytes);
 // Well-formed UTF-8 in the sense of Unicode's table 3-7: no overlong forms, no surrogates, nothing
 // above U+10FFFF.
 bool IsValidUtf8(std::string_view bytes);
-// The longest well-formed prefix, in bytes.
+// Length in bytes of the longest well-formed prefix.
 size_t ValidUtf8Prefix(std::string_view bytes);
 
 // For messages that quote untrusted text: at most `max_bytes` of it, control and ill-formed bytes

@@ -20,7 +20,7 @@ namespace {
 
 constexpr size_t kMaxNameBytes = 15;  // the kernel's limit, without the terminating zero
 
-// Everything but the signals that a thread raises by its own fault.
+// All signals except those that a thread causes by its own fault.
 sigset_t AsynchronousSignals() {
   sigset_t set;
   sigfillset(&set);
@@ -29,7 +29,7 @@ sigset_t AsynchronousSignals() {
   return set;
 }
 
-// On Linux a nice value is a thread's own. It need not work: then it is a thread like others.
+// On Linux a nice value belongs to a thread. Failure is harmless: the priority stays normal.
 void GiveWay() {
   constexpr int kNicer = 5;
   setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + kNicer);
@@ -38,8 +38,7 @@ void GiveWay() {
 }  // namespace
 
 Thread::Thread(const std::string& name, std::function<void()> body, Priority priority) {
-  // The mask is inherited: setting it here leaves no moment in which the new thread could take a
-  // signal.
+  // A new thread inherits the mask, so there is no moment in which it could receive a signal.
   const sigset_t block = AsynchronousSignals();
   sigset_t before;
   AISP_CHECK(pthread_sigmask(SIG_BLOCK, &block, &before) == 0);
@@ -85,7 +84,7 @@ Waker::~Waker() {
 
 void Waker::Wake() const {
   const uint64_t one = 1;
-  // It can only fail by the counter being full, and then a wake is pending anyway.
+  // A write fails only when the counter is full, and then a wake is pending anyway.
   [[maybe_unused]] const ssize_t written = write(fd_, &one, sizeof(one));
 }
 

@@ -1,4 +1,4 @@
-// Threads with names, and a way to wake one that sleeps in epoll.
+// Named threads, and a way to wake a thread that sleeps in epoll.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@
 
 namespace aisp {
 
-// A thread that has a name (the first 15 bytes show in top and gdb) and is joined by its
-// destructor, so whatever it runs must already have been told to stop. It takes no signals: those
-// are for the main thread. Move-only; the owner's thread.
+// A thread with a name (its first 15 bytes show in top and gdb). The destructor joins, so the body
+// must have been told to stop before. It receives no signals: the main thread handles them.
+// Move-only; only the owner's thread may use it.
 class Thread {
  public:
-  // kBackground: long work that others are not to wait for. Where cores are fewer than threads that
-  // want them, it gets about a third of what each other one gets.
+  // kBackground: long work that must not delay other threads. When cores are short, it gets about a
+  // third of a normal thread's share.
   enum class Priority : uint8_t { kNormal, kBackground };
 
   Thread() = default;
@@ -28,16 +28,16 @@ class Thread {
   ~Thread();
 
   bool joinable() const { return thread_.joinable(); }
-  // Waits for the end of `body`; once only.
+  // Waits until `body` has returned; may be called once.
   void Join();
 
  private:
   std::thread thread_;
 };
 
-// Wakes a thread that sleeps in poll or epoll on fd(). Wakes that nobody has seen yet are merged
-// into one. Wake may be called from any thread and from a signal handler; Drain and Wait belong to
-// the thread that sleeps.
+// Wakes a thread that sleeps in poll or epoll on fd(). Pending wakes are merged into one. Wake may
+// be called from any thread and from a signal handler; Drain and Wait belong to the sleeping
+// thread.
 class Waker {
  public:
   static Result<Waker> Create();
@@ -48,9 +48,9 @@ class Waker {
   // Readable (POLLIN) while a wake is pending.
   int fd() const { return fd_; }
   void Wake() const;
-  // Forgets the pending wake; true if there was one.
+  // Clears the pending wake; true if there was one.
   bool Drain() const;
-  // Sleeps until a wake or `timeout`, and drains; true if there was a wake.
+  // Sleeps until a wake or `timeout`, then drains; true if there was a wake.
   bool Wait(Duration timeout) const;
 
  private:

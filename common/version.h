@@ -5,7 +5,7 @@
 
 namespace aisp {
 
-// As `aisp --version` prints it, for example "0.1.0".
+// As printed by `aisp --version`, for example "0.1.0".
 std::string_view Version();
 
 }  // namespace aisp

@@ -11,7 +11,7 @@
 namespace aisp {
 namespace {
 
-// What was probably meant, as "; did you mean --port?", or where to look it up.
+// A hint such as "; did you mean --port?", or where to look the flag up.
 std::string Hint(std::string_view flag, const SettingTable& settings,
                  std::span<const ExtraFlag> extras) {
   std::string best;
@@ -29,8 +29,8 @@ std::string Hint(std::string_view flag, const SettingTable& settings,
   return best.empty() ? "; --help lists the known ones" : fmt::format("; did you mean {}?", best);
 }
 
-// One pass over the arguments; `apply` false collects only --config, so that the file comes under
-// the flags.
+// One pass over the arguments. `apply` false collects only --config, so that flags override the
+// file.
 class Parser {
  public:
   Parser(std::span<const std::string> args, std::span<const ExtraFlag> extras, CommandLine* out)

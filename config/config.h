@@ -1,8 +1,8 @@
-// Config: every setting of every role, as plain data. The table that names them is
-// config/setting.h's.
+// Config: every setting of every role, as plain data. config/setting.h has the table of their
+// names.
 //
-// Order of precedence: default < file < flag. Unknown keys and flags, values of the wrong type and
-// values out of range are errors that say where (file:line or flag) and what is allowed.
+// Precedence: default < file < flag. Unknown keys and flags, wrong types and values out of range
+// are errors that name the place (file:line or flag) and what is allowed.
 //
 // Plain values; loaded once by main before any thread starts.
 #pragma once
@@ -148,12 +148,12 @@ struct Config {
   struct Up {
     int64_t prefill_workers = 1;
     int64_t decode_workers = 1;
-    std::vector<std::string> devices;  // of the workers, in turn; empty: model.device
+    std::vector<std::string> devices;  // of the workers, round-robin; empty: model.device
     bool demo = false;
   } up;
 
   struct Trace {
-    std::string otlp_endpoint;  // "": nothing is exported
+    std::string otlp_endpoint;  // "": no export
     std::string service_name = "aisp";
     int64_t sample_percent = 100;
     int64_t buffer = 1024;
@@ -168,20 +168,20 @@ struct Config {
   Duration drain_timeout = std::chrono::seconds(30);
 };
 
-// Every setting of *config, in the order in which it is printed.
+// All settings of *config, in printing order.
 SettingTable BindSettings(Config* config);
 
-// Reads a YAML file into *config. Unknown or repeated key, wrong type, out of range:
-// INVALID_ARGUMENT "file:line: ...".
+// Reads a YAML file into *config. INVALID_ARGUMENT "file:line: ..." for an unknown or repeated key,
+// a wrong type or a value out of range.
 Status LoadConfigFile(const std::string& path, Config* config);
 Status LoadConfigText(const std::string& text, const std::string& name, Config* config);
 
-// The whole Config as YAML with the help texts as comments. With kShown, loading it again gives the
-// same Config; with kHidden (for people) secret settings are left out.
+// The whole Config as YAML with help texts as comments. With kShown, loading it gives the same
+// Config; kHidden (for people) omits secret settings.
 enum class Secrets { kHidden, kShown };
 std::string PrintConfig(const Config& config, Secrets secrets = Secrets::kHidden);
 
-// docs/config.md: every setting with its flags, default, range and meaning, as tables in Markdown.
+// docs/config.md: Markdown tables of all settings with flags, default, range and meaning.
 std::string SettingsAsMarkdown();
 
 }  // namespace aisp

@@ -32,7 +32,7 @@ std::string Quoted(const std::string& text) {
   return out + "\"";
 }
 
-// Plain scalars that JSON knows (numbers, true, false, null) stay what they are.
+// Plain scalars that are JSON (numbers, true, false, null) are not quoted.
 std::string JsonOf(const YAML::Node& node) {
   std::string out;
   if (node.IsMap()) {
@@ -53,7 +53,7 @@ std::string JsonOf(const YAML::Node& node) {
   return plain ? text : Quoted(text);
 }
 
-// Walks the mapping; every scalar or list must be a known setting.
+// Visits the mapping; every scalar or list must be a known setting.
 class YamlReader {
  public:
   YamlReader(const std::string& name, SettingTable settings)
@@ -121,7 +121,7 @@ class YamlReader {
   std::set<std::string> seen_;
 };
 
-// The first line that is indented by a tab, from 1; 0 if there is none.
+// The first line indented by a tab, from 1; 0 if there is none.
 int LineIndentedByTab(const std::string& text) {
   int number = 0;
   for (const std::string_view line : Split(text, '\n')) {

@@ -13,7 +13,7 @@ std::string_view LeafOf(const Setting& s) {
   return std::string_view(s.key).substr(section.empty() ? 0 : section.size() + 1);
 }
 
-// How many values a secret setting has.
+// Number of values of a secret setting.
 size_t Count(const Setting& s) {
   if (const auto* const* list = std::get_if<std::vector<std::string>*>(&s.field))
     return (*list)->size();
@@ -21,7 +21,7 @@ size_t Count(const Setting& s) {
   return text != nullptr && !(*text)->empty() ? 1 : 0;
 }
 
-// What a secret setting shows of itself.
+// What is printed instead of a secret setting.
 std::string Empty(const Setting& s) {
   return std::holds_alternative<std::vector<std::string>*>(s.field) ? "[]" : "\"\"";
 }

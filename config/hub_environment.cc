@@ -21,7 +21,7 @@ bool IsOn(const char* name) {
   return value == "1" || value == "on" || value == "yes" || value == "true";
 }
 
-// "~/x" as a shell that saw no quotes would have it.
+// Expands a leading "~/", as a shell does.
 std::string Expanded(const std::string& path) {
   if (path != "~" && !path.starts_with("~/")) return path;
   return Variable("HOME") + path.substr(1);
@@ -52,7 +52,7 @@ Result<std::string> Token() {
     std::getline(file, token);
     token = std::string(Trim(token));
   }
-  // It becomes a header.
+  // The token becomes part of a header, so it must be printable.
   const bool good = token.size() <= 4096 && std::all_of(token.begin(), token.end(),
                                                         [](char c) { return c > ' ' && c < 127; });
   if (good) return token;

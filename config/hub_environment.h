@@ -6,10 +6,10 @@
 
 namespace aisp {
 
-// HF_ENDPOINT; HF_HUB_CACHE, HUGGINGFACE_HUB_CACHE, HF_HOME/hub, XDG_CACHE_HOME/huggingface/hub or
-// ~/.cache/huggingface/hub; HF_TOKEN, else the file HF_TOKEN_PATH or HF_HOME/token, unless
-// HF_HUB_DISABLE_IMPLICIT_TOKEN; HF_HUB_OFFLINE; HF_HUB_DOWNLOAD_TIMEOUT; SSL_CERT_FILE.
-// INVALID_ARGUMENT names the variable and what it may be, never the token.
+// Reads HF_ENDPOINT; HF_HUB_CACHE, HUGGINGFACE_HUB_CACHE, HF_HOME/hub,
+// XDG_CACHE_HOME/huggingface/hub or ~/.cache/huggingface/hub; HF_TOKEN, HF_TOKEN_PATH or
+// HF_HOME/token (not with HF_HUB_DISABLE_IMPLICIT_TOKEN); HF_HUB_OFFLINE; HF_HUB_DOWNLOAD_TIMEOUT;
+// SSL_CERT_FILE. INVALID_ARGUMENT names the variable and its allowed values, never the token.
 Result<HubOptions> HubOptionsFromEnvironment();
 
 }  // namespace aisp

@@ -61,20 +61,20 @@ std::string Quoted(std::string_view text) {
   return out + "\"";
 }
 
-// A number of this setting, in its unit.
+// The number in the setting's unit.
 std::string ShowNumber(const Setting& s, int64_t value) {
   if (std::holds_alternative<Duration*>(s.field)) return ShowDuration(value);
   return s.unit == Setting::Unit::kBytes ? ShowBytes(value) : std::to_string(value);
 }
 
-// "cuda:N" stands for a number of up to four digits behind the colon.
+// A choice "cuda:N" matches any number of up to four digits.
 bool IsChoice(std::string_view choice, std::string_view value) {
   if (!choice.ends_with(":N")) return value == choice;
   const std::string_view before = choice.substr(0, choice.size() - 1);
   return value.starts_with(before) && ParseIntInRange(value.substr(before.size()), 0, 9999);
 }
 
-// Writes one kind of field. The overloads are the kinds; SetFromText picks one.
+// Writes one kind of field; the overloads are the kinds, selected by SetFromText.
 struct Setter {
   const Setting& s;
   std::string_view text;
@@ -185,7 +185,7 @@ struct KindNamer {
   }
 };
 
-// Lower case, without leading dashes, dashes as underscores: how words are compared in Nearest.
+// Lower case, no leading dashes, dashes as underscores: the form that Nearest compares.
 std::string Plain(std::string_view word) {
   while (word.starts_with("-")) word.remove_prefix(1);
   std::string out = ToLowerAscii(word);

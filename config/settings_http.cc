@@ -8,7 +8,7 @@ using namespace std::chrono_literals;  // 100ms, 24h
 
 namespace {
 
-// Who may ask, and how much.
+// API keys and their limits.
 void BindKeySettings(Config::Http& h, SettingTable& t) {
   t.Add("api_keys", &h.api_keys,
         "Keys that clients must send one of, each [NAME:]KEY or [NAME:]sha256:DIGEST, then what it "

@@ -1,5 +1,5 @@
-// Listening sockets that whoever started this process made for it: systemd's protocol
-// (sd_listen_fds(3)), which `aisp up` and process managers such as systemd and s6 speak.
+// Listening sockets created by the parent process, by systemd's protocol (sd_listen_fds(3)), which
+// `aisp up`, systemd and s6 implement.
 #pragma once
 
 #include <map>
@@ -9,13 +9,13 @@
 
 namespace aisp {
 
-// Descriptors by name, from LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES, which are removed from the
-// environment; empty when LISTEN_PID names another process or is absent. Without names: "http",
-// "workers", "grpc". Call once, before any thread starts. INVALID_ARGUMENT: not numbers, an unknown
-// name, or the same name twice.
+// Descriptors by name from LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES, which are then unset; empty
+// when LISTEN_PID is absent or another process. Without names: "http", "workers", "grpc". Call
+// once, before any thread starts. INVALID_ARGUMENT: not a number, an unknown name, or a name given
+// twice.
 Result<std::map<std::string, int>> TakeActivationSockets();
 
-// The same from the values of the three variables; `pid`: of this process.
+// The same for given values of the variables; `pid`: this process.
 Result<std::map<std::string, int>> ParseActivationSockets(const std::string& listen_pid,
                                                           const std::string& listen_fds,
                                                           const std::string& listen_fdnames,

@@ -1,5 +1,5 @@
-// Arena: memory for values that are dropped in the order opposite to that in which they were made.
-// No destructors are run. One thread at a time.
+// Arena: memory for values that are freed in reverse order of allocation. Runs no destructors. One
+// thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ class Arena {
   };
 
   Mark mark() const { return {block_, used_}; }
-  // Drops all that was made since `mark`; the memory stays for what comes.
+  // Frees everything allocated since `mark`, keeping the memory for later allocations.
   void Reset(const Mark& mark) {
     block_ = mark.block;
     used_ = mark.used;

@@ -29,7 +29,7 @@ Automaton::Automaton(Languages* languages, TermId language) : languages_(*langua
 void Automaton::Partition(TermId language) {
   std::vector<CharSet> sets;
   languages_.CollectSets(language, &sets);
-  // Where any set begins or ends, behaviour may change; equal signatures are one class.
+  // Behaviour can change only where a set begins or ends; equal signatures form one class.
   std::vector<uint32_t> cuts = {0, 0xD800, 0xE000};
   for (const CharSet& set : sets) {
     for (const auto& [lo, hi] : set.ranges()) {
@@ -108,13 +108,13 @@ int32_t Automaton::Next(int32_t term, int32_t cls) {
   return terms_[t].next[c];
 }
 
-// Depth first to an accepting term. All that were seen on a search in vain are dead, or count as it
-// where there were too many.
+// Depth-first search for an accepting term. If it fails, all terms visited are dead, or are treated
+// as dead when there were too many.
 bool Automaton::Live(int32_t term) {
   if (terms_[static_cast<size_t>(term)].live >= 0) {
     return terms_[static_cast<size_t>(term)].live > 0;
   }
-  std::vector<std::pair<int32_t, size_t>> path = {{term, 0}};  // a term, its next class
+  std::vector<std::pair<int32_t, size_t>> path = {{term, 0}};  // a term and its next class
   std::vector<int32_t> seen = {term};
   std::vector<bool> is_seen(terms_.size(), false);
   is_seen[static_cast<size_t>(term)] = true;

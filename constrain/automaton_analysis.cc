@@ -1,4 +1,4 @@
-// What needs the whole automaton: how many texts there are, and of which lengths.
+// Analyses of the whole automaton: the number of texts and their lengths.
 #include <algorithm>
 #include <array>
 #include <numeric>
@@ -11,10 +11,10 @@ namespace {
 
 constexpr uint64_t kManyTexts = uint64_t{1} << 40;
 constexpr size_t kMaxLengthTable = 16'000'000;  // bits
-constexpr size_t kMaxShortestSearch = 4000;     // places looked at
+constexpr size_t kMaxShortestSearch = 4000;     // states visited
 constexpr size_t kMaxShortestKept = 4096;
 
-// Bytes in the order in which a text is made of them: letters first, what JSON escapes last.
+// Bytes in order of preference: letters first, those that JSON escapes last.
 std::array<uint8_t, 256> BytesByTaste() {
   std::array<uint8_t, 256> bytes{};
   const auto taste = [](int byte) {
@@ -43,10 +43,10 @@ std::vector<int32_t> Automaton::StatesFrom(int32_t state, size_t limit) {
 }
 
 bool Automaton::IsNarrow(Languages* languages, TermId language) {
-  constexpr uint64_t kMaxWork = 1'500'000;  // some hundred milliseconds
+  constexpr uint64_t kMaxWork = 1'500'000;  // about 0.1 s
   const uint64_t begin = languages->work();
   Automaton a(languages, language);
-  size_t level_end = a.terms_.size();  // those before it are as far from the beginning as `t`
+  size_t level_end = a.terms_.size();  // terms before it have at most the distance of `t`
   for (size_t t = 0; t < a.terms_.size(); ++t) {
     if (t == level_end) level_end = a.terms_.size();
     if (languages->Exhausted() || a.terms_.size() - level_end > kMaxWidth) return false;
@@ -70,8 +70,8 @@ bool Automaton::Explore() {
   return terms_.size() <= most;
 }
 
-// Takes away, again and again, terms whose successors are all gone: their texts can be counted.
-// What stays is on a cycle or leads to one.
+// Repeatedly removes terms whose successors are all removed: their texts can be counted. What
+// remains is on a cycle or leads to one.
 bool Automaton::Analyse() {
   if (analysed_) return analysable_;
   analysed_ = true;
@@ -151,7 +151,7 @@ std::vector<std::string> Automaton::Texts(size_t limit) {
   return out;
 }
 
-// Breadth first over places: a state, and how many code points are still needed there.
+// Breadth-first search over pairs of a state and the number of code points still required.
 std::optional<std::string> Automaton::Shortest(int32_t state, int32_t min_more) {
   min_more = std::max(min_more, 0);
   if (IsAnyText(state)) return std::string(static_cast<size_t>(min_more), 'a');
@@ -193,7 +193,7 @@ std::optional<std::string> Automaton::Shortest(int32_t state, int32_t min_more) 
   return out;
 }
 
-// By term: where code points lead, each place once. Classes are many, places few.
+// By term: its distinct successors. There are many classes but few successors.
 std::vector<std::vector<size_t>> Automaton::DistinctNext() const {
   std::vector<std::vector<size_t>> out(terms_.size());
   for (size_t t = 0; t < terms_.size(); ++t) {
@@ -213,7 +213,7 @@ bool Automaton::PrepareLengths(int32_t max_length) {
   if (!Analyse()) return false;
   const size_t n = terms_.size();
   if (max_length < 0) max_length = 0;
-  // Another place of the schema may want the same language with other limits.
+  // Another part of the schema may use the same language with other limits.
   if (static_cast<size_t>(max_length) < by_length_.size()) return true;
   if (static_cast<size_t>(max_length + 1) * n > kMaxLengthTable) return false;
   by_length_.assign(static_cast<size_t>(max_length) + 1, std::vector<bool>(n, false));
@@ -279,7 +279,7 @@ bool Automaton::CanFinish(int32_t state, int32_t min_more, int32_t max_more) {
   if (max_more >= 0 && max_more < min_more) return false;
   if (terms_[static_cast<size_t>(s.term)].id == Languages::kAnyText) return true;
   if (!s.resolved) {
-    // The open code point is not known: any that leads to a term that can.
+    // The open code point is unknown: some completion must lead to a term that can finish.
     const auto [from, to] = RangeOf(s.prefix, s.need, s.lo, s.hi);
     const int32_t term = s.term;
     for (size_t i = IntervalOf(from); i < interval_begin_.size() && interval_begin_[i] <= to; ++i) {

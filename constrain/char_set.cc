@@ -5,7 +5,7 @@
 namespace aisp {
 
 CharSet CharSet::Of(std::vector<Range> ranges) {
-  // Without surrogates.
+  // Removes surrogates.
   std::vector<Range> valid;
   for (const auto& [lo, hi] : ranges) {
     if (lo < 0xD800) valid.emplace_back(lo, std::min(hi, 0xD7FFu));

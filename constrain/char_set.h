@@ -1,5 +1,5 @@
-// CharSet: a set of Unicode code points as sorted, disjoint, non-adjacent ranges. Surrogates are
-// never members: a JSON text cannot hold them. Value type: any thread.
+// CharSet: a set of Unicode code points as sorted, disjoint, non-adjacent ranges. Never contains
+// surrogates, which a JSON text cannot hold. Value type: any thread.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ inline constexpr uint32_t kMaxCodePoint = 0x10FFFF;
 
 class CharSet {
  public:
-  using Range = std::pair<uint32_t, uint32_t>;  // both ends belong to it
+  using Range = std::pair<uint32_t, uint32_t>;  // inclusive
 
   CharSet() = default;
   static CharSet Of(std::vector<Range> ranges);

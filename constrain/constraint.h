@@ -1,12 +1,12 @@
-// Constraint and Matcher: the face of constrain/ towards servers and engines.
+// Constraint and Matcher: the interface of constrain/ to servers and engines.
 //
-// A Constraint is a compiled schema, pattern, choice or grammar together with a vocabulary; it is
-// shared, and locks itself (its automata grow as they are walked). A Matcher is the place of one
-// sequence in it: it takes tokens, goes back over tokens, and says which tokens may follow. One
-// thread at a time per matcher; any number of matchers per constraint.
+// A Constraint is a compiled schema, pattern, choice or grammar for a vocabulary. It is shared and
+// locks itself, since its automata are built lazily. A Matcher is one sequence's position in it: it
+// consumes tokens, rewinds, and computes which tokens may follow. One thread at a time per matcher;
+// any number of matchers per constraint.
 //
-// Whatever a matcher took can be completed: Mask never leaves nothing, unless the text is whole and
-// only the end may follow.
+// Whatever a matcher has consumed can be completed: a mask is never empty, unless the text is
+// complete and only an end token may follow.
 #pragma once
 
 #include <memory>
@@ -25,32 +25,31 @@ class Matcher {
  public:
   virtual ~Matcher() = default;
 
-  // False, and nothing changed, when `token` may not follow.
+  // False, without a change, when `token` may not follow.
   virtual bool Advance(TokenId token) = 0;
-  // The same with the bytes of a text; how many of them were taken: all, or up to the first that
-  // may not follow (then nothing changed).
+  // Consumes the bytes of a text. Returns how many were allowed: all of them, or up to the first
+  // that may not follow; in the latter case nothing changes.
   virtual size_t AdvanceBytes(std::string_view bytes) = 0;
-  // Takes back the last `count` calls of Advance and AdvanceBytes.
+  // Undoes the last `count` calls of Advance and AdvanceBytes.
   virtual void Rewind(size_t count) = 0;
-  // The text is whole: the sequence may end here.
+  // Whether the text is complete, so that the sequence may end here.
   virtual bool IsWhole() = 0;
-  // Every token that may follow now; `mask` has the vocabulary's size. End tokens are the caller's
-  // affair (IsWhole).
+  // Sets every token that may follow; `mask` has the vocabulary's size. End tokens are up to the
+  // caller (IsWhole).
   virtual void Mask(TokenMask* mask) = 0;
-  // The bytes that must come next whatever is chosen, at most `limit`.
+  // The bytes that must come next, whatever is chosen; at most `limit`.
   virtual std::string Forced(size_t limit) = 0;
 
-  // One way to make the text whole, as short as is known: what an answer that runs out of tokens
-  // ends with.
+  // A short way to complete the text, for an answer that runs out of tokens.
   struct Ending {
-    std::vector<TokenId> tokens;  // empty: it is whole
-    // By how many tokens the ending may grow, about, when some other token is taken first.
+    std::vector<TokenId> tokens;  // empty: the text is complete
+    // Estimate of the tokens by which the ending grows when another token is consumed first.
     size_t growth = 0;
   };
-  // Absent: none of at most `limit` bytes is known, which says nothing of the text.
+  // nullopt when no ending of at most `limit` bytes is known; there may still be one.
   virtual std::optional<Ending> FindEnding(size_t /*limit*/) { return std::nullopt; }
-  // In a text that is whole and of which most tokens leave it so: takes those out of `mask` (as
-  // Mask gave it) that do not. False, and nothing changed, in any other.
+  // For a complete text that most tokens keep complete: removes from `mask` (from Mask) those that
+  // do not. False, without a change, for any other text.
   virtual bool KeepWhole(TokenMask* /*mask*/) { return false; }
 };
 
@@ -58,7 +57,7 @@ class Constraint {
  public:
   virtual ~Constraint() = default;
   virtual std::unique_ptr<Matcher> NewMatcher() = 0;
-  // What it holds in memory, about.
+  // Approximate memory in bytes.
   virtual size_t bytes() const = 0;
 };
 

@@ -1,6 +1,6 @@
-// Deadline: how long a compilation may take, in the CPU time of the thread that does it: what a
-// machine does beside refuses nothing. A ceiling of kWallFactor times as much by the clock bounds
-// what others wait. Made and asked on one thread. Plain data.
+// Deadline: a limit for a compilation in CPU time of its thread, so that other load on the machine
+// causes no refusals. A ceiling of kWallFactor times as much wall-clock time bounds the wait of
+// others. Created and checked on one thread. Plain data.
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,7 @@ class Deadline {
     std::chrono::nanoseconds cpu{0}, wall{0};
   };
 
-  // None: as long as one likes.
+  // No limit.
   Deadline() = default;
   explicit Deadline(std::chrono::nanoseconds timeout, Times now = Now())
       : set_(true), end_{now.cpu + timeout, now.wall + kWallFactor * timeout} {}

@@ -15,7 +15,7 @@ int DigitCount(__int128 v) {
   return n;
 }
 
-// v * 10^n, absent when it needs more than kMaxDecimalDigits digits.
+// v * 10^n; nullopt when it needs more than kMaxDecimalDigits digits.
 std::optional<__int128> Shift(__int128 v, int n) {
   if (v == 0) return v;
   if (n < 0 || DigitCount(v) + n > kMaxDecimalDigits) return std::nullopt;
@@ -23,7 +23,7 @@ std::optional<__int128> Shift(__int128 v, int n) {
   return v;
 }
 
-// m^e mod n for the multiple test of numbers with a great exponent.
+// m^e mod n, for the multiple test of numbers with a large exponent.
 __int128 MulMod(__int128 a, __int128 b, __int128 n) {
   __int128 out = 0;
   for (a %= n; b > 0; b >>= 1) {
@@ -58,7 +58,7 @@ std::optional<Decimal> Decimal::Parse(std::string_view text) {
     }
     if (fraction) --exponent;
     if (text[i] == '0') {
-      ++zeros;  // kept apart until a digit follows: trailing zeros are no digits
+      ++zeros;  // pending until another digit follows: trailing zeros are not significant
       continue;
     }
     if (mantissa != 0) digits += zeros;
@@ -111,11 +111,11 @@ int Compare(const Decimal& a, const Decimal& b) {
   const int high_a = DigitCount(a.mantissa) + a.exponent;
   const int high_b = DigitCount(b.mantissa) + b.exponent;
   if (high_a != high_b) return (high_a < high_b) == (a.Sign() > 0) ? -1 : 1;
-  // Equal magnitude: both fit once the greater exponent is brought down to the other's.
+  // Equal magnitude: both fit once scaled to the smaller exponent.
   const int low = std::min(a.exponent, b.exponent);
   const auto x = Shift(a.mantissa, a.exponent - low), y = Shift(b.mantissa, b.exponent - low);
   if (x && y) return *x < *y ? -1 : *x > *y;
-  return 0;  // not reached: equal magnitude and at most kMaxDecimalDigits digits
+  return 0;  // unreachable: equal magnitude and at most kMaxDecimalDigits digits
 }
 
 std::optional<__int128> ScaleTo(const Decimal& a, int exponent) {

@@ -1,6 +1,6 @@
-// Decimal: exact decimal numbers of up to 37 digits, as JSON writes them: sign, digits, power of
-// ten. Enough to compare with bounds and to divide by multiples without rounding; what does not fit
-// is said, never rounded. Value type: any thread.
+// Decimal: exact decimal numbers of up to 37 digits, as in JSON: sign, digits, power of ten. Enough
+// to compare with bounds and to test multiples without rounding; what does not fit is reported,
+// never rounded. Value type: any thread.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct Decimal {
   __int128 mantissa = 0;  // no trailing zero unless 0
   int exponent = 0;       // value = mantissa * 10^exponent
 
-  // Of a JSON number; absent when it has more than kMaxDecimalDigits significant digits or an
+  // Parses a JSON number; nullopt when it has more than kMaxDecimalDigits significant digits or an
   // exponent beyond +-100,000.
   static std::optional<Decimal> Parse(std::string_view text);
   static Decimal Make(__int128 mantissa, int exponent);
@@ -33,9 +33,9 @@ struct Decimal {
 int Compare(const Decimal& a, const Decimal& b);
 inline bool operator<(const Decimal& a, const Decimal& b) { return Compare(a, b) < 0; }
 
-// The digits of `a` as an integer at 10^exponent; absent when that does not fit.
+// `a` as an integer multiple of 10^exponent; nullopt when that does not fit.
 std::optional<__int128> ScaleTo(const Decimal& a, int exponent);
-// Whether a is a whole multiple of m (m > 0); absent when the numbers are too far apart to say.
+// Whether a is a multiple of m (m > 0); nullopt when their magnitudes differ too much to decide.
 std::optional<bool> IsMultiple(const Decimal& a, const Decimal& m);
 
 }  // namespace aisp

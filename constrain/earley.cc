@@ -25,7 +25,7 @@ void Earley::Add(EarleySet* set, const EarleyItem& item) {
   if (set->items.size() <= kMaxItems && added_.Insert(item)) set->items.push_back(item);
 }
 
-// Over the symbol behind the dot.
+// Moves the dot of `item` over the next symbol.
 void Earley::Advance(EarleySet* set, const EarleyItem& item) {
   EarleyItem next = item;
   ++next.dot;
@@ -39,8 +39,8 @@ void Earley::Advance(EarleySet* set, const EarleyItem& item) {
 
 void Earley::Complete(EarleySet* set, int32_t rule, const EarleySet* origin) {
   if (!ended_.Insert({rule, 0, 0, 0, origin})) return;
-  // A rule that only one item awaits, at its end, completes that one too: no chain of items is kept
-  // for lists that are written by right recursion.
+  // Leo's optimisation: a rule that only one item awaits, at its end, also completes that item, so
+  // that right-recursive lists do not keep a chain of items.
   for (size_t same = 0; same <= g_.of_rule.size();) {
     if (rule == g_.root && origin == start_) set->whole = true;
     const EarleyItem* only = nullptr;
@@ -69,7 +69,7 @@ void Earley::Predict(EarleySet* set, size_t rule) {
   for (const int32_t p : g_.of_rule[rule]) Advance(set, EarleyItem{p, -1, 0, 0, set});
 }
 
-// False when there are too many items.
+// False when the set has too many items.
 bool Earley::Close(EarleySet* set) {
   predicted_.resize(g_.of_rule.size(), 0);
   ++closure_;
@@ -77,7 +77,7 @@ bool Earley::Close(EarleySet* set) {
     const EarleyItem item = set->items[i];
     const GrammarSymbol* behind = Behind(item);
     if (behind == nullptr) {
-      // What is empty was passed when it was predicted.
+      // Empty completions were handled at prediction.
       const int32_t rule = g_.productions[static_cast<size_t>(item.production)].rule;
       if (item.origin != set) Complete(set, rule, item.origin);
       if (item.origin == set && rule == g_.root && set == start_) set->whole = true;

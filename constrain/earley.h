@@ -1,9 +1,8 @@
-// Earley: reads a text byte by byte and keeps to what a Grammar allows (Earley 1970; nullable rules
-// as Aycock and Horspool 2002, right recursion as Leo 1991). A set holds all that may be open
-// behind one byte; since every production can be completed, a set that is not empty has a way to
-// the end.
+// Earley: parses a text byte by byte according to a Grammar (Earley 1970; nullable rules as in
+// Aycock and Horspool 2002, right recursion as in Leo 1991). A set holds all items that may be open
+// after a byte. Every production can be completed, so a non-empty set has a way to the end.
 //
-// Sets are a stack: going back is dropping the last ones. One thread at a time.
+// Sets form a stack: rewinding drops the last ones. One thread at a time.
 #pragma once
 
 #include <bitset>
@@ -18,12 +17,12 @@ namespace aisp {
 struct EarleySet;
 
 struct EarleyItem {
-  static constexpr int32_t kNone = -1,
-                           kTerminal = -2;  // of `rule`: the production's end, a terminal
+  // Values of `rule` when no rule follows the dot: the production's end, or a terminal.
+  static constexpr int32_t kNone = -1, kTerminal = -2;
   int32_t production = 0;
   int32_t dot = 0;
-  int32_t state = 0;     // of the terminal behind the dot
-  int32_t rule = kNone;  // behind the dot
+  int32_t state = 0;     // of the terminal after the dot
+  int32_t rule = kNone;  // after the dot
   const EarleySet* origin = nullptr;
   friend bool operator==(const EarleyItem&, const EarleyItem&) = default;
 };
@@ -38,28 +37,28 @@ inline uint64_t HashOf(const EarleyItem& item) {
 struct EarleySet {
   std::vector<EarleyItem> items;
   std::bitset<256> first;  // bytes that may follow
-  bool whole = false;      // the text may end here
+  bool whole = false;      // the text may be complete here
 };
 
 class Earley {
  public:
-  // Of one set: more than any text of a sensible grammar comes to. A byte that leads to more may
-  // not follow.
+  // Limit of a set, far above what texts of sensible grammars reach. A byte that would exceed it
+  // may not follow.
   static constexpr size_t kMaxItems = 20'000;
-  // Items that came over a token's last byte: alternatives side by side at one place of a text.
+  // Limit of the items that consumed a token's last byte, which are alternatives at one position.
   static constexpr size_t kMaxAlternatives = 1000;
 
   explicit Earley(Grammar* grammar) : g_(*grammar) {}
 
   const EarleySet* Start();
-  // What `rule` may begin with, by itself: its productions began at Outside().
+  // The set in which `rule` starts on its own: its productions' origin is Outside().
   const EarleySet* StartOf(int32_t rule);
   const EarleySet* Outside() const { return &outside_; }
   // Null when `byte` may not follow.
   const EarleySet* Step(const EarleySet& from, uint8_t byte);
-  // `set`, or one that has its first kMaxAlternatives alternatives where it has more.
+  // `set`, or a copy with only its first kMaxAlternatives alternatives.
   const EarleySet* Narrowed(const EarleySet& set);
-  // The symbol that `item` awaits; null at its production's end.
+  // The symbol after the dot; null at the production's end.
   const GrammarSymbol* Behind(const EarleyItem& item) const;
 
   size_t size() const { return used_; }
@@ -78,9 +77,9 @@ class Earley {
   size_t used_ = 0;
   const EarleySet* start_ = nullptr;
   const EarleySet outside_ = {};
-  std::vector<uint32_t> predicted_;  // by rule: the closure that predicted it last
+  std::vector<uint32_t> predicted_;  // by rule: the last closure that predicted it
   uint32_t closure_ = 0;
-  // Of the set that is being made: its items, and the rules that ended there with where they began.
+  // Of the set under construction: its items, and the rules completed with their origins.
   StampedSet<EarleyItem> added_, ended_;
 };
 

@@ -11,15 +11,15 @@ namespace {
 
 using Class = std::vector<uint32_t>;
 
-// The one letter that a case mapping gives; `c` itself where there is none, or more.
+// The single letter that a case mapping gives; `c` if there is none or several.
 uint32_t Mapped(uint32_t c, void (*append)(char32_t, std::u32string*)) {
   std::u32string out;
   append(c, &out);
   return out.size() == 1 ? out[0] : c;
 }
 
-// All classes of more than one letter. Capital forms of a letter's capital are its own, so that
-// long s is an s; the dotless i has a capital but folds to itself.
+// All classes of two or more letters. Based on the simple fold of capitals, so long s joins s; the
+// dotless i has a capital but folds to itself.
 std::vector<Class> MakeClasses() {
   constexpr uint32_t kDotlessI = 0x131, kDottedCapitalI = 0x130, kIotaBelow = 0x345;
   std::vector<std::pair<uint32_t, uint32_t>> ranges = {{kIotaBelow, kIotaBelow}};

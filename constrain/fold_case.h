@@ -1,12 +1,12 @@
-// Letters that differ in their case alone, as the flag i of ECMA-262 (with u) compares: Unicode's
-// simple case folding. Pure functions: any thread.
+// Case-insensitive sets as in ECMA-262's flags iu: Unicode simple case folding. Pure functions: any
+// thread.
 #pragma once
 
 #include "constrain/char_set.h"
 
 namespace aisp {
 
-// `set`, and all that folds to the same as one of it.
+// `set` and every letter that folds to the same as a member.
 CharSet FoldCase(const CharSet& set);
 
 }  // namespace aisp

@@ -15,7 +15,7 @@ Hash128 KeyOf(std::string_view scope, std::string_view run) {
   return HashBytes(text);
 }
 
-// Without what its last code point lacks bytes for.
+// Removes an incomplete code point at the end.
 void TrimToCodePoints(std::string* text) {
   size_t lead = text->size();
   while (lead > 0 && text->size() - lead < 4) {
@@ -42,8 +42,8 @@ std::string ForcedText(Matcher* matcher, size_t limit) {
   return text;
 }
 
-// Behind a newline, which is no part of a longer token with what follows, since the beginning of a
-// text is written differently by some.
+// Tokenized after a newline, which never joins with what follows: some tokenizers write the
+// beginning of a text differently.
 std::vector<TokenId> SpellInside(const Tokenizer& tokenizer, std::string_view text) {
   for (const char* const before : {"\n", ""}) {
     const auto ids = tokenizer.Encode(before + std::string(text), /*add_special=*/false);

@@ -1,12 +1,12 @@
-// Runs of text that a constraint forces, in tokens: what a sequence may be proposed to go on with.
+// Forced runs: text that a constraint forces, as tokens that can be proposed as draft tokens.
 //
-// The text is forced, its spelling in tokens is not: `":` or `":"` may be one token, and where
-// blanks are free the model says which. So a run is spelled as such a run was drawn last, and as
-// the tokenizer writes it where none was. A wrong guess costs a row of a step, never a token.
+// The text is forced but its tokenization is not: `":` and `":"` may be single tokens, and blanks
+// may be free. So a run is tokenized as it was last drawn or, if never seen, as the tokenizer
+// writes it. A wrong guess costs a row of a step and never changes the output.
 //
-// A RunBook belongs to a tokenizer and is shared by all sequences, of any thread; what they drew is
-// kept apart by cache scope, so that no tenant's answers show in another's latency. A RunFollower
-// is one sequence's, on its thread.
+// A RunBook belongs to a tokenizer and is shared by all sequences, on any thread. It is kept apart
+// by cache scope, so that latency reveals nothing about other tenants' answers. A RunFollower
+// belongs to one sequence and its thread.
 #pragma once
 
 #include <cstdint>
@@ -25,24 +25,23 @@
 
 namespace aisp {
 
-// Bytes of a run that are looked at, and tokens of one that are kept.
+// Limits: bytes of a run, and tokens of its tokenization.
 inline constexpr size_t kLongestRun = 256, kMostRunTokens = 32;
 
-// What `matcher` forces, from one part of a plan into the next. The matcher is as it was.
+// The text that `matcher` forces, across parts of a plan. Leaves the matcher unchanged.
 std::string ForcedText(Matcher* matcher, size_t limit = kLongestRun);
 
-// As `tokenizer` writes `text` in the middle of another; empty where it would not write just these
-// bytes.
+// Tokenizes `text` as it would be within another text; empty if the result would have other bytes.
 std::vector<TokenId> SpellInside(const Tokenizer& tokenizer, std::string_view text);
 
 class RunBook {
  public:
-  // Keeps at most twice `generation` spellings. The tokenizer outlives it.
+  // Keeps at most twice `generation` runs. The tokenizer outlives it.
   explicit RunBook(const Tokenizer* tokenizer, size_t generation = 4096)
       : tokenizer_(*tokenizer), generation_(generation) {}
 
   std::vector<TokenId> Spell(std::string_view scope, std::string_view run);
-  // The run was drawn as `tokens`; what came behind it in its last token belongs to them.
+  // Records that the run was drawn as `tokens`; the last token may include what followed the run.
   void Note(std::string_view scope, std::string_view run, std::span<const TokenId> tokens);
 
  private:
@@ -52,7 +51,8 @@ class RunBook {
   const Tokenizer& tokenizer_;
   const size_t generation_;
   std::mutex mutex_;
-  Spellings young_, old_;  // what was not used since `young_` began is dropped when it is full
+  Spellings young_, old_;  // two generations: entries unused since `young_` began are dropped when
+                           // it is full
 };
 
 class RunFollower {
@@ -60,19 +60,19 @@ class RunFollower {
   RunFollower(std::shared_ptr<RunBook> book, std::string scope)
       : book_(std::move(book)), scope_(std::move(scope)) {}
 
-  // At most `limit` tokens that are likely to spell `run`, which is forced behind `taken`, the
-  // tokens of the answer so far. To be called at every step: it learns from what came since.
+  // At most `limit` tokens that probably spell `run`, which is forced after `taken`, the answer so
+  // far. Call it at every step: it learns from the tokens drawn since.
   std::vector<TokenId> Next(std::string_view run, std::span<const TokenId> taken, size_t limit);
 
  private:
   struct Begun {
     std::string run;
-    size_t at = 0;  // tokens taken before it
+    size_t at = 0;  // number of tokens before it
   };
 
   const std::shared_ptr<RunBook> book_;
   const std::string scope_;
-  std::vector<Begun> begun_;  // one run, and what was left of it behind each of its steps
+  std::vector<Begun> begun_;  // one run, with its remainder after each step
 };
 
 }  // namespace aisp

@@ -25,9 +25,8 @@ constexpr char kClock[] = "(?:[01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(?:\\.\\d+)?";
 
 std::string Two(int n) { return (n < 10 ? "0" : "") + std::to_string(n); }
 
-// A leap second is the one after 23:59:59 UTC: the local hour and minute and the offset must agree
-// on that. Hours and minutes are two conditions that are intersected, so that not all 2,880
-// combinations are written out.
+// A leap second follows 23:59:59 UTC, so local hour, minute and offset must agree. Hours and
+// minutes are intersected as two conditions, to avoid writing out all 2,880 combinations.
 Result<TermId> LeapSecond(Languages* l) {
   std::string utc = "23:59:60(?:\\.\\d+)?[zZ]", west_hours, west_minutes, east_hours, east_minutes,
               east_whole;
@@ -86,7 +85,7 @@ std::string Ipv6Pattern() {
   return out;
 }
 
-// RFC 3987, section 2.2: what an IRI may have beside a URI's characters, and in its query alone.
+// RFC 3987, section 2.2: characters that an IRI allows beyond a URI's, and in its query only.
 std::string CharactersOfIris() {
   std::string out = "\\u{A0}-\\u{D7FF}\\u{F900}-\\u{FDCF}\\u{FDF0}-\\u{FFEF}";
   for (const char plane : std::string_view("123456789ABCD")) {
@@ -121,8 +120,8 @@ std::string UriPattern(bool relative, bool international = false) {
   return "(?:" + uri + "|" + part + tail + ")";
 }
 
-// RFC 6570, section 2: literals, and expressions in braces. Operators that are reserved for later
-// stand in no expression; an apostrophe is a literal, as the erratum has it.
+// RFC 6570, section 2: literals, and expressions in braces. Reserved operators are not allowed; an
+// apostrophe is a literal, as in the erratum.
 std::string UriTemplatePattern() {
   const std::string pct = "%[0-9a-fA-F]{2}";
   const std::string literal =
@@ -132,8 +131,7 @@ std::string UriTemplatePattern() {
   return "(?:" + literal + "|\\{[+#./;?&]?" + variable + "(?:," + variable + ")*\\})*";
 }
 
-// RFC 5321, section 4.1.2: dot-string or quoted string before the @, a host name or an address
-// literal behind it.
+// RFC 5321, section 4.1.2: a dot-string or quoted string, @, and a host name or address literal.
 std::string EmailPattern() {
   const std::string atom = "[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]+";
   const std::string quoted = "\"(?:[ !#-\\[\\]-~]|\\\\[ -~])*\"";

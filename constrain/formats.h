@@ -1,5 +1,5 @@
-// The formats of JSON Schema as languages. What the standards name and no regular language says
-// exactly is refused.
+// The formats of JSON Schema as languages. A format that no regular language describes exactly is
+// refused.
 #pragma once
 
 #include <string_view>
@@ -9,8 +9,8 @@
 
 namespace aisp {
 
-// kAnyText for a name that no draft defines (an annotation by the standard). UNIMPLEMENTED for one
-// that a draft defines and that cannot be enforced.
+// kAnyText for names that no draft defines (annotations, by the standard). UNIMPLEMENTED for a
+// defined format that cannot be enforced.
 Result<TermId> FormatLanguage(std::string_view format, Languages* languages);
 
 }  // namespace aisp

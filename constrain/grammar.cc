@@ -33,7 +33,7 @@ class Compiler {
     if (spaced_) MakeGap();
     for (const auto& [name, body] : text_.rules) {
       const int32_t rule = rules_[name];
-      // What may stand between terminals of a rule stands in none of a terminal's own.
+      // Ignored text may stand between the terminals of a rule, but not inside a terminal.
       in_terminal_ = spaced_ && IsTerminalName(name);
       if (const auto language = RegularRule(name, 0)) {
         Add(rule, {Terminal(*language)});
@@ -81,7 +81,7 @@ class Compiler {
     return {true, it->second};
   }
 
-  // What is ignored, any number of times.
+  // Makes the ignored text, any number of times.
   void MakeGap() {
     gap_ = NewRule();
     Add(gap_, {});
@@ -177,8 +177,8 @@ class Compiler {
     }
   }
 
-  // The rules of which some production has only symbols that hold: terminals by `holds`, rules by
-  // what was found so far. Each symbol is looked at once.
+  // The rules with a production of which all symbols satisfy the condition: terminals by `holds`,
+  // rules by previous results. Looks at each symbol once.
   template <typename Holds>
   std::vector<bool> RulesThat(const Holds& holds) const {
     std::vector<bool> out(g_.of_rule.size(), false);
@@ -204,7 +204,7 @@ class Compiler {
     return out;
   }
 
-  // Drops what can never be completed; finds what may be empty.
+  // Removes what can never be completed, and finds nullable rules.
   Status Reduce() {
     auto live = [](const Automaton& a) { return a.start() != Automaton::kDead; };
     const std::vector<bool> finite = RulesThat(live);
@@ -232,7 +232,7 @@ class Compiler {
     const auto i = static_cast<size_t>(s.index);
     return s.terminal ? g_.terminals[i]->Accepts(g_.terminals[i]->start()) : g_.nullable[i];
   }
-  // Calls `look` with every production that is left until it changes nothing more.
+  // Calls `look` for all remaining productions until nothing changes.
   template <typename Look>
   void UntilStable(const Look& look) const {
     for (bool changed = true; changed;) {

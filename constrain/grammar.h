@@ -1,9 +1,9 @@
-// Grammar: a context-free grammar over regular terminals. What of the text is regular is one
-// terminal, so most rules of practice are few productions; loops are left recursion, which Earley's
-// algorithm reads in constant space. Every production can be completed to some text.
+// Grammar: a context-free grammar over regular terminals. Regular parts are one terminal, so rules
+// usually have few productions; loops are left-recursive, which Earley's algorithm reads in
+// constant space. Every production can be completed.
 //
-// Built by CompileGrammar, then unchanged but for automata, which grow as they are walked: callers
-// are serialised by whoever owns it.
+// Built by CompileGrammar and then unchanged, except for lazily built automata: the owner
+// serialises callers.
 #pragma once
 
 #include <bitset>
@@ -33,13 +33,13 @@ struct Grammar {
   std::vector<Production> productions;
   std::vector<std::vector<int32_t>> of_rule;  // productions
   std::vector<bool> nullable;                 // by rule
-  // Bytes that come behind it somewhere in the texts of the grammar.
+  // Bytes that may follow the symbol anywhere in the grammar.
   std::vector<std::bitset<256>> behind_rule, behind_terminal;
   int32_t root = 0;
 };
 
-// INVALID_ARGUMENT: not a grammar, or no text matches. RESOURCE_EXHAUSTED: too large, or not
-// compiled within `timeout`.
+// INVALID_ARGUMENT: malformed, or no text matches. RESOURCE_EXHAUSTED: too large, or not compiled
+// within `timeout`.
 Result<std::unique_ptr<Grammar>> CompileGrammar(
     std::string_view text, std::chrono::milliseconds timeout = std::chrono::seconds(2));
 

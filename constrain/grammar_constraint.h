@@ -9,7 +9,7 @@
 
 namespace aisp {
 
-// Errors as CompileGrammar's.
+// Errors as in CompileGrammar.
 Result<std::shared_ptr<Constraint>> MakeGrammarConstraint(
     std::string_view grammar, std::shared_ptr<const TokenTrie> trie,
     std::chrono::milliseconds timeout = std::chrono::seconds(2));

@@ -8,7 +8,7 @@ namespace {
 
 constexpr size_t kFewTokens = 400;
 constexpr size_t kMaxBytes = size_t{64} << 20;
-constexpr size_t kMaxDepth = 300;  // of rules inside each other in what is left of one token
+constexpr size_t kMaxDepth = 300;  // nested rules in the remainder of one token
 
 std::span<const uint32_t> NodesOf(std::string_view rest) {
   return {reinterpret_cast<const uint32_t*>(rest.data()), rest.size() / sizeof(uint32_t)};
@@ -85,8 +85,8 @@ void GrammarMasks::Compute(const EarleySet& set, TokenMask* mask) {
   Trim();
   Restart();
   Frame& frame = Open();
-  // What was predicted here is a part of the rule that was predicted; but where a text begins, no
-  // item awaits the root.
+  // Predicted items are covered by the part of the rule that predicted them. Only at a text's start
+  // does no item await the root.
   const bool start = !set.items.empty() && set.items[0].origin == &set;
   for (const EarleyItem& item : set.items) {
     if (item.rule == EarleyItem::kNone || (!start && item.origin == &set)) continue;
@@ -114,7 +114,7 @@ void GrammarMasks::Prepare(const std::function<bool()>& late) {
   PrepareBehindRules(late, &left);
 }
 
-// What the symbols from `dot` on leave of `rest`.
+// What remains of `rest` after the symbols from `dot` on.
 GrammarMasks::RestId GrammarMasks::ThroughRest(int32_t production, size_t dot, RestId rest) {
   const auto& symbols = g_.productions[static_cast<size_t>(production)].symbols;
   Restart();
@@ -123,9 +123,9 @@ GrammarMasks::RestId GrammarMasks::ThroughRest(int32_t production, size_t dot, R
   return rest;
 }
 
-// The terminals' states, and what follows them in the same production.
+// The terminals' states, and what follows them in their production.
 void GrammarMasks::PrepareStates(const std::function<bool()>& late, LeftList* left) {
-  constexpr size_t kMaxStates = 64;  // of a terminal
+  constexpr size_t kMaxStates = 64;  // per terminal
   std::vector<std::vector<int32_t>> states(g_.terminals.size());
   for (size_t t = 0; t < states.size() && !late(); ++t)
     states[t] = g_.terminals[t]->StatesFrom(g_.terminals[t]->start(), kMaxStates);
@@ -145,7 +145,7 @@ void GrammarMasks::PrepareStates(const std::function<bool()>& late, LeftList* le
   }
 }
 
-// What follows a rule where it stands, with what it may leave, up through the rules.
+// What follows each rule in its context, with what the rule may leave, up through the rules.
 void GrammarMasks::PrepareBehindRules(const std::function<bool()>& late, LeftList* left) {
   std::vector<std::vector<std::pair<int32_t, size_t>>> places(g_.of_rule.size());
   for (size_t p = 0; p < g_.productions.size(); ++p) {
@@ -190,7 +190,7 @@ void GrammarMasks::FollowEnded(Frame* frame) {
   while (!frame->ended.empty()) {
     const Ended ended = frame->ended.back();
     frame->ended.pop_back();
-    work_ += ended.origin->items.size() / 16;  // most are passed over
+    work_ += ended.origin->items.size() / 16;  // most are skipped
     for (const EarleyItem& item : ended.origin->items) {
       if (item.rule == ended.rule) Follow(item, ended.rest, frame);
     }
@@ -242,8 +242,8 @@ GrammarMasks::RestId GrammarMasks::RestOf(std::vector<uint32_t>* nodes) {
   return it->second;
 }
 
-// Tokens that stay in the terminal from `state` on. The rest begins where it has come to an end and
-// a byte follows that may stand behind it somewhere.
+// Tokens that stay in the terminal from `state` on. A rest starts where the terminal is complete
+// and the next byte may follow it somewhere.
 const GrammarMasks::Part& GrammarMasks::OfState(int32_t terminal, int32_t state) {
   const uint64_t key = static_cast<uint64_t>(terminal) << 32 | static_cast<uint32_t>(state);
   if (const Part* known = states_.Find(key)) return *known;
@@ -271,8 +271,8 @@ const GrammarMasks::Part& GrammarMasks::OfState(int32_t terminal, int32_t state)
   return states_.Add(key, std::move(part));
 }
 
-// A rule asks for others with what its first terminal leaves of the tokens, which is shorter: no
-// part asks for itself.
+// A rule asks for other parts with what its first terminal leaves of the tokens, which is shorter,
+// so no part depends on itself.
 const GrammarMasks::Part& GrammarMasks::OfSymbol(const GrammarSymbol& symbol, RestId rest,
                                                  bool takes) {
   static const Part kNone;

@@ -18,7 +18,7 @@ bool IsNameChar(char c) {
          c == '-';
 }
 
-// Patterns of Lark's own library, as far as they are regular.
+// Patterns of Lark's own library that are regular.
 const std::map<std::string_view, std::string_view>& CommonTerminals() {
   static const std::map<std::string_view, std::string_view> kTerminals = {
       {"DIGIT", "[0-9]"},
@@ -69,7 +69,7 @@ class Reader {
     return false;
   }
 
-  // Blanks and comments.
+  // Skips blanks and comments.
   void Skip() {
     while (at_ < text_.size()) {
       const std::string_view rest = text_.substr(at_);
@@ -95,7 +95,7 @@ class Reader {
     while (at_ < text_.size() && IsNameChar(text_[at_]) && (!lark_ || text_[at_] != '-')) ++at_;
     return std::string(text_.substr(begin, at_ - begin));
   }
-  // A name and what makes it a rule's head; nothing is taken when that is not what follows.
+  // Reads a name that is a rule's head; otherwise consumes nothing.
   bool Head(std::string* name) {
     const size_t before = at_;
     if (lark_) Take("?") || Take("!");
@@ -166,7 +166,7 @@ class Reader {
     out->kind = GrammarNode::Kind::kSequence;
     while (!AtSequenceEnd()) {
       if (lark_ && Take("->")) {
-        Name();  // what Lark calls the node: of no concern here
+        Name();  // an alias, irrelevant here
         continue;
       }
       GrammarNode item;

@@ -1,5 +1,5 @@
-// Reads the text of a grammar: GBNF (llama.cpp's notation: `root ::= "a" [0-9]+`), or a subset of
-// Lark's (`start: WORD ("," WORD)*`), told apart by `::=`. Inside constrain/ only. Plain values.
+// Parses a grammar's text: GBNF (llama.cpp's notation: `root ::= "a" [0-9]+`) or a subset of Lark
+// (`start: WORD ("," WORD)*`), distinguished by `::=`. For constrain/ only. Plain values.
 #pragma once
 
 #include <map>
@@ -15,7 +15,7 @@ namespace aisp {
 struct GrammarNode {
   enum class Kind : uint8_t {
     kLanguage,  // a text of `language`
-    kRule,      // what rule `name` says
+    kRule,      // rule `name`
     kSequence,  // children one after another
     kChoice,    // one of the children
     kRepeat,    // children[0], min to max times (max -1: without end)
@@ -30,13 +30,13 @@ struct GrammarNode {
 struct GrammarText {
   std::string root;
   std::map<std::string, GrammarNode> rules;
-  std::vector<std::string> ignored;  // Lark's %ignore: may stand behind every terminal
+  std::vector<std::string> ignored;  // Lark's %ignore: may follow every terminal
   bool lark = false;
 };
 
 inline constexpr size_t kMaxGrammarBytes = 256 * 1024;
 
-// INVALID_ARGUMENT names the line and what is wrong there, or a notation that is not understood.
+// INVALID_ARGUMENT names the line and the problem, or an unknown notation.
 Result<GrammarText> ReadGrammar(std::string_view text, Languages* languages);
 
 }  // namespace aisp

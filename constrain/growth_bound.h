@@ -1,7 +1,7 @@
-// GrowthBound: while it lives, the automata of a grammar grow by so much work and no more. States
-// are made as they are met, on the thread that everybody's steps wait for; beyond the bound, places
-// that were not met before count as dead ends and are made another time. So a mask that needs more
-// lacks some long tokens; what it has may follow, and tokens of one byte are always there.
+// GrowthBound: limits, while it exists, the work of building a grammar's automata. States are built
+// on the thread that all steps wait for. Beyond the limit unseen states count as dead and are built
+// another time. So a costly mask may lack some long tokens; those it has are allowed, and tokens of
+// one byte are always there.
 #pragma once
 
 #include "constrain/language.h"

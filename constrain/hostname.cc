@@ -16,7 +16,7 @@ constexpr std::string_view kPrefix = "xn--";
 #ifdef AISP_HAVE_IDN2
 constexpr std::string_view kBasic = "abcdefghijklmnopqrstuvwxyz0123456789-";
 
-// "" when it is none.
+// "" when it is not a valid label.
 std::string AsLabel(const std::string& unicode, const char* wanted) {
   uint8_t* out = nullptr;
   const auto* text = reinterpret_cast<const uint8_t*>(unicode.c_str());
@@ -35,11 +35,11 @@ bool IsLabel(const std::string& label) {
   return unicode != label && AsLabel(unicode, label.c_str()) == label;
 }
 
-// Whether some label of at most `room` further bytes begins so.
+// Whether some label of at most `room` further bytes begins with this.
 bool CanBegin(const std::string& label, int32_t room) {
-  constexpr int32_t kRoomForLetter = 8;  // a hyphen and where one letter more stands
+  constexpr int32_t kRoomForLetter = 8;  // room for a hyphen and the encoding of one letter
   const std::string_view own = std::string_view(label).substr(kPrefix.size());
-  // What is ASCII so far may be all that is, with a letter behind it.
+  // ASCII so far may be the whole label, if a letter follows.
   const bool odd = own.starts_with('-') || (own.size() > 3 && own.substr(2, 2) == "--");
   if (room >= kRoomForLetter && !odd) return true;
   if (IsLabel(label)) return true;
@@ -99,7 +99,7 @@ std::optional<HostnamePlace> NextOfHostname(const HostnamePlace& at, uint32_t c)
     next.label.clear();
   }
   if (next.label.size() < kPrefix.size() || !next.label.substr(2).starts_with("--")) return next;
-  // Two hyphens in these places tell of another encoding, of which there is this one.
+  // Two hyphens in these positions announce an encoding; xn-- is the only one.
   if (!next.label.starts_with(kPrefix) || !CanBegin(next.label, room)) return std::nullopt;
   return next;
 }

@@ -1,6 +1,6 @@
-// Json: a JSON text as a tree that keeps what a schema compiler needs and general parsers drop:
-// numbers as exact decimals and as they were spelled, and the order of members. Depth and size are
-// bounded. A tree is plain data: any thread may read.
+// Json: a JSON text as a tree that keeps what a schema compiler needs: numbers as exact decimals
+// and as spelled, and the order of members. Depth and size are bounded. Plain data: any thread may
+// read.
 #pragma once
 
 #include <string>
@@ -18,7 +18,7 @@ struct Json {
 
   Type type = Type::kNull;
   bool boolean = false;
-  std::string text;  // a string's value, or a number as it is spelled
+  std::string text;  // a string's value, or a number as spelled
   std::vector<Json> items;
   std::vector<Member> members;
 
@@ -28,7 +28,7 @@ struct Json {
   bool IsString() const { return type == Type::kString; }
   bool IsBool() const { return type == Type::kBool; }
   bool IsNumber() const { return type == Type::kNumber; }
-  // The member `name`, the last one when it is there twice; null when absent.
+  // The member `name` (the last one if repeated); null when absent.
   const Json* Find(std::string_view name) const;
 };
 

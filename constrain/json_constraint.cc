@@ -100,8 +100,8 @@ class JsonMatcher : public Matcher {
     Arena::Mark mark;
   };
 
-  // The one byte that may follow, -1 when there are more. Blanks between tokens and escapes where a
-  // character stands for itself are always possible and never needed.
+  // The only byte that may follow, -1 when there are several. Blanks between tokens, and escapes of
+  // characters that need none, are always possible and therefore not counted.
   int OnlyByte(const JsonState& at) {
     int only = -1, escape = -1;
     for (int byte = 0; byte < 256; ++byte) {

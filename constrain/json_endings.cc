@@ -6,10 +6,10 @@
 namespace aisp {
 namespace {
 
-constexpr size_t kMaxLeast = 4096;         // bytes of a least value
-constexpr size_t kMaxNumberSearch = 4000;  // beginnings looked at
-constexpr size_t kMaxTexts = 16;           // tried in one place
-constexpr size_t kFewTexts = 4;            // of members, as there may be many
+constexpr size_t kMaxLeast = 4096;         // bytes of a minimal value
+constexpr size_t kMaxNumberSearch = 4000;  // prefixes visited
+constexpr size_t kMaxTexts = 16;           // tried at one position
+constexpr size_t kFewTexts = 4;            // of members, which may be many
 
 void Escape(std::string_view text, std::string* out) {
   static constexpr char kHex[] = "0123456789abcdef";
@@ -33,7 +33,7 @@ std::string Quoted(std::string_view text) {
   return out;
 }
 
-// What makes `begun` a number of the spec, in as few bytes as can be.
+// Completes `begun` to a number of the spec, in as few bytes as possible.
 std::optional<std::string> FinishNumber(const NumberSpec& spec, const std::string& begun) {
   NumberSyntax syntax = NumberSyntax::kStart;
   for (const char c : begun) syntax = NextSyntax(syntax, c);
@@ -89,7 +89,7 @@ std::optional<std::string> JsonEndings::LeastOf(const ObjectShape& shape) const 
   std::string out = "{";
   int32_t count = 0;
   uint8_t done = 0;
-  // What is required; then what fulfils an obligation; then whatever is there until it is enough.
+  // First required members, then those that fulfil an obligation, then any until there are enough.
   for (int pass = 0; pass < 3; ++pass) {
     for (const NameSlot& name : shape.names) {
       if (name.ways.empty() || name.required != (pass == 0)) continue;
@@ -164,8 +164,8 @@ std::optional<std::string> JsonEndings::LeastOf(const JsonTypeShapes& type) {
   return best;
 }
 
-// The least fixed point: values are made of values that are known already. Scalars do not change,
-// so each round looks only at what has none yet.
+// Least fixed point: values are built from known values. Known values do not change, so each round
+// looks only at types without one.
 void JsonEndings::FindLeast() {
   if (std::exchange(found_, true)) return;
   least_.resize(g_.types.size());
@@ -225,7 +225,7 @@ void JsonEndings::FindSizes() {
   }
 }
 
-// The machine takes no byte that leads nowhere, so one at a time is enough.
+// The machine accepts no byte that leads nowhere, so one byte at a time suffices.
 JsonEndings::Texts JsonEndings::NextOfEscape(const Scalar& scalar) {
   using enum Scalar::Escape;
   switch (scalar.escape) {
@@ -249,7 +249,7 @@ JsonEndings::Texts JsonEndings::NextOfName(const JsonState& at) {
     if (alt.name_class != nullptr) {
       const auto more = alt.automaton->Shortest(alt.state, 0);
       if (!more) continue;
-      // A name may have been used up.
+      // The name may be used already.
       for (const char* tail : {"", "a", "b", "c", "aa", "ab"}) {
         others.emplace_back();
         Escape(*more + tail, &others.back());
@@ -300,7 +300,7 @@ JsonEndings::Texts JsonEndings::NextOfScalar(const JsonState& at, Arena* arena) 
         auto more = FinishNumber(*scalar.alts[i].number, begun);
         if (more && !more->empty()) out.push_back(std::move(*more));
         JsonState end;
-        // What comes behind a number ends it.
+        // What follows a number ends it.
         if (more && more->empty() && machine_.EndNumber(at, arena, &end)) return Next(end, arena);
       }
       break;
@@ -408,7 +408,7 @@ size_t JsonEndings::GrowthAt(const JsonState& state) const {
   size_t growth = 0;
   const Level* level = state.top;
   for (int i = 0; i < kLevels && level != nullptr; ++i, level = level->below) {
-    // What is awaited has its least value in the ending: another choice adds the difference.
+    // The awaited value has its minimal form in the ending; another choice adds the difference.
     size_t most = 0, least = SIZE_MAX;
     for (size_t s = 0; s < level->num_slots && i == 0; ++s) {
       const auto type = static_cast<size_t>(level->slots[s].type);
@@ -422,14 +422,14 @@ size_t JsonEndings::GrowthAt(const JsonState& state) const {
         growth = std::max(growth, object_growth_[shape]);
         continue;
       }
-      // The item that is being read counts.
+      // The item being read counts.
       const bool wanted =
           static_cast<int64_t>(level->count) + (i > 0 ? 1 : 0) < g_.arrays[shape].min;
       growth = std::max(growth, wanted ? array_spread_[shape] : array_growth_[shape]);
     }
     if (level->kind == Level::Kind::kRoot) break;
   }
-  // One token may open two values at once, and an escape or a name wants a few more.
+  // One token may open two values, and an escape or a name needs a few more tokens.
   return 2 * growth + 8;
 }
 

@@ -86,8 +86,7 @@ bool JsonGrammar::Inhabited(const ArrayShape& shape) const { return ArrayCanFini
 
 namespace {
 
-// Explores which (index, counts) can end; all that lie ahead of the point from which positions look
-// alike.
+// Explores which (index, counts) can finish, up to the index from which all positions are alike.
 class ArraySearch {
  public:
   ArraySearch(const ArrayShape& shape, const std::vector<JsonTypeShapes>& types)
@@ -98,7 +97,7 @@ class ArraySearch {
     if (shape_.max != kNoLimit && index >= static_cast<size_t>(shape_.max)) return false;
     const size_t clamp = std::max(shape_.prefix.size(), static_cast<size_t>(shape_.min));
     const size_t key_index = shape_.max == kNoLimit ? std::min(index, clamp) : index;
-    if (!seen_.emplace(key_index, counts).second) return false;  // tried already, or on the way
+    if (!seen_.emplace(key_index, counts).second) return false;  // already visited or in progress
     if (seen_.size() > kMaxSearch) return false;
     for (const ValueWay& way : shape_.At(index)) {
       if (!types_[static_cast<size_t>(way.type)].inhabited) continue;
@@ -173,7 +172,7 @@ void JsonGrammar::Drop(ArrayShape* shape) {
   };
   for (auto& ways : shape->prefix) std::erase_if(ways, gone);
   std::erase_if(shape->rest, gone);
-  // No item can stand at the first place without a way, nor behind it.
+  // No item can stand at or after the first position without a way.
   size_t room = shape->prefix.size();
   for (size_t i = 0; i < shape->prefix.size() && room == shape->prefix.size(); ++i) {
     if (shape->prefix[i].empty()) room = i;
@@ -184,7 +183,7 @@ void JsonGrammar::Drop(ArrayShape* shape) {
 }
 
 void JsonGrammar::KeepInhabited() {
-  // Where unique items run out, an array may have no value, nor what holds it.
+  // If unique items run out, an array may have no value, and neither may its container.
   do FindInhabited();
   while (LimitUnique());
 }

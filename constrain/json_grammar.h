@@ -1,10 +1,10 @@
-// JsonGrammar: what a JSON Schema compiles to. Every type is a list of alternatives (shapes), each
-// of which is a conjunction that was merged and can be completed from every state that the machine
-// (json_machine.h) lets it reach; so the machine may follow all alternatives side by side and never
-// comes to a dead end.
+// JsonGrammar: the result of compiling a JSON Schema. Every type is a list of alternatives
+// (shapes). Each is a merged conjunction that can be completed from every state that the machine
+// (json_machine.h) can reach in it, so the machine may follow all alternatives in parallel and
+// never reaches a dead end.
 //
-// Built by CompileSchema, then unchanged but for automata, which grow as they are walked: callers
-// of one grammar are serialised by whoever owns it.
+// Built by CompileSchema and then unchanged, except for lazily built automata: the owner of a
+// grammar serialises its callers.
 #pragma once
 
 #include <array>
@@ -23,8 +23,7 @@ namespace aisp {
 
 using TypeId = int32_t;
 
-// One way in which a value fulfils obligations of its container: `done` (bits) with a value of
-// `type`.
+// One way in which a value of `type` fulfils obligations (bits of `done`) of its container.
 struct ValueWay {
   uint8_t done = 0;
   TypeId type = 0;
@@ -35,14 +34,14 @@ struct StringShape {
   int32_t min = 0, max = kNoLimit;  // code points
 };
 
-// A member's name that the schema knows. Without ways: it must not appear.
+// A member name that the schema knows. Without ways it must not appear.
 struct NameSlot {
   std::string text;
   bool required = false;
   std::vector<ValueWay> ways;
 };
 
-// All other names of one language.
+// All other names, by language.
 struct NameClass {
   Automaton* automaton = nullptr;
   bool infinite = true;
@@ -54,16 +53,16 @@ struct ObjectShape {
   std::vector<NameClass> classes;
   int32_t min = 0, max = kNoLimit;  // members
   int32_t required = 0;
-  uint8_t obligations = 0;  // bits: some member has to fulfil each
-  uint8_t endless = 0;      // those of them that names without end can fulfil
+  uint8_t obligations = 0;  // bits: each needs some member to fulfil it
+  uint8_t endless = 0;      // those that infinitely many names can fulfil
   bool inhabited = false;
 
   bool HasName(std::string_view text) const;
 };
 
-inline constexpr size_t kMaxRules = 4;  // of an array, and obligations of an object
+inline constexpr size_t kMaxRules = 4;  // of an array; obligations of an object
 
-// How many further members fulfil a set of obligations together, each by one of its ways.
+// How many more members fulfil a set of obligations, each by one of its ways.
 class Coverage {
  public:
   static constexpr int32_t kNever = INT32_MAX;
@@ -72,9 +71,9 @@ class Coverage {
     least_.fill(kNever);
     least_[0] = 0;
   }
-  // So many members may have these ways; `extra`: of those that need not come.
+  // Adds `members` members with these ways; `extra`: they are not required.
   void Add(const std::vector<ValueWay>& ways, uint64_t members, bool extra);
-  // The least number of extra members; kNever when they cannot.
+  // The smallest number of extra members; kNever when impossible.
   int32_t LeastFor(uint8_t open) const;
 
  private:
@@ -86,13 +85,13 @@ struct ContainsRule {
 };
 
 struct ArrayShape {
-  std::vector<std::vector<ValueWay>> prefix;  // ways' bits: which rules the item counts for
+  std::vector<std::vector<ValueWay>> prefix;  // the ways' bits: rules that the item counts for
   std::vector<ValueWay> rest;
   int32_t min = 0, max = kNoLimit;
   std::vector<ContainsRule> rules;
   bool unique = false;
-  bool few = false;     // unique, and items of some place may run out
-  bool unsure = false;  // unique, and whether enough different items exist cannot be told
+  bool few = false;     // unique, and the items of some position may run out
+  bool unsure = false;  // unique, and it is unknown whether enough different items exist
   bool inhabited = false;
 
   const std::vector<ValueWay>& At(size_t index) const {
@@ -120,12 +119,12 @@ struct JsonGrammar {
   std::deque<ArrayShape> arrays;
   TypeId root = 0;
 
-  // False when no value fits the schema at all: a text could never end.
+  // False when no value fits the schema.
   bool HasValues() const { return types[static_cast<size_t>(root)].inhabited; }
   Automaton* AutomatonOf(TermId language);
-  // Whether an array that has `index` items and these counts can still be completed.
+  // Whether an array with `index` items and these counts can still be completed.
   bool ArrayCanFinish(const ArrayShape& shape, size_t index, const RuleCounts& counts) const;
-  // Drops what no value fits: names, ways, shapes. Exact, by the least fixed point.
+  // Removes names, ways and shapes that no value fits. Exact, by the least fixed point.
   void KeepInhabited();
 
  private:
@@ -136,7 +135,7 @@ struct JsonGrammar {
   void Drop(ObjectShape* shape);
   void Drop(ArrayShape* shape);
   void FindInhabited();
-  // json_grammar_unique.cc
+  // In json_grammar_unique.cc.
   bool IsEndless(TypeId type, std::vector<uint8_t>* marks);
   bool IsEndless(const ArrayShape& shape, std::vector<uint8_t>* marks);
   bool IsEndless(const ObjectShape& shape, std::vector<uint8_t>* marks);

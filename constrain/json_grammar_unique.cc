@@ -1,4 +1,4 @@
-// Arrays of unique items in a JsonGrammar: how many different items there are.
+// Arrays of unique items in a JsonGrammar: the number of different items.
 #include <algorithm>
 
 #include "constrain/json_grammar.h"
@@ -8,15 +8,15 @@
 namespace aisp {
 namespace {
 
-constexpr size_t kManyValues = 1000;   // listed one by one
-constexpr size_t kMostItems = 10'000;  // of numbers; those of wider ranges do not run out
+constexpr size_t kManyValues = 1000;   // enumerated
+constexpr size_t kMostItems = 10'000;  // of numbers; wider ranges do not run out
 
-// The different values of a type that has finitely many.
+// The different values of a finite type.
 class ValueList {
  public:
   ValueList(const JsonGrammar& grammar, size_t limit) : g_(grammar), limit_(limit) {}
 
-  // False when there are more than `limit`, or they cannot be listed.
+  // False when there are more than `limit` or they cannot be listed.
   bool Add(TypeId id) {
     const JsonTypeShapes& type = g_.types[static_cast<size_t>(id)];
     if (type.null) values_.insert("n");
@@ -44,7 +44,7 @@ class ValueList {
   }
 
   size_t size() const { return values_.size(); }
-  // Add stopped since there are more than `limit`.
+  // Whether Add stopped because there are more than `limit`.
   bool more() const { return more_; }
 
  private:
@@ -69,7 +69,7 @@ class ValueList {
     return true;
   }
 
-  // Every text of `open` with every one of `next` behind it.
+  // All concatenations of a text of `open` and a text of `next`.
   static std::vector<std::string> Join(const std::vector<std::string>& open,
                                        const std::string& name, const std::set<std::string>& next) {
     std::vector<std::string> out;
@@ -135,7 +135,7 @@ enum Mark : uint8_t { kNew, kOpen, kNo, kYes };
 
 }  // namespace
 
-// A type that leads to itself has values without end: each of its values can stand in another.
+// A recursive type is infinite: each value can be nested in another.
 bool JsonGrammar::IsEndless(TypeId id, std::vector<uint8_t>* marks) {
   uint8_t& mark = (*marks)[static_cast<size_t>(id)];
   if (mark != kNew) return mark != kNo;
@@ -181,7 +181,7 @@ bool JsonGrammar::IsEndless(const ObjectShape& shape, std::vector<uint8_t>* mark
          });
 }
 
-// True when some array has fewer items than was thought.
+// True when some array's bound was lowered.
 bool JsonGrammar::LimitUnique() {
   bool changed = false;
   std::vector<uint8_t> marks(types.size(), kNew);
@@ -191,7 +191,7 @@ bool JsonGrammar::LimitUnique() {
   return changed;
 }
 
-// Unique items end when every value was used.
+// Unique items run out when every value was used.
 bool JsonGrammar::LimitUnique(ArrayShape* shape, std::vector<uint8_t>* marks) {
   const auto endless = [&](const ValueWay& way) { return IsEndless(way.type, marks); };
   shape->few = !std::all_of(shape->rest.begin(), shape->rest.end(), endless);
@@ -209,7 +209,7 @@ bool JsonGrammar::LimitUnique(ArrayShape* shape, std::vector<uint8_t>* marks) {
     shape->max = count;
     return shape->min > count;
   }
-  // Places that must be filled with different values: each needs as many as there are places.
+  // Positions that need different values: each must have as many values as there are positions.
   int32_t places = shape->min;
   for (const ContainsRule& rule : shape->rules) places += rule.min;
   if (places <= 1) return false;

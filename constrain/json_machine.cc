@@ -26,7 +26,7 @@ std::string_view Stored(const TextChain* chain, Arena* arena) {
 
 size_t Words(const ObjectShape& shape) { return (shape.names.size() + 63) / 64; }
 
-// Whether a member with this name would leave room for all that is required.
+// Whether room for all required members remains after a member with this name.
 bool RoomFor(const ObjectShape& shape, const ContainerAlt& alt, uint32_t count, bool required) {
   if (shape.max == kNoLimit || required) return true;
   return static_cast<int64_t>(count) + alt.missing + 1 <= shape.max;
@@ -127,7 +127,7 @@ bool JsonMachine::StepArray(const JsonState& from, uint8_t byte, Arena* arena, J
   return true;
 }
 
-// The slots of the item that comes next, of alternatives that have room for one.
+// The slots of the next item, from alternatives that have room for it.
 bool JsonMachine::NextItem(const Level& level, Level* out, Arena* arena) {
   std::vector<Slot> slots;
   for (size_t i = 0; i < level.num_alts; ++i) {
@@ -186,7 +186,7 @@ bool JsonMachine::CloseContainer(const Level& level, Arena* arena, JsonState* to
   return Complete(below, survivors, value, arena, to);
 }
 
-// The alternative once `slot`'s value is read. missing < 0: it counts for a rule that is full.
+// The alternative after the value of `slot`. missing < 0: the value counts for a rule that is full.
 ContainerAlt JsonMachine::Updated(const Level& level, const Slot& slot, Arena* arena) const {
   ContainerAlt out = level.alts[slot.alt];
   if (level.kind == Level::Kind::kArray) {
@@ -215,7 +215,7 @@ ContainerAlt JsonMachine::Updated(const Level& level, const Slot& slot, Arena* a
   return out;
 }
 
-// A value of `level` ended, and these slots of it fit. `value`: where parts are kept.
+// A value of `level` that fits `slots` has ended. `value`: set where parts are kept.
 bool JsonMachine::Complete(const Level& level, SlotSet slots, const ReadValue* value, Arena* arena,
                            JsonState* to) {
   Level next = level;

@@ -1,14 +1,14 @@
-// JsonMachine: reads JSON text byte by byte and keeps to what a JsonGrammar allows: after every
-// byte that it takes, the text read so far can be completed to a valid instance.
+// JsonMachine: reads JSON text byte by byte according to a JsonGrammar: after every byte it
+// accepts, the text can be completed to a valid instance.
 //
-// JSON's own structure is deterministic, so there is one stack; each level of it carries all
-// alternatives of the schema that are still possible there, and each alternative the slots of the
-// level below that it would fill. When a value ends, the slots that survived say which alternatives
-// below survive: a deterministic pushdown automaton whose stack symbols are sets (a tree automaton,
-// determinised as it runs).
+// JSON's structure is deterministic, so there is one stack. Each level holds all alternatives of
+// the schema that are still possible, and each alternative the slots of the level below that it
+// would fill. When a value ends, the remaining slots determine the remaining alternatives below: a
+// deterministic pushdown automaton whose stack symbols are sets (a tree automaton, determinised at
+// run time).
 //
-// States are immutable and live in an Arena: to go back is to take the old state and to reset the
-// arena. A machine is stateless but for the grammar's automata; one thread at a time.
+// States are immutable and live in an Arena: to rewind, take the old state and reset the arena. A
+// machine is stateless except for the grammar's automata; one thread at a time.
 #pragma once
 
 #include <algorithm>
@@ -24,8 +24,8 @@ namespace aisp {
 
 inline constexpr size_t kMaxSlots = 2048;
 
-// A set of slots. Mostly there are few: those beyond the first word stand in an Arena, never to be
-// changed, so that sets are copied as they are.
+// A set of slots, usually few. Slots beyond the first word are immutable and live in an Arena, so
+// that sets can be copied trivially.
 class SlotSet {
  public:
   void Add(size_t i, Arena* arena) {
@@ -84,37 +84,37 @@ struct TextChain {
   char last;
 };
 
-// A member or an item that was read. Names come once; values are kept where items must be unique.
+// A member or item that was read, kept for unique names and unique items.
 struct Part {
   const Part* before;
   std::string_view name;   // of members
-  const ReadValue* value;  // null where values are not kept
+  const ReadValue* value;  // null if values are not kept
 };
 
-// Values that the one being read may still become, all of them items that were read: so it may not.
+// Earlier items that the value being read may still become equal to, which is forbidden.
 struct Rivals {
-  const Rivals* outer;  // of an array of unique items that holds this one
+  const Rivals* outer;  // of an enclosing array of unique items
   uint16_t base;        // depth of the array
   uint32_t count;
   const ReadValue* const* values;
 };
 
-// An alternative of an open array or object.
+// A possible alternative of an open array or object.
 struct ContainerAlt {
   int32_t shape;
   uint8_t done;          // obligations fulfilled
-  int32_t missing;       // required names to come
+  int32_t missing;       // required names still missing
   const uint64_t* seen;  // bits over the shape's names
   RuleCounts counts;     // arrays
   SlotSet slots;         // of the level below
 };
 
-// What a value may be, and what it does for an alternative of its container.
+// A possible type of a value, and its effect on an alternative of its container.
 struct Slot {
   TypeId type;
   uint16_t alt;
   uint8_t done;
-  int32_t name;  // index in the shape, -1: not one of them
+  int32_t name;  // index in the shape; -1: none of its names
 };
 
 struct Level {
@@ -124,31 +124,31 @@ struct Level {
   const Level* below;
   Kind kind;
   At at;
-  bool unique;       // an array some alternative of which wants unique items
-  bool few;          // whose items may run out, here or around it
-  bool keeps_parts;  // so do this one or one around it
+  bool unique;       // an array for which some alternative requires unique items
+  bool few;          // whose items may run out, here or in an enclosing one
+  bool keeps_parts;  // this one or an enclosing one needs parts
   uint16_t depth;    // levels below
   uint16_t num_alts, num_slots;
   const ContainerAlt* alts;
-  const Slot* slots;  // for the value that is awaited or being read
+  const Slot* slots;  // for the awaited or current value
   uint32_t count;     // members or items read
   const Part* parts;
-  const ReadValues* taken;  // of `parts`, where the array is unique
-  const TextChain* name;    // of the value that is awaited or being read
+  const ReadValues* taken;  // the values of `parts`, if the array is unique
+  const TextChain* name;    // of the awaited or current value
   const Rivals* rivals;     // of the array or object itself
 };
 
 struct ScalarAlt {
   const StringShape* string;    // kString
   const NumberSpec* number;     // kNumber
-  const NameClass* name_class;  // kName: a class, else the shape's own names [lo, hi)
+  const NameClass* name_class;  // kName: a class; null: the shape's own names [lo, hi)
   Automaton* automaton;
   const uint64_t* allowed;  // kName: bits over the shape's names
   int32_t state;            // of the automaton
   int32_t lo, hi;
   int32_t length;  // kString: code points so far
   uint16_t alt;    // kName: the level's alternative
-  SlotSet slots;   // others: of the level
+  SlotSet slots;   // other kinds: of the level
 };
 
 struct Scalar {
@@ -163,7 +163,7 @@ struct Scalar {
   bool keeps_text;
   uint16_t num_alts;
   uint32_t value, high;   // of an escape
-  const TextChain* text;  // kName, kNumber, and strings that must not come twice
+  const TextChain* text;  // kName, kNumber, and strings that must be unique
   const ScalarAlt* alts;
 };
 
@@ -174,8 +174,8 @@ struct JsonState {
 };
 
 enum class Whitespace : uint8_t { kFlexible, kCompact };
-// Whitespace in one gap, so that nothing can go on for long between two tokens: a newline counts
-// as many, which leaves room for an empty line or for one and its indentation.
+// Limit of whitespace between two tokens, so that a model cannot go on with blanks. A newline
+// counts as many, which leaves room for an empty line, or for one newline and an indentation.
 inline constexpr int kMaxSpaces = 256, kNewlineSpaces = 128;
 
 class JsonMachine {
@@ -187,18 +187,18 @@ class JsonMachine {
   // False when `byte` may not follow.
   bool Step(const JsonState& from, uint8_t byte, Arena* arena, JsonState* to) {
     if (!StepAny(from, byte, arena, to)) return false;
-    // A blank changes nothing.
+    // A blank does not change the state.
     const bool same = to->top == from.top && to->scalar == nullptr && from.scalar == nullptr;
     return same || !to->top->keeps_parts || CanBecomeNew(*to, arena);
   }
-  // The text is a whole valid instance.
+  // Whether the text is a complete valid instance.
   bool IsWhole(const JsonState& state) {
     JsonState end;
     return IsWholeWith(state, &end);
   }
 
-  // Until it is told otherwise: many steps begin at this level, so that what is taken there is
-  // gathered once. The level lives until then; null: none.
+  // For many steps from this level: gathers its used values once, until called again. The level
+  // must live until then; null: none.
   void Remember(const Level* level) {
     remembered_ = level;
     taken_.clear();
@@ -207,8 +207,8 @@ class JsonMachine {
   JsonGrammar& grammar() { return g_; }
   Whitespace whitespace() const { return whitespace_; }
 
-  // For masks: the state behind the closing quote when only alternative `i` of the scalar is left,
-  // whatever its text was.
+  // For masks: the state after the closing quote if only alternative `i` of the scalar remains, for
+  // any text.
   bool CloseWithout(const JsonState& from, size_t i, Arena* arena, JsonState* to);
 
  private:
@@ -216,7 +216,7 @@ class JsonMachine {
   friend class JsonMasks;
 
   bool IsWholeWith(const JsonState& state, JsonState* end);
-  // Step, but for items that all ways on would repeat.
+  // As Step, without the check that some continuation is a new item.
   bool StepAny(const JsonState& from, uint8_t byte, Arena* arena, JsonState* to);
   bool StepStructure(const JsonState& from, uint8_t byte, Arena* arena, JsonState* to);
   bool StepObject(const JsonState& from, uint8_t byte, Arena* arena, JsonState* to);
@@ -248,7 +248,7 @@ class JsonMachine {
   bool AltTakes(const Level& level, ScalarAlt* alt, const TextChain* text, uint8_t byte, bool lead);
   bool AltMayTake(const Level& level, const Scalar& scalar, const ScalarAlt& alt, uint32_t lo,
                   uint32_t hi);
-  // Code points from `lo` to `hi`: an escape that is not read to its end.
+  // Code points from `lo` to `hi`: an incomplete escape.
   struct PointRange {
     uint32_t lo, hi;
   };
@@ -258,12 +258,13 @@ class JsonMachine {
                    JsonState* to);
   bool KeepPairOrSingle(const JsonState& from, const Scalar& next, PointRange pair,
                         PointRange single, Arena* arena, JsonState* to);
-  // A member that is chosen: the shape's own name, or one of a class.
+  // A chosen member: one of the shape's names, or one of a class.
   struct Chosen {
     int32_t name;  // -1: of the class
     const NameClass* of_class;
   };
-  // Whether members that were not written can fulfil what is open behind it, in what room there is.
+  // Whether members not yet written can fulfil the open obligations after `chosen`, within the room
+  // left.
   bool CanFulfil(const Level& level, const ContainerAlt& alt, uint8_t open, const Chosen& chosen);
   bool AnyWayFits(const Level& level, const ContainerAlt& alt, const std::vector<ValueWay>& ways,
                   const Chosen& chosen);
@@ -272,7 +273,7 @@ class JsonMachine {
   bool ToColon(const Level& level, const TextChain* name, const std::vector<Slot>& slots,
                Arena* arena, JsonState* to);
 
-  // Unique items (json_unique.cc). `base`: the depth of the array that wants them.
+  // Unique items (json_unique.cc). `base`: the depth of the array that requires them.
   bool CanBecomeNew(const JsonState& state, Arena* arena);
   bool HasFreshItem(const JsonState& state, uint16_t base, Arena* arena);
   bool HasFreshEnd(const Level& level, uint16_t base, Arena* arena);
@@ -281,13 +282,13 @@ class JsonMachine {
   static bool HasManyStrings(const Level& level, const Scalar& scalar, std::string_view text,
                              Arena* arena);
   bool HasFreshString(const JsonState& state, uint16_t base, Arena* arena);
-  // json_unique_numbers.cc
+  // In json_unique_numbers.cc.
   bool HasFreshNumber(const JsonState& state, uint16_t base, Arena* arena);
-  // The value being read ends as `value`.
+  // Whether the item is new if the current value ends as `value`.
   bool IsFreshWith(const Level& level, const SlotSet& slots, const ReadValue& value, uint16_t base,
                    Arena* arena);
   bool ReadsOnTo(const JsonState& state, std::string_view text, Arena* arena, JsonState* to);
-  // What the value that is being read at `level` must not, or may not, become.
+  // Values that the current value at `level` must not repeat.
   struct Taken {
     uint16_t base = 0;
     std::vector<const ReadValue*> values;
@@ -295,14 +296,14 @@ class JsonMachine {
     std::vector<int64_t> wholes;          // numbers of few digits, sorted
   };
   static Taken Gather(const Level& level, uint16_t base);
-  // From what is remembered, or gathered into `*own`.
+  // From the remembered level, or gathered into `*own`.
   const Taken& TakenAt(const Level& level, uint16_t base, Taken* own);
   bool HasFreshNumberAmong(const JsonState& state, const std::string& text, const Taken& all,
                            uint16_t base, Arena* arena);
   static std::vector<std::string_view> NamesAhead(const Level& level, uint16_t base);
   static const Rivals* RivalsInside(const Level& level, ReadValue::Kind kind, Arena* arena);
   static const Rivals* RivalsAfter(const Level& level, const ReadValue& value, Arena* arena);
-  // Texts that the value or the name being read must not repeat, or that may lead to such a value.
+  // Texts that the current value or name must not repeat, or that may lead to a repeated value.
   std::vector<std::string_view> TakenTexts(const JsonState& state);
 
   const ObjectShape& Object(const ContainerAlt& alt) const {
@@ -314,9 +315,9 @@ class JsonMachine {
 
   JsonGrammar& g_;
   Whitespace whitespace_;
-  int tries_ = 0;  // left to CanBecomeNew
+  int tries_ = 0;  // left for CanBecomeNew
   const Level* remembered_ = nullptr;
-  std::deque<Taken> taken_;  // at that level, by base
+  std::deque<Taken> taken_;  // of the remembered level, by base
 };
 
 std::string TextOf(const TextChain* chain);

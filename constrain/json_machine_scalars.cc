@@ -77,7 +77,7 @@ bool JsonMachine::StepText(const JsonState& from, uint8_t byte, Arena* arena, Js
   return true;
 }
 
-// `text`: with this byte.
+// `text` includes this byte.
 bool JsonMachine::AltTakes(const Level& level, ScalarAlt* alt, const TextChain* text, uint8_t byte,
                            bool lead) {
   if (alt->automaton != nullptr) {
@@ -96,7 +96,7 @@ bool JsonMachine::AltTakes(const Level& level, ScalarAlt* alt, const TextChain* 
     }
     return alt->string != nullptr || HasRoom(level, *alt, text);
   }
-  // Names that go on with this byte.
+  // Restricts to names that continue with this byte.
   const ObjectShape& shape = Object(level.alts[alt->alt]);
   const size_t depth = text->length - 1;
   const auto begin = shape.names.begin();
@@ -112,8 +112,8 @@ bool JsonMachine::AltTakes(const Level& level, ScalarAlt* alt, const TextChain* 
   return AnyBit(alt->allowed, alt->lo, alt->hi);
 }
 
-// Of a class of which only finitely many names are left: whether one of them is neither known by
-// another name nor used up.
+// For a class with finitely many names left: whether one of them is neither known to the shape nor
+// used.
 bool JsonMachine::HasRoom(const Level& level, const ScalarAlt& alt, const TextChain* text,
                           const PointRange* open) {
   Automaton& automaton = *alt.automaton;
@@ -139,7 +139,7 @@ bool JsonMachine::HasRoom(const Level& level, const ScalarAlt& alt, const TextCh
     left -= automaton.Matches(other);
   };
   for (const Part* p = level.parts; p != nullptr; p = p->before) used(p->name);
-  // Names of the shape that were read stand in `parts` already.
+  // Names of the shape that were read are in `parts` already.
   const ContainerAlt& container = level.alts[alt.alt];
   const ObjectShape& shape = Object(container);
   for (size_t n = 0; n < shape.names.size(); ++n) {
@@ -176,7 +176,7 @@ bool JsonMachine::AltMayTake(const Level& level, const Scalar& scalar, const Sca
   return false;
 }
 
-// Goes on to `next` with the alternatives that some code point of [lo, hi] may follow.
+// Moves to `next` with the alternatives that some code point in [lo, hi] may follow.
 bool JsonMachine::KeepAlive(const JsonState& from, Scalar next, uint32_t lo, uint32_t hi,
                             Arena* arena, JsonState* to) {
   ScalarAlt* alts = arena->New<ScalarAlt>(from.scalar->num_alts);
@@ -241,7 +241,7 @@ bool JsonMachine::StepEscape(const JsonState& from, uint8_t byte, Arena* arena, 
   return KeepAlive(from, next, lo, hi, arena, to);
 }
 
-// The second half of a pair, whose digits so far stand for `half`.
+// The second half of a surrogate pair; its digits so far restrict it to `half`.
 bool JsonMachine::StepLowHalf(const JsonState& from, const Scalar& next, PointRange half,
                               Arena* arena, JsonState* to) {
   const uint32_t a = std::max(half.lo, kFirstLow), b = std::min(half.hi, kLastLow);
@@ -251,8 +251,8 @@ bool JsonMachine::StepLowHalf(const JsonState& from, const Scalar& next, PointRa
   return KeepAlive(from, next, base + (a - kFirstLow), base + (b - kFirstLow), arena, to);
 }
 
-// Some of these digits open a pair: what follows is one of many code points. Wider than exact only
-// for a moment.
+// Some of these digits may start a surrogate pair: then many code points are possible. Wider than
+// exact only until the next digit.
 bool JsonMachine::KeepPairOrSingle(const JsonState& from, const Scalar& next, PointRange pair,
                                    PointRange single, Arena* arena, JsonState* to) {
   const Arena::Mark mark = arena->mark();
@@ -265,7 +265,7 @@ bool JsonMachine::KeepPairOrSingle(const JsonState& from, const Scalar& next, Po
   return paired || alone;
 }
 
-// A code point that was escaped.
+// Consumes an escaped code point.
 bool JsonMachine::TakeCodePoint(const JsonState& from, uint32_t c, Arena* arena, JsonState* to) {
   const Scalar& scalar = *from.scalar;
   std::string bytes;

@@ -43,8 +43,7 @@ void JsonMasks::Compute(const JsonState& state, Arena* arena, TokenMask* mask) {
   arena->Reset(mark);
 }
 
-// Nodes [begin, end) lie side by side or below each other; `state` is the machine's before the
-// first of them.
+// Nodes [begin, end) are siblings or descendants; `state` is the machine's before the first.
 void JsonMasks::Walk(const JsonState& state, uint32_t begin, uint32_t end, Arena* arena,
                      TokenMask* mask) {
   const auto nodes = trie_->nodes();
@@ -108,7 +107,7 @@ void JsonMasks::TextTokens(const JsonState& state, Arena* arena, TokenMask* mask
   const bool name = scalar.kind == Scalar::Kind::kName;
   if (name) KnownNames(state, prefix, arena, mask);
   for (const SpelledToken& open : trie_->Spelled(256)) Ask(state, open.token, arena, mask);
-  // Behind a comma the text itself matters: it may not come again.
+  // After a comma the text matters: it may not be repeated.
   const auto beyond = name             ? trie_->BeyondNames()
                       : state.top->few ? trie_->BeyondValues()
                                        : trie_->BeyondItems();
@@ -140,7 +139,7 @@ void JsonMasks::KnownNames(const JsonState& state, const std::string& prefix, Ar
   std::vector<std::string_view> names;
   std::vector<int32_t> shapes;
   for (size_t i = 0; i < scalar.num_alts; ++i) {
-    // Those of an alternative stand side by side.
+    // Names of one alternative are adjacent.
     if (i > 0 && scalar.alts[i].alt == scalar.alts[i - 1].alt) continue;
     shapes.push_back(state.top->alts[scalar.alts[i].alt].shape);
   }
@@ -213,7 +212,7 @@ void JsonMasks::Correct(const JsonState& state, std::string_view rest, Arena* ar
     node = trie_->Child(node, byte);
     if (node < 0) break;
     if (machine_.Step(at, byte, arena, &after)) continue;
-    trie_->ClearBelow(node, mask);  // the only text that begins so is used up
+    trie_->ClearBelow(node, mask);  // the only text that starts like this is used up
     break;
   }
   const int32_t quote = done == rest.size() ? trie_->Child(node, '"') : -1;
@@ -225,9 +224,9 @@ void JsonMasks::Correct(const JsonState& state, std::string_view rest, Arena* ar
   arena->Reset(mark);
 }
 
-// Whether the limits of length matter only to the longest tokens and to where the text ends.
+// Whether length limits affect only the longest tokens and the end of the text.
 bool JsonMasks::FindSlack(const Automaton& automaton, Limits* limits) {
-  constexpr int32_t kFewPoints = 8;  // with less room, few tokens are left to be asked
+  constexpr int32_t kFewPoints = 8;  // with less room, few tokens are left to check
   if (limits->max_more == kNoLimit) return automaton.NeverEnds();
   const auto slack = automaton.Slack(limits->min_more > 0);
   if (!slack || limits->max_more - *slack < kFewPoints) return false;
@@ -235,8 +234,7 @@ bool JsonMasks::FindSlack(const Automaton& automaton, Limits* limits) {
   return true;
 }
 
-// Tokens of more than `sure` code points, up to the limit: whether the rest has room is asked of
-// each.
+// Tokens of more than `sure` code points, up to the limit, are checked one by one.
 void JsonMasks::TokensNearLimit(const JsonState& state, const TextMask& text, const Limits& limits,
                                 int32_t sure, Arena* arena, TokenMask* mask) {
   TokenMask near = text.inside, below = text.inside;
@@ -253,11 +251,12 @@ void JsonMasks::TokensNearLimit(const JsonState& state, const TextMask& text, co
   }
 }
 
-// Any further text, or a language whose limits of length are far.
+// For any text, or a language whose length limits are far away.
 void JsonMasks::FreeTokens(const JsonState& state, const ScalarAlt& alt, const Limits& limits,
                            Arena* arena, TokenMask* mask) {
   const TextMask& text = TextMaskOf(alt.automaton, alt.state);
-  const int32_t sure = limits.max_more - limits.slack;  // so many code points leave room to end
+  const int32_t sure = limits.max_more - limits.slack;  // with so many code points, room to finish
+                                                        // remains
   const bool near_end = limits.max_more != kNoLimit && sure < 255;
   if (!near_end) {
     mask->Join(text.inside);
@@ -298,7 +297,7 @@ void JsonMasks::FreeTokens(const JsonState& state, const ScalarAlt& alt, const L
   }
 }
 
-// A language and limits of length together: every node is asked.
+// A language with length limits: checks every node.
 void JsonMasks::LimitedTokens(const JsonState& state, const ScalarAlt& alt, const Limits& limits,
                               Arena* arena, TokenMask* mask) {
   const auto nodes = trie_->nodes();
@@ -344,7 +343,7 @@ void JsonMasks::LimitedTokens(const JsonState& state, const ScalarAlt& alt, cons
 }
 
 const TextMask& JsonMasks::TextMaskOf(Automaton* automaton, int32_t state) {
-  const bool any = automaton->IsAnyText(state);  // no matter which automaton says so
+  const bool any = automaton->IsAnyText(state);  // the same for all automata
   if (any && trie_->any_text() != nullptr) return *trie_->any_text();
   const auto [id, fresh] =
       automaton_ids_.try_emplace(automaton, static_cast<uint32_t>(automaton_ids_.size()));
@@ -389,8 +388,8 @@ void WarmUp(const std::shared_ptr<const TokenTrie>& trie) {
   JsonMasks(&machine, trie).WarmUpAnyText();
 }
 
-// Tokens that go on with an escape at node `backslash`: read by the machine itself, in a string of
-// that automaton alone.
+// Tokens that continue with an escape at node `backslash`, checked by the machine in a string of
+// this automaton alone.
 void JsonMasks::EscapedTokens(Automaton* automaton, int32_t state, uint32_t backslash,
                               TextMask* out) {
   const auto nodes = trie_->nodes();

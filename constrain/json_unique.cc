@@ -1,10 +1,9 @@
-// Unique items of a JsonMachine: an item that is being read must still be able to become one that
-// was not read before. While it may, every way on is open; where all that is left of it was read
-// (`rivals`), the machine takes no byte that leads there.
+// Unique items of a JsonMachine: the item being read must still be able to differ from all earlier
+// ones. While it can, all continuations are open. If only earlier items (`rivals`) remain, the
+// machine accepts no byte that leads to one.
 //
-// What a value may still become is looked for from where it stands: a scalar that is none of the
-// rivals' makes the item new whatever follows; one that is theirs leaves fewer rivals. So the
-// search follows texts that were read and is short.
+// The search starts from the current position: a scalar that no rival has makes the item new,
+// whatever follows; an equal one leaves fewer rivals. So it follows earlier texts and is short.
 #include <algorithm>
 #include <optional>
 
@@ -15,15 +14,15 @@
 namespace aisp {
 namespace {
 
-constexpr int kMaxTries = 2000;      // places looked at for one byte
-constexpr size_t kManyTexts = 1000;  // under a limit of length and an escape: not counted further
+constexpr int kMaxTries = 2000;      // positions visited for one byte
+constexpr size_t kManyTexts = 1000;  // with a length limit and an escape: not counted further
 
 const Rivals* SetOf(const Rivals* sets, uint16_t base) {
   while (sets != nullptr && sets->base != base) sets = sets->outer;
   return sets;
 }
 
-// The rival's part at the place that is being read.
+// The rival's part at the current position.
 const ReadValue* PartAt(const ReadValue& rival, const Level& level, std::string_view name) {
   if (level.kind == Level::Kind::kObject) return MemberOf(rival, name);
   return level.count < rival.count ? rival.members[level.count].value : nullptr;
@@ -41,7 +40,7 @@ struct Range {
   uint32_t lo = 0, hi = kMaxCodePoint;
 };
 
-// The code points that an escape may still become; absent outside of one.
+// The code points that an escape may still become; nullopt outside of one.
 std::optional<Range> OpenEscape(const Scalar& scalar) {
   using enum Scalar::Escape;
   const auto of_pair = [&](uint32_t lo, uint32_t hi) {
@@ -63,7 +62,7 @@ std::optional<Range> OpenEscape(const Scalar& scalar) {
     case kHex:
       break;
   }
-  // Digits that may open a pair stand for all that pairs spell.
+  // Digits that may start a surrogate pair stand for all code points of pairs.
   const bool pair = lo <= 0xDBFF && hi >= 0xD800;
   return Range{lo, pair ? kMaxCodePoint : hi};
 }
@@ -89,7 +88,7 @@ bool Fits(const StringShape& shape, std::string_view text) {
          shape.automaton->Matches(text);
 }
 
-// Whether the string has ways on without end.
+// Whether the string has infinitely many continuations.
 bool IsEndless(const ScalarAlt& alt) {
   Automaton& automaton = *alt.automaton;
   if (alt.string->max != kNoLimit)
@@ -97,7 +96,7 @@ bool IsEndless(const ScalarAlt& alt) {
   return automaton.IsAnyText(alt.state) || !automaton.Analyse() || automaton.IsInfinite(alt.state);
 }
 
-// Whether it has more than `limit` ways on.
+// Whether it has more than `limit` continuations.
 bool HasMoreTexts(const ScalarAlt& alt, size_t limit, const std::optional<Range>& open) {
   Automaton& automaton = *alt.automaton;
   const StringShape& shape = *alt.string;
@@ -284,14 +283,14 @@ bool JsonMachine::HasFreshItem(const JsonState& state, uint16_t base, Arena* are
   }
 }
 
-// The value being read ends as `value`.
+// Whether the item is new if the current value ends as `value`.
 bool JsonMachine::IsFreshWith(const Level& level, const SlotSet& slots, const ReadValue& value,
                               uint16_t base, Arena* arena) {
   JsonState next;
   return Complete(level, slots, &value, arena, &next) && HasFreshItem(next, base, arena);
 }
 
-// Of an array or object in which a part may follow, or the end.
+// For an array or object that may continue or end.
 bool JsonMachine::HasFreshEnd(const Level& level, uint16_t base, Arena* arena) {
   JsonState next;
   if (CloseContainer(level, arena, &next) && HasFreshItem(next, base, arena)) return true;
@@ -394,8 +393,8 @@ bool JsonMachine::ReadsOnTo(const JsonState& state, std::string_view text, Arena
   return EndText(at, arena, to);
 }
 
-// What is told without a look at each string that was taken: this one is none of them, or more may
-// follow than were.
+// Decides without comparing all earlier strings: this one is different, or has more continuations
+// than there are earlier ones.
 bool JsonMachine::HasManyStrings(const Level& level, const Scalar& scalar, std::string_view text,
                                  Arena* arena) {
   const ReadValue* own = nullptr;
@@ -431,7 +430,7 @@ bool JsonMachine::HasFreshString(const JsonState& state, uint16_t base, Arena* a
                                    [&](std::string_view text) { return Fits(*alt.string, text); });
     if (HasMoreTexts(alt, static_cast<size_t>(own), open)) return true;
   }
-  // Fewer texts may be left than were taken: each counts where it is one of them.
+  // Fewer texts may be left than were used: count those used that are among them.
   for (const std::string_view text : taken) {
     JsonState next;
     if (ReadsOnTo(state, text, arena, &next) && HasFreshItem(next, base, arena)) return true;

@@ -1,4 +1,4 @@
-// Numbers of unique items: whether the number being read can still become one that was not read.
+// Unique numbers: whether the number being read can still become one that was not read before.
 #include <algorithm>
 #include <optional>
 
@@ -11,8 +11,8 @@ bool Takes(const NumberSpec& spec, const std::string& text) {
   return (spec.IsUnbounded() && !spec.integer) || spec.Accepts(text);
 }
 
-// False only where no spelling of the number (a NormalNumber) begins with `text`: it has other
-// digits in front.
+// False only when no spelling of the number (a NormalNumber) begins with `text`, because its
+// leading digits differ.
 bool MaySpell(std::string_view text, std::string_view number) {
   const auto digits_of = [](std::string_view from, std::string* out) {
     for (const char c : from.substr(0, from.find_first_of("eE"))) {
@@ -29,8 +29,8 @@ bool MaySpell(std::string_view text, std::string_view number) {
   return whole.starts_with(begun);
 }
 
-// Whether a number without any limit can become one that is not among `taken`. Only an exponent
-// leaves few numbers.
+// Whether a number without limits can become one not in `taken`. Only in an exponent are few
+// numbers left.
 bool IsFreeAndNew(const std::string& text, NumberSyntax syntax,
                   const std::vector<const ReadValue*>& taken) {
   if (syntax < NumberSyntax::kE) return true;
@@ -50,10 +50,10 @@ bool IsFreeAndNew(const std::string& text, NumberSyntax syntax,
   return false;
 }
 
-// Whole numbers of a range that plain digits begin, the shortest first.
+// Whole numbers of a range that start with given plain digits, shortest first.
 class WholeNumbers {
  public:
-  // Absent: the numbers are no such range, or `text` is no such beginning.
+  // nullopt: the numbers are not such a range, or `text` is not such a prefix.
   static std::optional<WholeNumbers> Of(const NumberSpec& spec, std::string_view text) {
     constexpr size_t kMaxDigits = 15;
     const auto range = spec.AsWholeRange();
@@ -68,7 +68,7 @@ class WholeNumbers {
     if (digits_.empty()) return !range_.low || (!negative_ && !range_.high);
     return digits_ != "0" && !(negative_ ? range_.low : range_.high);
   }
-  // Whether `is_new` says yes to one of them. Not for endless ones.
+  // Whether `is_new` holds for one of them. Not for infinite ranges.
   template <typename IsNew>
   bool Any(const IsNew& is_new) const {
     if (digits_.empty()) return AnyOf(*range_.low, negative_ ? 0 : *range_.high, is_new);
@@ -104,13 +104,13 @@ class WholeNumbers {
   std::string_view digits_;
 };
 
-// What numbers of one alternative say at once, without a look at all that were taken: whether one
-// is left that `is_new` says yes to.
+// For numbers of one alternative: whether one is left for which `is_new` holds, without comparing
+// all earlier ones.
 template <typename IsNew>
 std::optional<bool> HasNewOne(const NumberSpec& spec, std::string_view text, const IsNew& is_new) {
   if (const auto wholes = WholeNumbers::Of(spec, text))
     return wholes->Endless() || wholes->Any(is_new);
-  // A piece of the line has numbers without end.
+  // An interval has infinitely many numbers.
   if (!spec.integer && spec.QuickCanBegin(text).value_or(false)) return true;
   return std::nullopt;
 }
@@ -134,7 +134,7 @@ bool JsonMachine::HasFreshNumber(const JsonState& state, uint16_t base, Arena* a
     if (answer == true) return true;
     told = told && answer.has_value();
   }
-  // All of them were taken: none is a new item.
+  // All were used: no new item remains.
   const auto wants_new = [&](const Slot& slot) { return Array(level.alts[slot.alt]).unique; };
   if (told && is_item && std::all_of(level.slots, level.slots + level.num_slots, wants_new))
     return false;
@@ -147,7 +147,7 @@ bool JsonMachine::HasFreshNumberAmong(const JsonState& state, const std::string&
   const Level& level = *state.top;
   const Scalar& scalar = *state.scalar;
   std::vector<const ReadValue*> values = all.values;
-  // Mostly the number as it stands is a new one.
+  // Usually the number as it stands is new.
   if (aisp::IsWhole(scalar.syntax)) {
     const ReadValue& own = *MakeScalar(ReadValue::Kind::kNumber, NormalNumber(text), arena);
     const bool taken = std::any_of(values.begin(), values.end(),

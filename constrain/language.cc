@@ -20,8 +20,7 @@ uint64_t Mix(uint64_t h, uint64_t v) {
 Languages::Languages(size_t max_terms) : max_terms_(max_terms) {
   Intern({Op::kNothing, false, true, 0, 0, 0, {}});
   Intern({Op::kEmptyText, true, true, 0, 0, 0, {}});
-  // kAnyText is the repetition of the set of everything; its id is fixed, so it is made before the
-  // set is.
+  // kAnyText repeats the set of all code points; its id is fixed, so it is made before the set.
   sets_.push_back(CharSet::Any());
   set_ids_[CharSet::Any()] = 0;
   Intern({Op::kRepeat, true, true, 3, 0, kUnbounded, {}});
@@ -260,8 +259,8 @@ bool Languages::MergeHeads(std::vector<TermId>* parts) {
   return true;
 }
 
-// Merging the heads of parts asks for the same unions of tails again and again: where two heads
-// have one tail, level by level, as often as there are paths, which double with each level.
+// Merging heads asks for the same unions of tails repeatedly: where two heads share a tail at each
+// level, as often as there are paths, which doubles per level.
 TermId Languages::Make(Op op, const std::vector<TermId>& parts) {
   if (const Joined& kept = JoinedOf(op, parts); kept.op == op && kept.parts == parts)
     return kept.is;
@@ -323,7 +322,7 @@ TermId Languages::MakeAnew(Op op, const std::vector<TermId>& parts) {
     const Term& term = terms_[static_cast<size_t>(part)];
     nullable = is_union ? nullable || term.nullable : nullable && term.nullable;
     plain = plain && term.plain;
-    // A text and its opposite.
+    // A text and its complement.
     if (term.op == Op::kNot && std::binary_search(out.begin(), out.end(), term.a)) {
       return is_union ? kAnyText : kNothing;
     }
@@ -401,15 +400,14 @@ TermId Languages::Length(int32_t min, int32_t max) { return Repeat(Set(CharSet::
 
 TermId Languages::Derive(TermId t, uint32_t c) {
   ++derivation_;
-  if (derivation_ == 0) {  // the numbers begin again
+  if (derivation_ == 0) {  // the numbers wrap around
     std::fill(derivation_of_.begin(), derivation_of_.end(), 0);
     ++derivation_;
   }
   return DeriveBelow(t, c);
 }
 
-// Terms share their parts: without a memory the time would be that of the tree, which may be
-// exponential in the number of terms.
+// Terms share subterms: without memoisation the time could be exponential in their number.
 TermId Languages::DeriveBelow(TermId t, uint32_t c) {
   const auto at = static_cast<size_t>(t);
   if (const Term& term = terms_[at]; term.op <= Op::kSet) {
@@ -418,7 +416,7 @@ TermId Languages::DeriveBelow(TermId t, uint32_t c) {
   }
   if (Late()) return kNothing;
   if (at < derivation_of_.size() && derivation_of_[at] == derivation_) return derived_[at];
-  constexpr int32_t kMaxDepth = 5000;  // of the stack
+  constexpr int32_t kMaxDepth = 5000;  // of the recursion
   if (depth_ >= kMaxDepth) {
     exhausted_ = true;
     return kNothing;

@@ -1,11 +1,11 @@
-// The sets of code points of Languages, and the terms that are read by a rule instead of by sets.
+// Sets of code points in Languages, and terms that are read by a rule instead of by sets.
 #include "constrain/language.h"
 #include "text/utf8.h"
 
 namespace aisp {
 namespace {
 
-// Letters in both cases, digits, hyphen, point: each by itself.
+// Letters in both cases, digits, hyphen and dot, each as its own set.
 std::vector<CharSet> LettersOfHostnames() {
   std::vector<CharSet> out;
   for (uint32_t c = 'a'; c <= 'z'; ++c) out.push_back(CharSet::Of({{c - 32, c - 32}, {c, c}}));
@@ -21,9 +21,9 @@ CharSet Languages::HostnameLetters() {
   return CharSet::Of({{'-', '.'}, {'0', '9'}, {'A', 'Z'}, {'a', 'z'}});
 }
 
-// Names are found by where they stand, so that equal rests are one term.
+// Names are indexed by their position, so that equal rests are one term.
 TermId Languages::Hostname(const HostnamePlace& at) {
-  constexpr uint64_t kWorkOfLabel = 2000;  // an internationalised label is asked of a library
+  constexpr uint64_t kWorkOfLabel = 2000;  // checking an internationalised label calls a library
   const auto [it, fresh] = hostname_ids_.try_emplace(at.Key(), kNothing);
   if (!fresh) return it->second;
   const auto index = static_cast<int32_t>(hostnames_.size());
@@ -70,7 +70,7 @@ bool Languages::CollectSets(TermId t, std::vector<CharSet>* out) const {
   return hostname;
 }
 
-// False: more than `limit`, or what is no literal.
+// False: more than `limit` texts, or not made of literals.
 bool Languages::AddTexts(TermId t, size_t limit, int depth,
                          std::vector<std::u32string>* out) const {
   constexpr int kMaxDepth = 1000;

@@ -1,5 +1,4 @@
-// The texts of a language that has few of them, and the values of a type that has few: what arrays
-// of unique items can be filled with.
+// Enumerates small languages and types: the possible items of an array of unique items.
 #pragma once
 
 #include <optional>
@@ -11,8 +10,8 @@
 
 namespace aisp {
 
-// The texts that end the language from `state` on with min_more to max_more (-1: no limit) further
-// code points; absent when there are more than `limit`, or too many to look through.
+// The texts from `state` to an end with min_more to max_more (-1: no limit) further code points;
+// nullopt when there are more than `limit` or too many states to visit.
 std::optional<std::vector<std::string>> ListTexts(Automaton* automaton, int32_t state,
                                                   int32_t min_more, int32_t max_more, size_t limit);
 

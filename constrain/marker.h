@@ -1,4 +1,4 @@
-// Marker: a text that is looked for byte by byte (Knuth, Morris, Pratt 1977). Plain data.
+// Marker: searches for a text byte by byte (Knuth, Morris, Pratt 1977). Plain data.
 #pragma once
 
 #include <cstddef>
@@ -19,14 +19,14 @@ class Marker {
     }
   }
 
-  // How much of the marker ends at `byte` when `matched` of it (less than all) ended before.
+  // Length of the marker's prefix that ends at `byte`, after a prefix of length `matched`.
   size_t Next(size_t matched, char byte) const {
     while (matched > 0 && text_[matched] != byte) matched = border_[matched];
     return text_[matched] == byte ? matched + 1 : 0;
   }
   const std::string& text() const { return text_; }
 
-  // Whether, after some text, the marker may end inside `piece` and before its last byte.
+  // Whether, after some text, the marker may end inside `piece` before its last byte.
   bool MayEndInside(std::string_view piece) const {
     for (size_t end = 1; end < piece.size(); ++end) {
       const size_t common = end < text_.size() ? end : text_.size();

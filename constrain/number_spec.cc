@@ -7,7 +7,7 @@ namespace aisp {
 namespace {
 
 constexpr int kLastExponent = 308;
-// Readers keep what is written with an exponent or a point as a double: the greatest one.
+// Parsers read numbers with an exponent or a point as doubles; this is the largest.
 constexpr Decimal kGreatestDouble{17976931348623157, 292};
 constexpr size_t kMaxDoubleDigits = 308;
 constexpr int kMaxTries = 200;
@@ -32,7 +32,7 @@ bool FitsDouble(const Decimal& value) {
   return Compare(value.Sign() < 0 ? value.Negated() : value, kGreatestDouble) <= 0;
 }
 
-// Digits from the first that is not 0, a point aside.
+// Number of digits from the first nonzero one, without the point.
 int DigitsOf(std::string_view digits) {
   const size_t first = digits.find_first_not_of("0.");
   if (first == std::string_view::npos) return 0;
@@ -55,19 +55,19 @@ bool IsWholeText(std::string_view mantissa) {
   return point == std::string_view::npos || OnlyZeros(mantissa.substr(point + 1));
 }
 
-// One digit other than 0 before the point.
+// One nonzero digit before the point.
 bool IsNormal(std::string_view mantissa) {
   const std::string_view digits = mantissa.substr(mantissa.starts_with('-') ? 1 : 0);
   return !digits.empty() && digits[0] != '0' && (digits.size() == 1 || digits[1] == '.');
 }
 
-// Readers may take it for zero.
+// Parsers may read it as zero.
 bool IsTiny(const Decimal& value) {
   const Decimal least = Decimal::Make(1, -kLastExponent);
   return value.mantissa != 0 && Compare(value.Sign() < 0 ? value.Negated() : value, least) < 0;
 }
 
-// Whether a value is written with a mantissa that begins with from * 10^-places.
+// Whether a value has a spelling whose mantissa begins with from * 10^-places.
 bool HasMantissa(const Decimal& value, __int128 from, int places, bool integer, bool whole) {
   const Decimal size = value.Sign() < 0 ? value.Negated() : value;
   if (size.mantissa == 0 || !FitsDouble(size) || IsTiny(size)) return false;
@@ -80,8 +80,7 @@ bool HasMantissa(const Decimal& value, __int128 from, int places, bool integer, 
 
 }  // namespace
 
-// [low, high) or [low, high] or without an end; of one sign, and only as far as `low` and `high`
-// are set.
+// [low, high), [low, high] or unbounded; within one sign, as far as `low` and `high` are set.
 struct NumberSpec::Interval {
   std::optional<Decimal> low, high;
   bool low_excluded = false, high_excluded = false;
@@ -118,7 +117,7 @@ void NumberSpec::LimitValues(std::vector<Decimal> allowed) {
     });
   }
   if (values->empty()) return;
-  // So that what looks for a beginning's members knows where they end.
+  // Bounds help to find where the members with a given prefix end.
   LimitLow(values->front(), false);
   LimitHigh(values->back(), false);
 }
@@ -167,8 +166,7 @@ bool NumberSpec::Contains(const Decimal& value) const {
   return !std::binary_search(excluded.begin(), excluded.end(), value);
 }
 
-// The least common multiple of all that a member is a multiple of; absent without any, 0 when it is
-// too great.
+// The least common multiple of all required multiples; nullopt without any, 0 when too large.
 std::optional<Decimal> NumberSpec::Granularity() const {
   std::vector<Decimal> all = multiples;
   if (integer) all.push_back(Decimal::FromInt(1));
@@ -189,7 +187,7 @@ std::optional<Decimal> NumberSpec::Granularity() const {
 // Whether a member lies in `interval`.
 bool NumberSpec::Meets(const Interval& interval) const {
   if (plain_integer && pointed) return false;
-  // The bounds alone: lists of numbers are long, and asked where they are.
+  // Only the bounds: value lists are long and are checked elsewhere.
   NumberSpec cut;
   cut.integer = integer;
   if (low) cut.LimitLow(*low, low_excluded);
@@ -213,13 +211,13 @@ bool NumberSpec::Meets(const Interval& interval) const {
     if (c == 0) return holds(*cut.low);
   }
   const auto step = cut.Granularity();
-  if (!step) return true;  // a piece of the line: what is excluded is only points of it
+  if (!step) return true;  // an interval: exclusions are only single points of it
   if (step->mantissa == 0) return false;
   for (const Decimal& n : not_multiples) {
     if (IsMultiple(*step, n).value_or(true)) return false;
   }
   if (not_integer && step->IsInteger()) return false;
-  // Walks along the multiples from the end that is there (zero when none is).
+  // Follows the multiples from the existing end (zero if there is none).
   const bool upwards = cut.low.has_value() || !cut.high;
   const Decimal from = cut.low ? *cut.low : cut.high ? *cut.high : Decimal{};
   const int scale = std::min(from.exponent, step->exponent);
@@ -228,9 +226,10 @@ bool NumberSpec::Meets(const Interval& interval) const {
   if (start && stride) {
     k = upwards ? -FloorDiv(-*start, *stride) : FloorDiv(*start, *stride);
   } else if ((from.Sign() < 0 ? from.Negated() : from) < *step) {
-    k = upwards ? from.Sign() > 0 : -(from.Sign() < 0);  // an end that is tiny beside a step
+    k = upwards ? from.Sign() > 0 : -(from.Sign() < 0);  // for an end that is tiny compared to the
+                                                         // step
   } else {
-    return true;  // the interval is wider than many steps
+    return true;  // the interval is many steps wide
   }
   const auto tries = kMaxTries + static_cast<int>(excluded.size());
   for (int i = 0; i < tries; ++i, k += upwards ? 1 : -1) {
@@ -243,7 +242,7 @@ bool NumberSpec::Meets(const Interval& interval) const {
 }
 
 bool NumberSpec::MeetsWritten(Interval interval, int last) const {
-  // A piece of the line without holes has a member of few digits, unless it is a tiny one.
+  // An interval without gaps has a member with few digits, unless it is tiny.
   constexpr int kDeep = -16;
   const auto deep = [](const Decimal& d) { return d.exponent < kDeep; };
   const bool digits_matter = not_integer || !not_multiples.empty() || !excluded.empty() || values ||
@@ -339,7 +338,7 @@ bool NumberSpec::CanBegin(std::string_view text) const {
 bool NumberSpec::PlainCanBegin(std::string_view text) const {
   const bool negative = !text.empty() && text[0] == '-';
   std::string_view digits = text.substr(negative ? 1 : 0);
-  int last = -kMaxDecimalDigits;  // the last place that may be written
+  int last = -kMaxDecimalDigits;  // the last decimal place that may be written
   auto meets = [&](const Decimal& low_end, const std::optional<Decimal>& high_end, bool closed) {
     Interval interval{low_end, high_end, false, !closed, {}};
     if (negative) {
@@ -358,7 +357,7 @@ bool NumberSpec::PlainCanBegin(std::string_view text) const {
   if (point != std::string_view::npos) {
     const auto places = static_cast<int>(digits.size() - point - 1);
     if (places > kMaxDecimalDigits) return false;
-    // Whole numbers are written with zeros alone behind the point.
+    // Whole numbers have only zeros after the point.
     const int scale = std::min(-places, value->exponent);
     const auto scaled = ScaleTo(*value, scale);
     const auto unit = ScaleTo(Decimal::Make(1, -places), scale);
@@ -374,14 +373,14 @@ bool NumberSpec::PlainCanBegin(std::string_view text) const {
     const Decimal from = Decimal::Make(*whole, k), to = Decimal::Make(*whole + 1, k);
     last = static_cast<int>(digits.size()) + k - kMaxDecimalDigits;
     if (meets(from, to, false)) return true;
-    // Beyond the far bound nothing comes any more.
+    // Nothing follows beyond the far bound.
     if (!negative && high && *high < from) return false;
     if (negative && low && from.Negated() < *low) return false;
   }
   return false;
 }
 
-// `text`: one digit other than 0, perhaps a fraction: it may still get more digits and an exponent.
+// `text`: one nonzero digit, perhaps a fraction; more digits and an exponent may follow.
 bool NumberSpec::MantissaCanBegin(std::string_view text) const {
   if (!IsNormal(text)) return false;
   const bool negative = text[0] == '-';
@@ -398,12 +397,12 @@ bool NumberSpec::MantissaCanBegin(std::string_view text) const {
              HasMantissa(v, *from, places, integer, whole);
     });
   }
-  // [from, from + 1) * 10^(x - places) for every exponent x; of a whole number its beginning.
+  // [from, from + 1) * 10^(x - places) for every exponent x; for whole numbers its beginning.
   const auto step = Granularity();
   auto meets = [&](int x) {
     const Decimal near = Decimal::Make(*from, x - places);
     if (!FitsDouble(near)) return false;
-    // A multiple that is found so far down has more digits than can be written.
+    // A multiple that far below has more digits than can be written.
     const bool alone = integer || (step && x - step->exponent >= kMaxDecimalDigits);
     if (alone) return Contains(negative ? near.Negated() : near);
     Decimal far = Decimal::Make(*from + 1, x - places);
@@ -422,13 +421,13 @@ bool NumberSpec::MantissaCanBegin(std::string_view text) const {
     if (meets(x)) return true;
     const Decimal far = Decimal::Make(*from + 1, x - places);
     if (negative ? high && *high < far.Negated() : low && far < *low) break;
-    if (step && far < *step) break;  // no multiple but 0 is as small
+    if (step && far < *step) break;  // no multiple except 0 is that small
   }
   return false;
 }
 
-// Whether these digits may stand before an exponent: normal ones, or what a plain number begins
-// with, so that an exponent is no way back from digits that have left the bounds.
+// Whether these digits may precede an exponent: normalised ones, or the beginning of a plain
+// number. So an exponent cannot bring digits back that have left the bounds.
 bool NumberSpec::MayBeMantissa(std::string_view text) const {
   if (IsNormal(text)) return true;
   if (IsUnbounded()) return IsWholeText(text);
@@ -436,8 +435,8 @@ bool NumberSpec::MayBeMantissa(std::string_view text) const {
   return quick ? *quick : PlainCanBegin(text);
 }
 
-// Whole numbers get no smaller by it, and have no fraction before it: a model that has said "4.5"
-// would have to make it a great one.
+// An exponent never makes a whole number smaller, and follows no fraction: after "4.5" a model
+// would have to make it a huge number.
 bool NumberSpec::MayHaveExponent(std::string_view mantissa, const Decimal& base, int x) const {
   if (integer && (x < 0 || !IsWholeText(mantissa))) return false;
   const Decimal value = Decimal::Make(base.mantissa, base.exponent + x);
@@ -453,13 +452,13 @@ bool NumberSpec::ExponentCanBegin(std::string_view text, size_t e) const {
   const bool minus = !sign_open && rest[0] == '-';
   if (!sign_open && (minus || rest[0] == '+')) rest.remove_prefix(1);
   if (rest.size() > kExponentDigits || (minus && integer)) return false;
-  // What the digits may become: themselves, and with one more, two more.
+  // What the digits may become: themselves, or with one or two more digits.
   const auto may = [&](int sign) {
     int from = 0;
     for (const char c : rest) from = from * 10 + (c - '0');
     int count = 1;
     for (size_t size = rest.size(); size <= kExponentDigits; ++size, from *= 10, count *= 10) {
-      if (from == 0 && size < kExponentDigits) continue;  // the last size has the others
+      if (from == 0 && size < kExponentDigits) continue;  // the last size covers the others
       for (int x = from; x < from + count && x <= kLastExponent; ++x) {
         if (MayHaveExponent(mantissa, *base, sign * x)) return MayBeMantissa(mantissa);
       }

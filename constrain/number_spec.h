@@ -1,11 +1,10 @@
-// NumberSpec: a set of numbers as JSON Schema cuts it out, and which beginnings of a JSON number
-// can still become one of them. Exact: decided by interval arithmetic on decimals, no floating
-// point.
+// NumberSpec: a set of numbers as JSON Schema can describe it, and which prefixes of a JSON number
+// can still become a member. Exact: interval arithmetic on decimals, no floating point.
 //
-// How a member may be written: plain ("-12.50"), or with an exponent of three digits at most behind
-// one digit other than 0 and perhaps a fraction, or behind what a plain member begins with. Whole
-// numbers have none below zero, and no fraction but zeros before it. A set without any bound takes
-// every JSON spelling. Plain data and pure functions: any thread.
+// Allowed spellings: plain ("-12.50"), or with an exponent of at most three digits after one
+// nonzero digit and an optional fraction, or after the beginning of a plain member. Whole numbers
+// have no negative exponent, and before an exponent only a fraction of zeros. A set without bounds
+// allows every JSON spelling. Plain data and pure functions: any thread.
 #pragma once
 
 #include <optional>
@@ -18,48 +17,48 @@ namespace aisp {
 
 struct NumberSpec {
   bool integer = false;        // whole numbers; 1.0 is one
-  bool plain_integer = false;  // and written without a point (draft 4)
+  bool plain_integer = false;  // whole numbers written without a point (draft 4)
   bool not_integer = false;
-  bool pointed = false;  // written with a point or an exponent: what plain_integer leaves out
+  bool pointed = false;  // written with a point or an exponent: the complement of plain_integer
   std::optional<Decimal> low, high;
   bool low_excluded = false, high_excluded = false;
   std::vector<Decimal> multiples;              // positive
   std::vector<Decimal> not_multiples;          // positive
-  std::optional<std::vector<Decimal>> values;  // one of these; sorted, for what follows
-  std::vector<Decimal> excluded;               // none of these; sorted, for what follows
+  std::optional<std::vector<Decimal>> values;  // only these; sorted for the functions below
+  std::vector<Decimal> excluded;               // none of these; sorted for the functions below
 
-  // The conjunction, in place.
+  // Adds conditions in place.
   void LimitLow(const Decimal& bound, bool excluded_bound);
   void LimitHigh(const Decimal& bound, bool excluded_bound);
   void LimitValues(std::vector<Decimal> allowed);
   void Exclude(const std::vector<Decimal>& numbers);
-  // Drops values that the rest refuses.
+  // Removes values that the other conditions exclude.
   void KeepMembers();
 
-  bool IsUnbounded() const;  // every number, or every integer
-  bool IsList() const;       // these values, however they are written
+  bool IsUnbounded() const;  // all numbers, or all integers
+  bool IsList() const;       // only these values, in any spelling
   bool Contains(const Decimal& value) const;
   // False only if the set is empty.
   bool NotEmpty() const;
-  // False when no member has a spelling below.
+  // False when no member has an allowed spelling.
   bool CanBeWritten() const;
-  // All of them; absent when there are more than `limit` or no end of them.
+  // All members; nullopt when there are more than `limit` or infinitely many.
   std::optional<std::vector<Decimal>> Members(size_t limit) const;
 
-  // `text`: a proper beginning of a JSON number ("" included). Whether some member is spelled with
-  // this beginning.
+  // Whether some member's spelling begins with `text`, a proper prefix of a JSON number (may be
+  // "").
   bool CanBegin(std::string_view text) const;
-  // The same where it takes no exact decimals to tell: whole numbers of few digits under bounds,
-  // and pieces of the line. Absent elsewhere.
+  // The same without exact decimals, for whole numbers with few digits in bounds, and for
+  // intervals; nullopt otherwise.
   std::optional<bool> QuickCanBegin(std::string_view text) const;
-  // Whole numbers of one range, all of them below 10^16, which are written plainly: bounds (absent:
-  // none) and what they are multiples of.
+  // Whole numbers in one range, all below 10^16, which are written plainly: optional bounds and a
+  // divisor.
   struct WholeRange {
     std::optional<int64_t> low, high;
     int64_t step = 1;
   };
   std::optional<WholeRange> AsWholeRange() const;
-  // Whether `text`, a whole JSON number, is spelled as allowed and a member.
+  // Whether `text`, a complete JSON number, is an allowed spelling of a member.
   bool Accepts(std::string_view text) const;
 
   friend bool operator==(const NumberSpec&, const NumberSpec&) = default;
@@ -73,13 +72,12 @@ struct NumberSpec {
   bool MantissaCanBegin(std::string_view text) const;
   bool MayBeMantissa(std::string_view text) const;
   bool MayHaveExponent(std::string_view mantissa, const Decimal& base, int x) const;
-  // A member in `interval` that is written in kMaxDecimalDigits digits, the last one of this power
-  // of ten.
+  // Whether a member in `interval` has at most kMaxDecimalDigits digits down to 10^`last`.
   bool MeetsWritten(Interval interval, int last) const;
   std::optional<Decimal> Granularity() const;
 };
 
-// Where a beginning of a JSON number stands in the grammar of RFC 8259.
+// Position of a number's prefix in the grammar of RFC 8259.
 enum class NumberSyntax : uint8_t {
   kStart,
   kMinus,
@@ -94,7 +92,7 @@ enum class NumberSyntax : uint8_t {
   kExponent3,
   kInvalid
 };
-// An exponent has three digits at most: no double has more, and a text ends some time.
+// An exponent has at most three digits: doubles need no more, and texts must end.
 NumberSyntax NextSyntax(NumberSyntax state, char c);
 inline bool IsWhole(NumberSyntax s) {
   return s == NumberSyntax::kZero || s == NumberSyntax::kInteger || s == NumberSyntax::kFraction ||

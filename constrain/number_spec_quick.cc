@@ -1,4 +1,4 @@
-// What most schemas ask of numbers, in machine words: a mask asks it of a thousand tokens.
+// The common number checks in machine words, since a mask needs them for a thousand tokens.
 #include <algorithm>
 #include <array>
 
@@ -7,8 +7,9 @@
 namespace aisp {
 namespace {
 
-constexpr int kMaxDigits = 15;  // of a text and of a bound: ten times as much still fits
-constexpr int64_t kBeyond = 10'000'000'000'000'000;  // 10^16, the least that may have an exponent
+constexpr int kMaxDigits = 15;  // of a text and of a bound; ten times as much still fits
+constexpr int64_t kBeyond = 10'000'000'000'000'000;  // 10^16, the smallest that may have an
+                                                     // exponent
 
 constexpr auto kPowers = [] {
   std::array<int64_t, 17> out = {1};
@@ -16,7 +17,7 @@ constexpr auto kPowers = [] {
   return out;
 }();
 
-// value * 10^places as a word; absent when it is none or too long.
+// value * 10^places as an integer; nullopt when it is not one or is too long.
 std::optional<int64_t> Scaled(const Decimal& value, int places) {
   const int exponent = value.exponent + places;
   if (value.mantissa >= kBeyond || value.mantissa <= -kBeyond || exponent < 0 || exponent > 15)
@@ -28,7 +29,7 @@ std::optional<int64_t> Scaled(const Decimal& value, int places) {
 
 int64_t FloorDiv(int64_t a, int64_t b) { return a / b - (a % b != 0 && a < 0); }
 
-// Digits, and how many stand behind a point (-1: there is none).
+// Digits, and the number of them after the point (-1: no point).
 struct Digits {
   int64_t value = 0;
   int places = -1;
@@ -62,7 +63,7 @@ std::optional<NumberSpec::WholeRange> NumberSpec::AsWholeRange() const {
     if (!step) return std::nullopt;
     out.step = *step;
   }
-  // The whole numbers next to the bounds.
+  // The whole numbers nearest to the bounds.
   for (const bool is_low : {true, false}) {
     const auto& bound = is_low ? low : high;
     if (!bound) continue;
@@ -81,7 +82,7 @@ std::optional<bool> NumberSpec::QuickCanBegin(std::string_view text) const {
   const auto digits = Read(text.substr(negative));
   if (!digits || digits->places >= 0 || text.size() == static_cast<size_t>(negative))
     return std::nullopt;
-  // Below zero is above zero, mirrored.
+  // Negative numbers are mirrored to positive ones.
   const auto mirrored = [&](const std::optional<int64_t>& bound) {
     return bound && negative ? std::optional(-*bound) : bound;
   };
@@ -100,8 +101,7 @@ std::optional<bool> NumberSpec::QuickCanBegin(std::string_view text) const {
   return std::nullopt;
 }
 
-// Bounds alone, and numbers between: wherever some piece of the line is left, so is a number of few
-// digits.
+// Only bounds and real numbers: if an interval is left, so is a number with few digits.
 std::optional<bool> NumberSpec::QuickPiece(std::string_view text) const {
   if (integer || not_integer || plain_integer || pointed || !multiples.empty() ||
       !not_multiples.empty() || values || !excluded.empty())
@@ -112,7 +112,7 @@ std::optional<bool> NumberSpec::QuickPiece(std::string_view text) const {
   const auto& near = negative ? high : low;
   const auto& far = negative ? low : high;
   const int places = std::max(digits->places, 0);
-  // At the last digit's place, or further behind the point where the bounds are finer.
+  // At the last digit's place, or more places if the bounds have more.
   int finer = 0;
   for (const auto* bound : {&near, &far}) {
     if (*bound) finer = std::max(finer, -(*bound)->exponent - places);

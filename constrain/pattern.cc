@@ -17,7 +17,7 @@ constexpr int32_t kMaxDepth = 2000;
 
 constexpr size_t kMaxClasses = 16;
 
-// What stands before a position, as far as ^, \b and look-behind ask: nothing, or a character of
+// What precedes a position, as far as ^, \b and look-behind need it: nothing, or a character of
 // class n - 1 (CharacterClasses).
 using Before = size_t;
 constexpr Before kStart = 0;
@@ -57,7 +57,7 @@ std::optional<CharSet> OneCharacter(const PatternNode& node) {
   return all;
 }
 
-// How many code points a match may have. -1: no end.
+// The number of code points in a match. -1: unbounded.
 struct Width {
   int64_t min = 0, max = 0;
 };
@@ -86,7 +86,7 @@ Width WidthOf(const PatternNode& node) {
       const Width one = WidthOf(node.children[0]);
       out.min = one.min * node.min;
       out.max = one.max == 0 ? 0 : one.max < 0 || node.max < 0 ? -1 : one.max * node.max;
-      // No pattern asks for more: widths of nested repetitions would overflow.
+      // Clamped, since widths of nested repetitions would overflow.
       out.min = std::min(out.min, int64_t{1} << 31);
       if (out.max > int64_t{1} << 31) out.max = -1;
       return out;
@@ -96,8 +96,8 @@ Width WidthOf(const PatternNode& node) {
   }
 }
 
-// Whether what `node` matches is told by its own text alone: its assertions look no further than
-// what it matches itself.
+// Whether the matches of `node` depend on its own text only: its assertions look at nothing outside
+// it.
 bool IsLocal(const PatternNode& node) {
   if (!HasAssertion(node)) return true;
   if (node.kind == Kind::kChoice || node.kind == Kind::kRepeat)
@@ -119,7 +119,7 @@ bool IsLocal(const PatternNode& node) {
   return true;
 }
 
-// Code points that no assertion of a pattern tells apart.
+// Code points that no assertion of a pattern distinguishes.
 class CharacterClasses {
  public:
   explicit CharacterClasses(const PatternNode& node) : sets_{CharSet::Any()} {
@@ -155,10 +155,10 @@ class CharacterClasses {
   std::vector<CharSet> sets_;
 };
 
-// The rest of the pattern: the language of what may follow, given what stands before. Computed once
-// for each answer.
+// The rest of the pattern: the language of what may follow, given what precedes. Computed once per
+// answer.
 struct Rest {
-  bool asks = false;  // the answer depends on what stands before
+  bool asks = false;  // the answer depends on what precedes
   std::function<TermId(Before)> make;
   std::vector<std::optional<TermId>> memo = {};
 
@@ -179,7 +179,7 @@ class Compiler {
     if (classes_.TooMany()) status_ = Unimplemented("look-behind of that many kinds of characters");
   }
 
-  // Texts that `node` matches at a position behind `before`, and then `rest`.
+  // Texts that `node` matches after `before`, followed by `rest`.
   TermId Compile(const PatternNode& node, Before before, Rest* rest) {
     if (!status_ || l_.Exhausted()) return Languages::kNothing;
     const Nested nested(&depth_);
@@ -232,7 +232,7 @@ class Compiler {
     return Languages::kNothing;
   }
 
-  // Any text, and then `rest`.
+  // Any text, followed by `rest`.
   TermId Anywhere(Rest* rest) {
     const TermId any = Languages::kAnyText;
     if (!rest->asks) return l_.Concat(any, rest->Get(kStart));
@@ -246,8 +246,8 @@ class Compiler {
   const Status& status() const { return status_; }
 
  private:
-  // What `node`, which asserts nothing, matches, and then `rest`, which may want to know how that
-  // ended.
+  // The matches of `node`, which has no assertions, followed by `rest`, which may depend on how
+  // they end.
   TermId Consume(const PatternNode& node, Before before, Rest* rest) {
     const TermId part = Plain(node);
     if (!rest->asks) return l_.Concat(part, rest->Get(before));
@@ -260,9 +260,9 @@ class Compiler {
     return l_.Union(ways);
   }
 
-  // What `node`, which asserts nothing, matches with its last character in `last`. Said by its
-  // parts: an intersection with "anything and then such a character" would stay in the terms, and
-  // what can never match would double them with each part of the pattern.
+  // The matches of `node`, which has no assertions, that end with a character in `last`. Built from
+  // its parts: an intersection with "anything ending so" would stay in the terms and double them
+  // with each part of the pattern, although it can never match.
   TermId EndingIn(const PatternNode& node, const CharSet& last) {
     std::vector<TermId> ways;
     switch (node.kind) {
@@ -282,7 +282,7 @@ class Compiler {
         std::vector<TermId> parts;
         parts.reserve(node.children.size());
         for (const PatternNode& child : node.children) parts.push_back(Plain(child));
-        // Child i is the last that matches anything: those behind it match the empty text.
+        // Child i is the last non-empty one: those after it match the empty text.
         for (size_t i = parts.size(); i-- > 0;) {
           TermId way = EndingIn(node.children[i], last);
           for (size_t k = i; k-- > 0;) way = l_.Concat(parts[k], way);
@@ -317,7 +317,7 @@ class Compiler {
     }
   }
 
-  // What follows each child is one Rest: the children before it ask for it again and again.
+  // What follows each child is one Rest: the children before it ask for it repeatedly.
   TermId Sequence(const PatternNode& node, Before before, Rest* rest) {
     const size_t count = node.children.size();
     std::vector<Rest> from(count + 1);  // the children from there on, and `rest`
@@ -334,8 +334,8 @@ class Compiler {
     return from[0].Get(before);
   }
 
-  // The place of a look-behind of several characters, where children from `i` to it assert nothing;
-  // else the number of children.
+  // The index of a look-behind of several characters, if children from `i` to it have no
+  // assertions; else the number of children.
   static size_t LookBehindFrom(const PatternNode& node, size_t i) {
     const size_t count = node.children.size();
     while (i < count && !HasAssertion(node.children[i])) ++i;
@@ -343,8 +343,8 @@ class Compiler {
     return found && !OneCharacter(node.children[i].children[0]) ? i : count;
   }
 
-  // Children from `i` to `end`, which begin with the text, then a look-behind, then `rest`: the
-  // whole text that it looks at is at hand.
+  // Children from `i` to `end`, starting at the text's beginning, then a look-behind, then `rest`:
+  // all the text that it looks at is known.
   TermId Behind(const PatternNode& node, size_t i, size_t end, Rest* rest) {
     const PatternNode& seen = node.children[end].children[0];
     if (HasAssertion(seen)) {
@@ -365,7 +365,7 @@ class Compiler {
     return l_.Union(ways);
   }
 
-  // A repetition of what looks at itself alone and is never empty: the same language each time.
+  // A repetition of a non-empty child that depends on its own text only.
   TermId Rounds(const PatternNode& node, Before before, Rest* rest) {
     if (node.max == 0) return rest->Get(before);
     const PatternNode& body = node.children[0];
@@ -378,7 +378,7 @@ class Compiler {
     return node.min > 0 ? some : l_.Union({some, rest->Get(before)});
   }
 
-  // A repetition with an assertion inside: written out.
+  // A repetition with an assertion inside, unrolled.
   TermId Unroll(const PatternNode& node, Before before, Rest* rest) {
     const PatternNode& body = node.children[0];
     if (node.max < 0 || node.max > kMaxUnrolled) {
@@ -386,7 +386,7 @@ class Compiler {
       return Languages::kNothing;
     }
     const auto max = static_cast<size_t>(node.max), min = static_cast<size_t>(node.min);
-    std::vector<Rest> from(max + 1);  // so many are done
+    std::vector<Rest> from(max + 1);  // by number of rounds done
     from[max] = {rest->asks, [rest](Before b) { return rest->Get(b); }, {}};
     for (size_t i = max; i-- > 0;) {
       from[i] = {from[i + 1].asks || AsksBefore(body),
@@ -399,7 +399,7 @@ class Compiler {
     return from[0].Get(before);
   }
 
-  // What may follow at a word boundary (or, negated, where there is none).
+  // What may follow at a word boundary (negated: elsewhere).
   TermId Boundary(Before before, bool negated) {
     const bool word_follows = classes_.IsIn(before, WordCharacters()) == negated;
     const TermId word = l_.Concat(l_.Set(WordCharacters()), Languages::kAnyText);
@@ -415,7 +415,7 @@ class Compiler {
   Languages& l_;
   CharacterClasses classes_;
   Status status_;
-  int32_t depth_ = 0;  // calls of Compile under way: bounds the stack
+  int32_t depth_ = 0;  // nested calls of Compile: bounds the stack
 };
 
 Result<TermId> CompileWith(std::string_view pattern, bool anywhere, Languages* languages) {

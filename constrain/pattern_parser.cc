@@ -64,8 +64,8 @@ class Parser {
     return true;
   }
 
-  // Of a group (ECMA-262 2025, 22.2.1), up to its `:` or end: i and s, or without them. `(?i)` is
-  // no ECMA-262, but nothing else there either, and engines that read it agree.
+  // Flags of a group (ECMA-262 2025, 22.2.1) up to its `:` or end: i and s, set or cleared. `(?i)`
+  // is not ECMA-262, but has no other meaning there, and engines that read it agree.
   Status Flags() {
     bool on = true;
     for (; !End() && Peek() != U':' && Peek() != U')'; ++at_) {
@@ -80,7 +80,7 @@ class Parser {
           dot_all_ = on;
           break;
         case U'u':
-          break;  // patterns are of code points anyway
+          break;  // the flag u: patterns are of code points anyway
         default:
           return No("a group with flags other than i and s");
       }
@@ -88,7 +88,7 @@ class Parser {
     return {};
   }
 
-  // As a set is meant under the flag i.
+  // The set, folded under the flag i.
   CharSet Cased(const CharSet& set) const { return fold_ ? FoldCase(set) : set; }
 
   Status Choice(PatternNode* out, int depth) {
@@ -116,7 +116,7 @@ class Parser {
           node.kind == PatternNode::Kind::kBoundary || node.kind == PatternNode::Kind::kRepeat) {
         return Bad("nothing to repeat");
       }
-      if (node.kind == PatternNode::Kind::kLookAhead) {  // once is as good as often
+      if (node.kind == PatternNode::Kind::kLookAhead) {  // repeating a look-ahead changes nothing
         if (min == 0) node = {};
         continue;
       }
@@ -209,7 +209,7 @@ class Parser {
 
   Status Group(PatternNode* out, int depth) {
     const bool fold = fold_, dot_all = dot_all_;
-    bool goes_on = false;  // `(?i)`: the flags hold for the rest of the group around it
+    bool goes_on = false;  // `(?i)`: the flags hold for the rest of the enclosing group
     const Status status = GroupBody(out, depth, &goes_on);
     if (goes_on) return status;
     fold_ = fold;
@@ -250,7 +250,7 @@ class Parser {
     AISP_RETURN_IF_ERROR(Choice(out, depth + 1));
     if (!Take(U')')) return Bad("a group without its end");
     if (out->kind != PatternNode::Kind::kSequence) {
-      PatternNode group;  // so that a quantifier sees a group, not what is in it
+      PatternNode group;  // so that a quantifier applies to the whole group
       group.children.push_back(std::move(*out));
       *out = std::move(group);
     }
@@ -266,7 +266,7 @@ class Parser {
       out->negated = c == U'B';
       return {};
     }
-    // Errors in ECMA-262 with its flag u, so they mean what they mean elsewhere: the text's ends.
+    // Errors in ECMA-262 with flag u; here the text's ends, as in other engines.
     if (c == U'A' || c == U'Z' || c == U'z') {
       ++at_;
       out->kind = c == U'A' ? PatternNode::Kind::kBegin : PatternNode::Kind::kEnd;
@@ -276,7 +276,7 @@ class Parser {
     return EscapedSet(&out->set);
   }
 
-  // Behind a backslash, in or outside a class.
+  // After a backslash, inside or outside a class.
   Status EscapedSet(CharSet* out) {
     const char32_t c = Peek();
     ++at_;
@@ -383,13 +383,13 @@ class Parser {
       const size_t behind = at_ - 2;
       AISP_ASSIGN_OR_RETURN(const char32_t low, Hex(4));
       const bool pair = low >= 0xDC00 && low <= 0xDFFF;
-      if (!pair) at_ = behind;  // a lone one, which no text has
+      if (!pair) at_ = behind;  // a lone surrogate, which no text contains
       if (pair) value = 0x10000 + ((value - 0xD800) << 10) + (low - 0xDC00);
     }
     return value;
   }
 
-  // One member of a class: a character (*single) or a set such as \d.
+  // A member of a class: a character (*single) or a set such as \d.
   Status ClassAtom(CharSet* set, std::optional<char32_t>* single) {
     if (!Take(U'\\')) {
       *single = text_[at_++];
@@ -424,7 +424,7 @@ class Parser {
         const size_t dash = at_++;
         AISP_RETURN_IF_ERROR(ClassAtom(&high_set, &high));
         if (!high) {
-          at_ = dash;  // [a-\d]: the dash is a member
+          at_ = dash;  // in [a-\d] the dash is a member
         } else {
           if (*high < *low) return Bad("a range out of order");
           set = CharSet::Of({{*low, *high}});

@@ -1,4 +1,4 @@
-// The syntax tree of a pattern, and its parser. Inside constrain/ only. Plain values.
+// The syntax tree of a pattern, and its parser. For constrain/ only. Plain values.
 #pragma once
 
 #include <string_view>
@@ -18,8 +18,8 @@ struct PatternNode {
     kBegin,       // ^
     kEnd,         // $
     kBoundary,    // \b, negated: \B
-    kLookAhead,   // children[0] follows, negated: does not
-    kLookBehind,  // children[0] has just been read, negated: has not
+    kLookAhead,   // children[0] follows; negated: does not
+    kLookBehind,  // children[0] precedes; negated: does not
   };
   Kind kind = Kind::kSequence;
   bool negated = false;

@@ -10,7 +10,7 @@ namespace {
 
 enum class Phase : uint8_t { kThinking, kFree, kLiteral, kArguments, kBody, kEnd };
 
-// A matcher and how many calls of AdvanceBytes it has taken.
+// A matcher and the number of AdvanceBytes calls it has had.
 struct Part {
   std::unique_ptr<Matcher> matcher;
   size_t calls = 0;
@@ -18,15 +18,16 @@ struct Part {
 
 struct Place {
   Phase phase = Phase::kEnd;
-  bool at_start = true;    // kFree: nothing but blanks was said
+  bool at_start = true;    // kFree: only blanks so far
   bool may_think = false;  // kFree
   const Literals* list = nullptr;
-  size_t low = 0, high = 0, offset = 0;  // kLiteral: the alternatives that are left
-  size_t matched = 0;                    // of a marker: kThinking, kFree
-  size_t opening = 0;                    // of think_open: kFree
+  size_t low = 0, high = 0, offset = 0;  // kLiteral: the alternatives left, and the position in
+                                         // them
+  size_t matched = 0;                    // kThinking, kFree: matched bytes of the marker
+  size_t opening = 0;                    // kFree: matched bytes of think_open
   int64_t thought = 0;                   // tokens
-  std::shared_ptr<Part> part;            // kArguments, kBody; kLiteral: a body beside it
-  size_t calls = 0;                      // of the part, here
+  std::shared_ptr<Part> part;            // kArguments, kBody; kLiteral: a parallel body
+  size_t calls = 0;                      // of the part up to here
 };
 
 struct PlanShared {
@@ -160,7 +161,7 @@ class PlanMatcher final : public Matcher {
   }
 
  private:
-  // A control token is no text of a body.
+  // A control token is not text of a body.
   size_t Take(std::string_view bytes, bool control) {
     if (control && at_.phase == Phase::kBody) return 0;
     Place next = at_;
@@ -210,7 +211,7 @@ class PlanMatcher final : public Matcher {
     }
   }
 
-  // A body, beside the texts that lead elsewhere.
+  // Enters a body in parallel with the texts that lead elsewhere.
   void EnterBody(const Literals& list, Place* place) const {
     Enter(list, place);
     if (!s_->plan.body_open.empty()) return;
@@ -232,7 +233,7 @@ class PlanMatcher final : public Matcher {
     place->calls = 0;
   }
 
-  // A part may have gone further than where the sequence is.
+  // The shared part may be ahead of this place, so it is rewound.
   static void Restore(const Place& place) {
     if (place.part == nullptr) return;
     place.part->matcher->Rewind(place.part->calls - place.calls);
@@ -245,7 +246,7 @@ class PlanMatcher final : public Matcher {
     return true;
   }
 
-  // Takes some bytes from the front of `bytes`; 0: they may not follow.
+  // Consumes bytes from the front of `bytes`; 0: they may not follow.
   size_t Step(Place* place, std::string_view bytes) {
     if (Exhausted(*place)) *place = ForcedClose(*place);
     switch (place->phase) {
@@ -304,7 +305,7 @@ class PlanMatcher final : public Matcher {
       return place->part != nullptr;
     }
     ++place->offset;
-    // A literal that is complete stands first of those that go on.
+    // A complete literal sorts before those that continue.
     const Literal& done = list[place->low];
     if (done.text.size() == place->offset) Arrive(done.to, place);
     return true;
@@ -329,7 +330,7 @@ class PlanMatcher final : public Matcher {
     place->calls = 0;
   }
 
-  // Up to the next byte with which arguments may end.
+  // Up to the next byte that may end the arguments.
   size_t StepArguments(Place* place, std::string_view bytes) {
     const size_t end = bytes.find(s_->plan.arguments_end);
     const size_t size = end == std::string_view::npos ? bytes.size() : end + 1;
@@ -341,7 +342,7 @@ class PlanMatcher final : public Matcher {
     return size;
   }
 
-  // Sets the token when it may follow, else clears it.
+  // Sets the token if it may follow, else clears it.
   void Judge(TokenId token, TokenMask* mask) {
     if (Advance(token)) {
       Rewind(1);
@@ -351,7 +352,7 @@ class PlanMatcher final : public Matcher {
     }
   }
 
-  // Of tokens in which `marker` ends before they do, what comes behind it decides.
+  // For tokens in which `marker` ends early, checks what follows it.
   void JudgePast(const Marker& marker, size_t matched, const std::vector<TokenId>& tokens,
                  TokenMask* mask) {
     for (const TokenId token : tokens) {
@@ -375,7 +376,7 @@ class PlanMatcher final : public Matcher {
       JudgePast(s_->trigger, at_.matched, s_->past_trigger, mask);
       if (at_.may_think && at_.at_start) JudgePast(s_->opened, at_.opening, s_->past_open, mask);
     }
-    // Of control tokens only those that mean something here.
+    // Of control tokens only those with a meaning here.
     for (const auto& [id, text] : s_->plan.markers) {
       const bool closes = thinking && text == s_->plan.think_close;
       const bool opens = !thinking && !s_->plan.trigger.empty() &&
@@ -406,7 +407,7 @@ class PlanMatcher final : public Matcher {
     }
   }
 
-  // A control token that the text goes on with.
+  // Handles a control token that continues the text.
   bool MarkerMask(std::string_view rest, TokenMask* mask) const {
     for (const auto& [id, text] : s_->plan.markers) {
       if (!rest.starts_with(text)) continue;
@@ -416,8 +417,8 @@ class PlanMatcher final : public Matcher {
     return false;
   }
 
-  // Tokens that go on where the literal ends (`node`): what it leads to decides, whatever a body
-  // beside it would allow.
+  // Tokens that continue past the end of the literal (`node`): what follows the literal decides,
+  // whatever a parallel body would allow.
   void Beyond(const Place& from, std::string_view rest, int32_t node, TokenMask* mask) {
     const auto nodes = s_->trie->nodes();
     const TrieNode& end = nodes[static_cast<size_t>(node)];

@@ -5,8 +5,8 @@
 namespace aisp {
 namespace {
 
-constexpr size_t kLongestCall = 16 << 10;  // bytes of the shortest arguments of a tool
-constexpr size_t kLongestToken = 24;       // bytes of one that a literal is cut by
+constexpr size_t kLongestCall = 16 << 10;  // bytes of a tool's shortest arguments
+constexpr size_t kLongestToken = 24;       // bytes of a token that cuts a literal
 
 }  // namespace
 
@@ -47,7 +47,7 @@ void PlanEndings::FindCalls(Found* out) const {
                                               });
 }
 
-// What a token has behind the arguments goes beyond where the end and another call differ.
+// What follows the arguments in the token decides between the end and another call.
 bool PlanEndings::MayBeginAnother(const PlanTables::Crossing& crossing) const {
   const std::string end = t_.plan.after + t_.plan.close;
   const std::string_view rest =
@@ -69,7 +69,7 @@ std::optional<size_t> PlanEndings::Through(const Found& found, std::string_view 
   return opening + found.arguments[tool]->tokens.size() + found.tail.size();
 }
 
-// A token that ends within `text` may leave a rest of more tokens than the text itself has.
+// A token that ends within `text` may leave a remainder of more tokens than `text` has.
 size_t PlanEndings::LongestCut(std::string_view text) const {
   size_t longest = 0;
   for (size_t cut = 0; cut < text.size() && cut <= kLongestToken; ++cut) {

@@ -1,6 +1,6 @@
-// PlanEndings: how an answer that follows an AnswerPlan can be made whole in few tokens: thinking
-// is closed, a literal is finished, arguments and a body end as their constraints say. Inside
-// constrain/ only. Immutable but for what is found out once, when first asked for; any thread.
+// PlanEndings: completes an answer that follows an AnswerPlan in few tokens: closes thinking,
+// finishes a literal, and ends arguments and a body as their constraints say. For constrain/ only.
+// Immutable except for lazily computed values; any thread.
 #pragma once
 
 #include <mutex>
@@ -16,17 +16,17 @@ class PlanEndings {
  public:
   using Ending = Matcher::Ending;
 
-  // `tables` outlives this.
+  // `tables` outlives this object.
   explicit PlanEndings(const PlanTables* tables) : t_(*tables) {}
 
-  // All: absent when no ending of at most `limit` bytes is known, also when none is known for some
-  // tool that may still be called.
+  // All functions: nullopt when no ending of at most `limit` bytes is known, or none for a tool
+  // that may still be called.
   //
-  // Free text: it is whole, and grows by a call that opens.
+  // Free text is complete, and grows when a call opens.
   std::optional<Ending> OfFree(size_t limit) const;
-  // Thinking of whose end `matched` bytes are there.
+  // Inside thinking, with `matched` bytes of its end marker.
   std::optional<Ending> OfThinking(size_t matched, size_t limit) const;
-  // Alternatives that stand side by side from `offset` on, and a body beside them or null.
+  // Alternatives from `offset` on, and a parallel body or null.
   struct Alternatives {
     const Literals* list;
     size_t low, high, offset;
@@ -40,20 +40,20 @@ class PlanEndings {
 
  private:
   struct Found {
-    std::vector<std::optional<Ending>> arguments;  // by tool: the shortest
+    std::vector<std::optional<Ending>> arguments;  // by tool: the shortest arguments
     std::optional<Ending> body;
-    std::vector<TokenId> tail;  // behind the last arguments
+    std::vector<TokenId> tail;  // after the last arguments
     bool tail_known = false;
-    size_t opening = 0;    // tokens of the longest way through a call, from free text
-    size_t another = 0;    // ... from the end of a call
-    bool known = true;     // every tool can be ended
+    size_t opening = 0;    // tokens of the longest path through a call, from free text
+    size_t another = 0;    // the same from the end of a call
+    bool known = true;     // every tool has a known ending
     bool decides = false;  // one token may end arguments and begin another call
     std::vector<TokenId> openers;
   };
   const Found& Find() const;
   void FindCalls(Found* out) const;
   bool MayBeginAnother(const PlanTables::Crossing& crossing) const;
-  // In tokens, to the end of a call of this tool; absent when it is not known.
+  // Tokens to the end of a call of this tool; nullopt when unknown.
   std::optional<size_t> Through(const Found& found, std::string_view before, size_t tool) const;
   size_t LongestCut(std::string_view text) const;
   std::optional<Ending> AfterLiteral(const Literal& literal, size_t limit) const;

@@ -1,5 +1,5 @@
-// PlanTables: what a PlanConstraint works out once for all of its sequences: the literal texts
-// between the parts, and the tokens that may cross from one part into the next. Immutable.
+// PlanTables: computed once per PlanConstraint for all sequences: the literal texts between the
+// parts, and the tokens that may cross from one part to the next. Immutable.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace aisp {
 
-// Text that must come, and where it leads. Alternatives of one list stand sorted, so that those
-// that begin alike are neighbours.
+// A required text and where it leads. Alternatives of a list are sorted, so that common prefixes
+// are adjacent.
 struct Literal {
   std::string text;
   int32_t to = 0;  // a tool, or one of these
@@ -25,14 +25,14 @@ using Literals = std::vector<Literal>;
 struct PlanTables {
   AnswerPlan plan;
   std::shared_ptr<const TokenTrie> trie;
-  // What the answer may begin with, what follows thinking, a trigger, and a call.
+  // Texts that may start the answer, follow thinking, follow a trigger, and follow a call.
   Literals begin, first, triggered, next, think_close;
   Marker trigger, opened, thought;
   TokenMask any;
-  // Tokens in which arguments may end before the token does.
+  // A token in which arguments may end before the token does.
   struct Crossing {
     TokenId token;
-    size_t end;  // behind plan.arguments_end
+    size_t end;  // position after plan.arguments_end
   };
   std::vector<Crossing> crossings;
   // Tokens in which a marker may end before the token does.
@@ -40,15 +40,15 @@ struct PlanTables {
 
   PlanTables(AnswerPlan p, std::shared_ptr<const TokenTrie> t);
 
-  // The answer begins outside of thinking and may go in.
+  // The answer begins outside thinking and may enter it.
   bool MayThink() const {
     return !plan.think_close.empty() && !plan.think_open.empty() && !plan.think_is_open;
   }
-  // What stands between thinking and a body.
+  // Text between thinking and a body.
   std::string BodyOpening() const {
     return plan.body_open.empty() ? "" : plan.after_thinking + plan.body_open;
   }
-  // The text in tokens, control tokens where it has their spelling; false: some byte has no token.
+  // Tokenizes the text, with control tokens for their spelling; false: some byte has no token.
   bool SpellOut(std::string_view text, std::vector<TokenId>* out) const;
 
  private:

@@ -12,7 +12,7 @@ uint64_t Mix(uint64_t seed, uint64_t value) {
 
 uint64_t HashOf(std::string_view text) { return std::hash<std::string_view>()(text); }
 
-// A NormalNumber as a whole number of at most 17 digits: numbers are looked up by that.
+// A NormalNumber as an integer of at most 17 digits, used as a lookup key.
 std::optional<int64_t> WholeOf(std::string_view normal) {
   constexpr size_t kMaxDigits = 17;
   const size_t e = normal.find('e');
@@ -44,11 +44,11 @@ uint64_t HashOf(ReadValue::Kind kind, std::string_view text) {
   return Mix(static_cast<uint64_t>(kind), HashOf(text));
 }
 
-// The upper bits of a hash are the mixed ones: they choose the way down.
+// The upper bits of a hash are well mixed, so they select the branch.
 constexpr int kBranchBits = 3;
 size_t BranchOf(uint64_t bits) { return bits >> (64 - kBranchBits); }
 
-// The node at which a value of this hash stands that `is_it` knows.
+// The node with a value of this hash for which `is_it` holds.
 template <typename IsIt>
 bool HoldsOne(const ReadValues* at, uint64_t hash, const IsIt& is_it) {
   for (uint64_t bits = hash; at != nullptr; bits <<= kBranchBits) {
@@ -72,7 +72,7 @@ const ReadValues* Add(const ReadValues* at, const ReadValue& value, uint64_t bit
 }  // namespace
 
 const ReadValues* With(const ReadValues* values, const ReadValue& value, Arena* arena) {
-  if (value.kind == ReadValue::Kind::kUnknown) return values;  // equals none
+  if (value.kind == ReadValue::Kind::kUnknown) return values;  // equals no other value
   return Holds(values, value) ? values : Add(values, value, value.hash, arena);
 }
 

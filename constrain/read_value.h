@@ -1,5 +1,5 @@
-// ReadValue: a value that was read whole, kept for comparisons inside arrays of unique items. Plain
-// data in an Arena; pure functions: any thread.
+// ReadValue: a complete value, kept for comparisons in arrays of unique items. Plain data in an
+// Arena; pure functions: any thread.
 #pragma once
 
 #include <array>
@@ -24,37 +24,37 @@ struct ReadValue {
   enum class Kind : uint8_t { kUnknown, kWord, kNumber, kString, kArray, kObject };
   Kind kind;
   uint32_t count;             // members or items
-  uint64_t hash;              // equal values have equal ones
-  std::string_view text;      // of scalars: a word, a string's content, a number as NormalNumber
+  uint64_t hash;              // equal for equal values
+  std::string_view text;      // scalars: a keyword, a string's content, or a NormalNumber
   const ReadMember* members;  // objects: sorted by name; arrays: in order
 };
 
-// Values that were read, by hash: a tree that shares what it had before a value came, so that to go
-// back is to take the old root. In an Arena.
+// Values by hash: a persistent tree that shares its previous version, so that rewinding takes the
+// old root. In an Arena.
 struct ReadValues {
   const ReadValue* value;
   std::array<const ReadValues*, 8> below;  // by the next bits of the hash
 };
 
-// The values and this one.
+// `values` plus `value`.
 const ReadValues* With(const ReadValues* values, const ReadValue& value, Arena* arena);
 bool Holds(const ReadValues* values, const ReadValue& value);
 bool HoldsWhole(const ReadValues* values, int64_t number);
 
-// Equal as JSON Schema compares: 1.0 is 1, members stand in no order. An unknown value equals none.
+// Equality of JSON Schema: 1.0 is 1, member order is ignored. An unknown value equals none.
 bool Equal(const ReadValue& a, const ReadValue& b);
 
-// A JSON number such that equal numbers have equal texts: sign, digits without zeros at their ends,
-// power of ten.
+// A canonical text for a JSON number: sign, digits without zeros at either end, power of ten. Equal
+// numbers have equal texts.
 std::string NormalNumber(std::string_view number);
 
-// The whole number that a value is, where it has few digits.
+// The value as an integer if it is one with few digits.
 std::optional<int64_t> WholeOf(const ReadValue& value);
 
 const ReadValue* MakeScalar(ReadValue::Kind kind, std::string_view text, Arena* arena);
-// Sorts the members of an object. Their names stay where they are.
+// Sorts the members of an object. Their names are not copied.
 const ReadValue* MakeContainer(ReadValue::Kind kind, std::vector<ReadMember> members, Arena* arena);
-// Null when there is none.
+// Null when absent.
 const ReadValue* MemberOf(const ReadValue& object, std::string_view name);
 
 }  // namespace aisp

@@ -14,7 +14,7 @@ Result<CompiledSchema> CompileSchema(std::string_view schema, const SchemaOption
   Exprs exprs;
   SchemaTranslator translator(document.get(), &exprs, &out.grammar->languages, options);
   const ExprId root = translator.Root();
-  // First every schema that a reference can reach, so that all refusals are told at once.
+  // First every schema that a reference can reach, so that all refusals are reported at once.
   for (size_t i = 0; i < translator.schemas(); ++i) translator.Formula(static_cast<int32_t>(i));
   if (translator.refusals().empty()) {
     SchemaTypes types(out.grammar.get(), &exprs, &translator, limits);

@@ -1,6 +1,6 @@
-// From a JSON Schema to a JsonGrammar: formulas in disjunctive normal form, for each JSON type by
-// itself (a keyword of strings says nothing about numbers), every conjunction merged into one
-// shape. Bounded in time and in size.
+// Compiles a JSON Schema to a JsonGrammar: formulas in disjunctive normal form per JSON type
+// (keywords of strings do not restrict numbers), each conjunction merged into one shape. Bounded in
+// time and size.
 #pragma once
 
 #include <chrono>
@@ -20,12 +20,12 @@ struct CompileLimits {
 };
 
 struct CompiledSchema {
-  std::unique_ptr<JsonGrammar> grammar;  // null when there are refusals
+  std::unique_ptr<JsonGrammar> grammar;  // null if there are refusals
   std::vector<Refusal> refusals;
 };
 
 // INVALID_ARGUMENT: not a schema. DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED: beyond `limits`. A schema
-// that no value fits is refused too: nothing could be generated.
+// that no value fits is refused, since nothing could be generated.
 Result<CompiledSchema> CompileSchema(std::string_view schema, const SchemaOptions& options,
                                      const CompileLimits& limits);
 

@@ -36,7 +36,7 @@ const SchemaConstants::Ids* SchemaConstants::Of(ExprId expr) {
   return known->second ? &*known->second : nullptr;
 }
 
-// Those that fit, and perhaps more.
+// All constants that fit, perhaps more.
 std::optional<SchemaConstants::Ids> SchemaConstants::Candidates(ExprId expr, int depth) {
   if (depth > kMaxDepth) return std::nullopt;
   const Exprs::Node node = e_.node(expr);
@@ -71,7 +71,7 @@ std::optional<SchemaConstants::Ids> SchemaConstants::OfAll(const std::vector<Exp
   return all;
 }
 
-// Of a conjunction of these: a type, and a list of its values.
+// For a conjunction of a type and a list of its values.
 std::optional<SchemaConstants::Ids> SchemaConstants::OfAtoms(const std::vector<ExprId>& parts) {
   uint8_t types = 0xFF;
   for (const ExprId part : parts) {
@@ -146,7 +146,7 @@ Fit SchemaConstants::FitsAtom(const Atom& atom, const Constant& constant) {
     case Atom::Kind::kBool:
       return told((atom.bools & (constant.boolean ? 2 : 1)) != 0);
     case Atom::Kind::kNumber:
-      // How it is written matters as well there.
+      // There the spelling matters too.
       if (atom.number.pointed || atom.number.plain_integer) return Fit::kMaybe;
       return told(atom.number.Contains(constant.number));
     case Atom::Kind::kLanguage:

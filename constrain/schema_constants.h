@@ -1,5 +1,5 @@
-// Which few values a formula leaves, where that is plain from its constants, and whether a constant
-// fits another formula: what tells alternatives apart without merging them. Inside constrain/ only;
+// Finds the few values that a formula allows, where constants show them, and whether a constant
+// fits another formula. This distinguishes alternatives without merging them. For constrain/ only;
 // one compilation, one thread.
 #pragma once
 
@@ -21,7 +21,7 @@ class SchemaConstants {
   SchemaConstants(JsonGrammar* grammar, Exprs* exprs, SchemaTranslator* translator)
       : g_(*grammar), e_(*exprs), translator_(*translator) {}
 
-  // All values that fit `expr`, or a few more; null when they are not few.
+  // All values that fit `expr`, perhaps a few more; null when they are not few.
   const Ids* Of(ExprId expr);
   Fit Fits(ExprId expr, int32_t constant) { return FitsBelow(expr, constant, 0); }
   static constexpr size_t kMaxFew = 16;

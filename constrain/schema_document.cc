@@ -28,8 +28,8 @@ constexpr std::array<std::string_view, 6> kMapKeywords = {
 constexpr std::array<std::string_view, 5> kListKeywords = {"allOf", "anyOf", "oneOf", "prefixItems",
                                                            "items"};
 
-// Other people's dialects that add annotations alone, and the draft that they are built on: OpenAPI
-// 3.1 and later, Snowplow's self-describing schemas, resource types of CloudFormation.
+// Third-party dialects that only add annotations, with the draft they are based on: OpenAPI 3.1 and
+// later, Snowplow's self-describing schemas, CloudFormation resource types.
 constexpr std::array<std::pair<std::string_view, Draft>, 4> kDialectsOfOthers = {{
     {"spec.openapis.org/oas/3.", Draft::k2020},
     {"iglucentral.com/schemas/com.snowplowanalytics.self-desc/", Draft::k4},
@@ -144,7 +144,7 @@ std::optional<std::string> DecodePercent(std::string_view text) {
   return out;
 }
 
-// Follows an unescaped JSON pointer; null when it leads nowhere.
+// Follows an unescaped JSON pointer; null when it does not exist.
 const Json* Follow(const Json* from, std::string_view pointer) {
   while (!pointer.empty() && from != nullptr) {
     pointer.remove_prefix(1);
@@ -310,7 +310,7 @@ Result<const SchemaPlace*> SchemaDocument::Resolve(const SchemaPlace& from,
   }
   if (target == nullptr) return NotFound("'" + reference + "' is not in this document");
   if (const auto it = places_.find(target); it != places_.end()) return &it->second;
-  // Somewhere that is no schema by itself: it becomes one by being referred to.
+  // A place that becomes a schema only because something refers to it.
   const SchemaPlace owner = places_.at(resource->second);
   AISP_RETURN_IF_ERROR(Index(*target, owner.base, owner.pointer + *fragment, draft, 0));
   return &places_.at(target);

@@ -1,6 +1,6 @@
 // SchemaDocument: a JSON Schema text with every subschema's place: base URI, draft, JSON pointer,
-// and what a reference in it points to. Nothing is fetched: a reference out of the document is an
-// error. Immutable after Open but for lazily indexed places; one thread at a time.
+// and the targets of its references. Nothing is fetched: a reference to another document is an
+// error. Immutable after Open except for lazily indexed places; one thread at a time.
 #pragma once
 
 #include <map>
@@ -28,21 +28,20 @@ class SchemaDocument {
   static Result<std::unique_ptr<SchemaDocument>> Open(std::string_view text);
 
   const SchemaPlace& root() const { return places_.at(&root_); }
-  // A subschema of a known place, reached by `path` below it (a keyword, or keyword/name).
+  // The place of a subschema, reached by `path` below `parent` (a keyword, or keyword/name).
   const SchemaPlace& Child(const SchemaPlace& parent, const Json& child, const std::string& path);
-  // NOT_FOUND when it is not in this document.
+  // NOT_FOUND when the target is not in this document.
   Result<const SchemaPlace*> Resolve(const SchemaPlace& from, const std::string& reference);
-  // What each name of $dynamicAnchor means to $dynamicRef: the first one met on the way there.
+  // For $dynamicRef: each $dynamicAnchor name with the first schema met on the way.
   using DynamicScope = std::map<std::string, const Json*>;
-  // Adds the anchors of the resource that a place is in.
+  // Adds the anchors of the resource that contains a place.
   void Enter(const SchemaPlace& place, DynamicScope* scope) const;
-  // The same as Resolve for $dynamicRef.
+  // As Resolve, for $dynamicRef.
   Result<const SchemaPlace*> ResolveDynamic(const SchemaPlace& from, const std::string& reference,
                                             const DynamicScope& scope);
-  // False: names mean the same on every way.
+  // False: every name has a single meaning.
   bool ManyDynamicAnchors() const { return many_dynamic_anchors_; }
-  // Whether what $recursiveRef leads to depends on the way to it: not in a document of one
-  // resource.
+  // Whether the target of $recursiveRef depends on the path; never in a single-resource document.
   bool HasRecursiveScopes() const { return recursive_anchor_ && embedded_; }
 
  private:
@@ -59,7 +58,7 @@ class SchemaDocument {
   std::map<std::string, DynamicScope> dynamic_anchors_;  // by resource's URI
   std::map<std::string, int> dynamic_counts_;            // by name
   bool many_dynamic_anchors_ = false, recursive_anchor_ = false;
-  bool embedded_ = false;  // schemas with ids of their own below the root
+  bool embedded_ = false;  // subschemas with their own ids
 };
 
 // RFC 3986, section 5.2, without a fragment's part.

@@ -315,7 +315,7 @@ ExprId Exprs::Opposite(AtomId id, Languages* languages) {
           {atom.count > 0 ? Contains(atom.rest, atom.from, 0, atom.count - 1) : kFalse,
            atom.max != kNoLimit ? Contains(atom.rest, atom.from, atom.max + 1, kNoLimit) : kFalse});
     case Atom::Kind::kUnique:
-      return kFalse;  // not reached: the translator refuses it
+      return kFalse;  // unreachable: refused by the translator
   }
   return kFalse;
 }

@@ -1,8 +1,8 @@
-// Schemas as formulas: a schema is a boolean combination of atoms, each of which limits values of
-// one JSON type and holds for all others, and of references to other schemas, which are looked into
-// only when asked for (so recursion is no matter). Negation is pushed to atoms, and every negated
-// atom is a combination of atoms again: "not required a" is "a is absent", "not items: S" is "some
-// item that is not S" (Attouche et al., Witness generation for JSON Schema, VLDB 2022).
+// Schemas as formulas: boolean combinations of atoms and of references to other schemas. An atom
+// limits values of one JSON type and holds for all others. References are resolved only on demand,
+// so recursion is no problem. Negation is pushed to atoms, and every negated atom is again a
+// combination of atoms: "not required a" is "a is absent", "not items: S" is "some item is not S"
+// (Attouche et al., Witness generation for JSON Schema, VLDB 2022).
 //
 // Formulas are hash-consed: equal ones have equal ids. One thread at a time; lives as long as its
 // compilation.
@@ -31,10 +31,10 @@ inline constexpr int32_t kNoLimit = -1;
 struct Atom {
   enum class Kind : uint8_t {
     kType,       // the value is of one of `types`
-    kBool,       // bools: 1 false, 2 true, 3 both
+    kBool,       // bits: 1 false, 2 true
     kNumber,     // `number`
     kLanguage,   // the string is in `language`
-    kMinLength,  // of `count` code points
+    kMinLength,  // `count` code points
     kMaxLength,
     kProperties,  // names, patterns, rest as properties, patternProperties, additionalProperties
     kRequired,    // `name` is a member
@@ -45,7 +45,7 @@ struct Atom {
     kItems,        // prefix, rest
     kMinItems,
     kMaxItems,
-    kContains,  // from `from` on, between count and max items fit `rest`
+    kContains,  // from index `from` on, between count and max items fit `rest`
     kUnique,
   };
   Kind kind = Kind::kType;
@@ -94,7 +94,7 @@ class Exprs {
   ExprId Items(std::vector<ExprId> prefix, ExprId rest);
   ExprId Contains(ExprId item, int32_t from, int32_t min, int32_t max);
 
-  // The opposite, for values of the atom's type.
+  // The complement, for values of the atom's type.
   ExprId Opposite(AtomId atom, Languages* languages);
 
  private:

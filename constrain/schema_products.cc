@@ -1,4 +1,4 @@
-// Alternatives combined: both, exactly one.
+// Combinations of alternatives: all of, exactly one of.
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -10,8 +10,8 @@ namespace aisp {
 namespace {
 
 constexpr size_t kMaxProduct = 4096;
-constexpr size_t kFewPairs = 4;   // to be merged as they are
-constexpr size_t kManyWays = 16;  // of strings or numbers, to be made one
+constexpr size_t kFewPairs = 4;   // merged as they are
+constexpr size_t kManyWays = 16;  // of strings or numbers, merged into one
 constexpr size_t kMaxToldMembers = 32;
 
 }  // namespace
@@ -40,7 +40,7 @@ std::vector<SchemaTypes::Told*> SchemaTypes::ToldOfAll(const Alternatives& ways,
   return out;
 }
 
-// Some member must come in `one` with a value that it may not have in the other.
+// Whether a member is required in `one` with a value that the other does not allow.
 bool SchemaTypes::NeedsValueOf(const Told& one, Told* other) {
   for (const auto& [name, values] : one.required) {
     auto member = other->members.find(name);
@@ -70,7 +70,7 @@ bool SchemaTypes::AreApart(const std::vector<Told*>& a, const std::vector<Told*>
 
 void SchemaTypes::DropImplied(const Told& told, const Told* done, Conjunction* both) {
   for (const auto& [name, values] : told.required) {
-    // What says these values may be gone, as implied by what says the same on the other side.
+    // A restriction to these values is implied by an equal one on the other side.
     const auto same = [&, &n = name](const auto& other) { return other.first == n; };
     if (done != nullptr && std::any_of(done->required.begin(), done->required.end(), same))
       continue;
@@ -79,7 +79,7 @@ void SchemaTypes::DropImplied(const Told& told, const Told* done, Conjunction* b
       if (atom.kind != Atom::Kind::kProperties || !atom.patterns.empty() ||
           atom.rest != Exprs::kTrue || atom.names.size() != 1 || atom.names[0].first != name)
         return false;
-      // What says itself which values these are stays.
+      // The restriction that states the values itself is kept.
       if (std::binary_search(told.all->begin(), told.all->end(), id)) return false;
       const ExprId member = atom.names[0].second;
       return std::all_of(values->begin(), values->end(), [&](int32_t value) {
@@ -133,7 +133,7 @@ void SchemaTypes::MergeMany(Alternatives* ways, JsonType type) {
 std::optional<Alternatives> SchemaTypes::ExactlyOneConstant(const std::vector<Alternatives>& parts,
                                                             JsonType type) {
   if (type != JsonType::kString && type != JsonType::kNumber) return std::nullopt;
-  std::map<std::string, int> texts;  // in how many parts
+  std::map<std::string, int> texts;  // number of parts that contain it
   std::map<Decimal, int> numbers;
   for (const Alternatives& ways : parts) {
     std::set<std::string> own_texts;
@@ -198,7 +198,7 @@ Alternatives SchemaTypes::Product(const Alternatives& a, const Alternatives& b, 
   return out;
 }
 
-// `beside` with each part by itself, without those others that it can hold together with at all.
+// `beside` with each part alone, excluding those other parts that can hold together with it.
 Alternatives SchemaTypes::ExpandExactlyOne(const std::vector<ExprId>& parts, JsonType type,
                                            const Alternatives& beside) {
   std::vector<Alternatives> each, own;

@@ -1,4 +1,4 @@
-// Conjunctions of atoms merged into shapes.
+// Merges conjunctions of atoms into shapes.
 #include <algorithm>
 
 #include "constrain/schema_types.h"
@@ -7,7 +7,7 @@ namespace aisp {
 namespace {
 
 constexpr size_t kMaxClasses = 64;
-constexpr size_t kMaxCandidates = 32;  // names that are written out one by one
+constexpr size_t kMaxCandidates = 32;  // names written out one by one
 constexpr size_t kMaxWrittenOut = 1024;
 
 }  // namespace
@@ -32,7 +32,7 @@ NumberSpec SchemaTypes::MergeNumbers(const Conjunction& all) const {
   return out;
 }
 
-// `exact`: for a shape; else only whether some string may fit, without tables of lengths.
+// `exact`: for a shape; otherwise only whether some string may fit, without tables of lengths.
 std::optional<StringShape> SchemaTypes::MergeStrings(const Conjunction& all, bool exact) {
   StringShape shape;
   std::vector<TermId> parts;
@@ -50,7 +50,7 @@ std::optional<StringShape> SchemaTypes::MergeStrings(const Conjunction& all, boo
   if (!exact || (shape.min == 0 && shape.max == kNoLimit)) return shape;
   if (!shape.automaton->PrepareLengths(shape.max)) {
     // Too many states for a table of lengths: the limits become a part of the language, whose
-    // states are made as they are met.
+    // states are built lazily.
     parts.push_back(
         g_.languages.Length(shape.min, shape.max == kNoLimit ? Languages::kUnbounded : shape.max));
     shape = {g_.AutomatonOf(g_.languages.Intersect(parts)), 0, kNoLimit};
@@ -58,7 +58,7 @@ std::optional<StringShape> SchemaTypes::MergeStrings(const Conjunction& all, boo
   }
   if (!shape.automaton->CanFinish(shape.automaton->start(), shape.min, shape.max))
     return std::nullopt;
-  // Limits that the language keeps by itself would only make masks dearer.
+  // Limits that the language implies would only make masks slower.
   if (shape.max != kNoLimit && shape.automaton->AllAtMost(shape.max)) shape.max = kNoLimit;
   if (shape.min > 0 && shape.automaton->AllAtLeast(shape.min)) shape.min = 0;
   return shape;
@@ -167,8 +167,7 @@ ExprId SchemaTypes::MemberNamed(const Conjunction& all, const std::string& name)
   return e_.And(std::move(parts));
 }
 
-// The value of a member whose name concerns the obligations in `mask`: with each subset of them
-// fulfilled.
+// A member's value for each subset of the obligations in `mask` that it may fulfil.
 std::vector<ValueWay> SchemaTypes::MemberWays(ExprId value, uint8_t mask,
                                               const std::vector<const Atom*>& obligations) {
   std::vector<ValueWay> ways;
@@ -184,7 +183,7 @@ std::vector<ValueWay> SchemaTypes::MemberWays(ExprId value, uint8_t mask,
   return ways;
 }
 
-// False when names without end can be that member.
+// False when infinitely many names can be that member.
 bool SchemaTypes::MemberCandidates(const Conjunction& all, const Atom& some,
                                    std::vector<std::string>* names) {
   Automaton* automaton = g_.AutomatonOf(some.language);
@@ -320,7 +319,7 @@ bool SchemaTypes::CutNames(const Conjunction& all, const std::vector<const Atom*
   return true;
 }
 
-// Names that stand nowhere, in classes of equal consequences: each pattern cuts every class in two.
+// Unlisted names, in classes with equal consequences: each pattern splits every class in two.
 bool SchemaTypes::AddClasses(const Conjunction& all, const std::vector<const Atom*>& obligations,
                              ObjectShape* shape) {
   std::vector<NamePart> parts;

@@ -1,4 +1,4 @@
-// The strings that a formula admits, as one language (for propertyNames). Pure but for what it adds
+// The strings that a formula allows, as one language (for propertyNames). Pure except for additions
 // to `exprs` and `languages`.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace aisp {
 
-// `formula`: what a referred schema says. UNIMPLEMENTED: the formula refers to itself in place.
+// `formula`: the formula of a referenced schema. UNIMPLEMENTED: direct self-reference.
 Result<TermId> StringsOf(ExprId expr, Exprs* exprs, Languages* languages,
                          const std::function<ExprId(int32_t)>& formula);
 

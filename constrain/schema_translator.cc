@@ -308,7 +308,7 @@ ExprId SchemaTranslator::NumberLimits(const SchemaPlace& place) {
     const char* exclusive_name = low ? "exclusiveMinimum" : "exclusiveMaximum";
     const Json* exclusive = Get(place, exclusive_name);
     Decimal value;
-    // Draft 4: a flag beside the bound.
+    // In draft 4 it is a flag besides the bound.
     const bool flag = exclusive != nullptr && exclusive->IsBool();
     if (bound != nullptr && Number(place, low ? "minimum" : "maximum", *bound, &value)) {
       low ? atom.number.LimitLow(value, flag && exclusive->boolean)
@@ -366,7 +366,7 @@ ExprId SchemaTranslator::Strings(const SchemaPlace& place) {
       Refuse(place.pointer, "pattern", "a string is expected");
     }
   }
-  // Draft 7 lets them be asserted; later ones say that they are annotations.
+  // Draft 7 allows asserting them; later drafts define them as annotations.
   for (const char* keyword : {"contentEncoding", "contentMediaType"}) {
     if (place.draft == Draft::k7 && Get(place, keyword) != nullptr) {
       Refuse(place.pointer, keyword, "the content of strings cannot be enforced");

@@ -1,5 +1,5 @@
-// SchemaTranslator: from the keywords of a JSON Schema to formulas (schema_expr.h). Schemas are
-// translated when a reference to them is first looked into; what cannot be enforced is kept as a
+// SchemaTranslator: translates the keywords of a JSON Schema to formulas (schema_expr.h). A schema
+// is translated when a reference to it is first resolved. What cannot be enforced is recorded as a
 // refusal with keyword and JSON pointer. One thread at a time; lives as long as its compilation.
 #pragma once
 
@@ -18,14 +18,14 @@ namespace aisp {
 
 struct Refusal {
   std::string keyword;
-  std::string pointer;  // of the schema that holds the keyword
+  std::string pointer;  // of the schema with the keyword
   std::string reason;
   friend bool operator==(const Refusal&, const Refusal&) = default;
 };
 
 struct SchemaOptions {
-  bool assert_formats = true;        // else `format` is an annotation only
-  std::vector<std::string> relaxed;  // keywords to leave out where they cannot be enforced
+  bool assert_formats = true;        // false: `format` is only an annotation
+  std::vector<std::string> relaxed;  // keywords to ignore where they cannot be enforced
 };
 
 class SchemaTranslator {
@@ -34,7 +34,7 @@ class SchemaTranslator {
                    SchemaOptions options);
 
   ExprId Root() { return Reference(document_.root()); }
-  // What schema `index` (Exprs::Node::index of a kReference) says.
+  // The formula of schema `index` (Exprs::Node::index of a kReference).
   ExprId Formula(int32_t index);
   size_t schemas() const { return schemas_.size(); }
   const std::string& PointerOf(int32_t index) const;
@@ -47,14 +47,14 @@ class SchemaTranslator {
     ExprId formula = -1;
     int32_t scope = 0;
   };
-  // Members and items that a subschema has looked at, under a condition (for unevaluated*).
+  // Members and items that a subschema evaluates under a condition (for unevaluated*).
   struct Evaluated {
     ExprId condition = Exprs::kTrue;
     bool all_members = false, all_items = false;
     std::set<std::string> names;
     std::set<TermId> patterns;
     int32_t items = 0;
-    std::vector<ExprId> matched;  // any item that fits one of these
+    std::vector<ExprId> matched;  // items that fit one of these
   };
   using Cases = std::vector<Evaluated>;
 
@@ -87,7 +87,7 @@ class SchemaTranslator {
                   const std::string& path, int depth, Cases* out);
   bool Multiply(const Cases& ways, Cases* cases);
 
-  // A non-negative whole number; refuses what is none. kNoLimit when absent or refused.
+  // A non-negative integer, else refused. kNoLimit when absent or refused.
   int32_t Count(const SchemaPlace& place, const char* keyword);
   bool Number(const SchemaPlace& place, const char* keyword, const Json& json, Decimal* out);
   TermId Pattern(const SchemaPlace& place, const char* keyword, const std::string& pattern);
@@ -98,10 +98,10 @@ class SchemaTranslator {
   SchemaOptions options_;
   std::deque<Schema> schemas_;
   std::map<std::pair<const Json*, int32_t>, int32_t> ids_;  // by schema and scope
-  // What names of $dynamicAnchor mean, by the way that led to a schema; index 0: nothing was met.
+  // The meaning of $dynamicAnchor names by the path to a schema; index 0: none met.
   std::map<SchemaDocument::DynamicScope, int32_t> scope_ids_ = {{{}, 0}};
   std::deque<SchemaDocument::DynamicScope> scopes_ = {{}};
-  int32_t scope_ = 0;  // of the schema that is being translated
+  int32_t scope_ = 0;  // of the schema being translated
   std::unordered_map<std::string, TermId> patterns_;
   std::unordered_map<std::string, TermId> formats_;
   std::vector<Refusal> refusals_;

@@ -1,4 +1,4 @@
-// The keywords of arrays and objects, and those that look at what others have looked at.
+// Keywords of arrays and objects, and unevaluated*.
 #include <algorithm>
 
 #include "constrain/schema_strings.h"
@@ -21,7 +21,7 @@ ExprId SchemaTranslator::ItemSchemas(const SchemaPlace& place) {
   const Json* tuple = place.draft >= Draft::k2020 ? Get(place, "prefixItems") : nullptr;
   const char* tuple_name = "prefixItems";
   if (tuple == nullptr && items != nullptr && items->IsArray()) {
-    // A list under `items` is what prefixItems is called before 2020-12.
+    // Before 2020-12 a list under `items` has the meaning of prefixItems.
     tuple = items;
     tuple_name = "items";
     items = nullptr;
@@ -123,7 +123,8 @@ ExprId SchemaTranslator::Dependencies(const SchemaPlace& place) {
   std::vector<ExprId> all;
   for (const char* keyword : {"dependencies", "dependentRequired", "dependentSchemas"}) {
     const Json* map = Get(place, keyword);
-    // The other two came with 2019-09; `dependencies` is still read as it was.
+    // dependentRequired and dependentSchemas came with 2019-09; `dependencies` keeps its old
+    // meaning.
     const bool early = keyword != std::string_view("dependencies") && place.draft < Draft::k2019;
     if (map == nullptr || early) continue;
     if (!map->IsObject()) {
@@ -144,8 +145,8 @@ ExprId SchemaTranslator::Dependencies(const SchemaPlace& place) {
   return e_.And(std::move(all));
 }
 
-// unevaluated*: every way in which the neighbours can hold says what was looked at; the rest is
-// limited in that way.
+// unevaluated*: each combination in which the neighbouring keywords hold says what was evaluated;
+// the rest is limited in that case.
 ExprId SchemaTranslator::Unevaluated(const SchemaPlace& place) {
   std::vector<ExprId> all;
   for (const bool members : {true, false}) {
@@ -202,7 +203,7 @@ bool SchemaTranslator::Multiply(const Cases& ways, Cases* cases) {
   return true;
 }
 
-// `inner`: a subschema of the one that asks, whose own unevaluated* count as well.
+// `inner`: a subschema of the one with the keyword, whose own unevaluated* count as well.
 bool SchemaTranslator::CasesOf(const SchemaPlace& place, bool inner, int depth, Cases* out) {
   out->assign(1, {});
   if (depth > kMaxCaseDepth) return false;
@@ -228,13 +229,13 @@ bool SchemaTranslator::CasesOf(const SchemaPlace& place, bool inner, int depth, 
     own.all_items = true;
   }
   if (prefix != nullptr) own.items = static_cast<int32_t>(prefix->items.size());
-  // In 2020-12 an item that `contains` matched is evaluated.
+  // In 2020-12 an item matched by `contains` is evaluated.
   const Json* contains = place.draft >= Draft::k2020 ? Get(place, "contains") : nullptr;
   if (contains != nullptr) own.matched.push_back(Sub(place, *contains, "contains"));
   return CasesOfApplicators(place, depth, out);
 }
 
-// Under a condition, what `schema` looks at.
+// Under a condition, what `schema` evaluates.
 bool SchemaTranslator::AddCases(const SchemaPlace& place, ExprId condition, const Json& schema,
                                 const std::string& path, int depth, Cases* out) {
   Cases cases;
@@ -246,7 +247,7 @@ bool SchemaTranslator::AddCases(const SchemaPlace& place, ExprId condition, cons
   return true;
 }
 
-// What `schema` looks at where `holds`, else nothing.
+// What `schema` evaluates if `holds`, else nothing.
 bool SchemaTranslator::MultiplyIf(const SchemaPlace& place, ExprId holds, const Json& schema,
                                   const std::string& path, int depth, Cases* out) {
   Cases ways;
@@ -258,7 +259,7 @@ bool SchemaTranslator::MultiplyIf(const SchemaPlace& place, ExprId holds, const 
 bool SchemaTranslator::CasesOfApplicators(const SchemaPlace& place, int depth, Cases* out) {
   Cases ways;
   if (Get(place, "$ref") != nullptr) {
-    // The way that led there would matter, and is not followed here.
+    // The path to the target would matter, which is not supported here.
     const SchemaPlace* target = document_.ManyDynamicAnchors() ? nullptr : Target(place, "$ref");
     if (target == nullptr || !CasesOf(*target, true, depth + 1, &ways)) return false;
     if (!Multiply(ways, out)) return false;

@@ -94,7 +94,7 @@ void SchemaTypes::BuildType(TypeId id, ExprId expr) {
   g_.types[static_cast<size_t>(id)] = std::move(type);
 }
 
-// Alternatives without limits of length are one language.
+// Alternatives without length limits are merged into one language.
 void SchemaTypes::BuildStrings(const Alternatives& ways, JsonTypeShapes* type) {
   std::vector<TermId> plain;
   for (const Conjunction& all : ways) {
@@ -124,7 +124,7 @@ const Alternatives& SchemaTypes::Expand(ExprId expr, JsonType type, bool negated
   if (failed_ || !InTime()) return kNone;
   const auto [begun, fresh] = expanding_.try_emplace(key, depth_);
   if (!fresh && begun->second < depth_) {
-    met_itself_ = true;  // by way of a value: MayHold says yes to that
+    met_itself_ = true;  // through a value: MayHold answers yes
     return kNone;
   }
   if (!fresh || expanding_.size() > 2000) {
@@ -200,11 +200,11 @@ Alternatives SchemaTypes::ExpandAll(const std::vector<ExprId>& parts, JsonType t
     all.push_back(Expand(part, type, negated));
     if (all.back().empty() || failed_) return {};
   }
-  // Few alternatives first: they cut down the many.
+  // Few alternatives first, since they reduce the many.
   std::stable_sort(all.begin(), all.end(), [](const Alternatives& a, const Alternatives& b) {
     return a.size() < b.size();
   });
-  // What has no alternatives is one conjunction: looked at once, not once for each of its atoms.
+  // A conjunction without alternatives is examined once, not once per atom.
   Alternatives out = {{}};
   size_t at = 0;
   for (; at < all.size() && all[at].size() == 1; ++at)
@@ -213,8 +213,8 @@ Alternatives SchemaTypes::ExpandAll(const std::vector<ExprId>& parts, JsonType t
   out[0].erase(std::unique(out[0].begin(), out[0].end()), out[0].end());
   if (!MayHold(out[0], type)) return {};
   for (; at < all.size(); ++at) out = Product(out, all[at], type);
-  // What stands beside a oneOf often tells its parts apart: a member that is required, of which
-  // each part names another value.
+  // A oneOf's siblings often distinguish its parts: a required member for which each part names
+  // another value.
   for (const std::vector<ExprId>& one_of : one_ofs) {
     if (out.empty() || failed_) return {};
     out = ExpandExactlyOne(one_of, type, out);
@@ -247,7 +247,7 @@ Alternatives SchemaTypes::ExpandNotOne(const std::vector<ExprId>& parts, JsonTyp
   return out;
 }
 
-// Equal ones once; one that says more than another is part of that.
+// Removes duplicates, and alternatives contained in others.
 void SchemaTypes::Simplify(Alternatives* ways) {
   std::sort(ways->begin(), ways->end(), [](const Conjunction& a, const Conjunction& b) {
     return a.size() != b.size() ? a.size() < b.size() : a < b;
@@ -270,7 +270,7 @@ bool SchemaTypes::MayHold(ExprId expr) {
   Answer& answer = may_hold_[expr];
   if (answer != Answer::kOpen) return answer == Answer::kYes;
   if (depth_ > kMaxLookDepth) return true;
-  answer = Answer::kYes;  // on the way: a recursion says yes
+  answer = Answer::kYes;  // in progress: a recursion answers yes
   ++depth_;
   bool holds = false;
   const bool met_before = std::exchange(met_itself_, false);

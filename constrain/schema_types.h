@@ -1,4 +1,4 @@
-// The work behind CompileSchema: formulas to types. Inside constrain/ only; one compilation, one
+// The implementation of CompileSchema: formulas to types. For constrain/ only; one compilation, one
 // thread.
 #pragma once
 
@@ -28,8 +28,8 @@ class SchemaTypes {
   SchemaTypes(JsonGrammar* grammar, Exprs* exprs, SchemaTranslator* translator,
               const CompileLimits& limits);
 
-  // Builds the type of `root` and all that it needs. False: refused (the translator holds why) or
-  // out of bounds (status()).
+  // Builds the type of `root` and all it needs. False: refused (see the translator) or out of
+  // bounds (status()).
   bool Build(ExprId root);
   const Status& status() const { return status_; }
 
@@ -39,7 +39,7 @@ class SchemaTypes {
   TypeId TypeOf(ExprId expr);
   void BuildType(TypeId id, ExprId expr);
   void BuildStrings(const Alternatives& ways, JsonTypeShapes* type);
-  // Which conjunctions make up `expr` (or its opposite) for values of `type`.
+  // The conjunctions of `expr` (or its complement) for values of `type`.
   const Alternatives& Expand(ExprId expr, JsonType type, bool negated);
   Alternatives ExpandAtom(AtomId atom, JsonType type, bool negated);
   Alternatives ExpandAll(const std::vector<ExprId>& parts, JsonType type, bool negated);
@@ -48,31 +48,31 @@ class SchemaTypes {
                                 const Alternatives& beside);
   Alternatives ExpandNotOne(const std::vector<ExprId>& parts, JsonType type);
   Alternatives Product(const Alternatives& a, const Alternatives& b, JsonType type);
-  // Of an alternative of objects: members that must come and have few values. They tell it from
-  // others without a look at what both would be together.
+  // Required members with few values in an alternative of objects. They distinguish it from others
+  // without computing both together.
   struct Told {
-    const Conjunction* all;  // lives as long as this
+    const Conjunction* all;  // lives as long as this object
     std::vector<std::pair<std::string, const SchemaConstants::Ids*>> required;
-    std::map<std::string, ExprId> members;  // by name, as far as asked for
+    std::map<std::string, ExprId> members;  // by name, computed on demand
   };
   Told& ToldOf(const Conjunction& all);
   bool NeedsValueOf(const Told& one, Told* other);
-  // No object fits both.
+  // Whether no object fits both.
   bool AreApart(Told* a, Told* b) { return NeedsValueOf(*a, b) || NeedsValueOf(*b, a); }
-  // Leaves out of `both` what `told` says by its few values already, but for members that `done`
-  // tells as well.
+  // Removes from `both` what the few values in `told` imply, except for members that `done` also
+  // has.
   void DropImplied(const Told& told, const Told* done, Conjunction* both);
   bool AreApart(const std::vector<Told*>& a, const std::vector<Told*>& b);
   std::vector<Told*> ToldOfAll(const Alternatives& ways, JsonType type);
-  // Parts that are lists of constants: what stands in exactly one of them. Absent where others are.
+  // For parts that are lists of constants: what is in exactly one of them. nullopt for others.
   std::optional<Alternatives> ExactlyOneConstant(const std::vector<Alternatives>& parts,
                                                  JsonType type);
-  // Many languages, or many lists of numbers, become one.
+  // Merges many languages, or many lists of numbers, into one.
   void MergeMany(Alternatives* ways, JsonType type);
   AtomId AtomOf(Atom atom);
   void Simplify(Alternatives* ways);
 
-  // False only if no value fits: a cheap look, which a recursion answers with yes.
+  // False only if no value fits: a cheap check, in which recursion answers yes.
   bool MayHold(ExprId expr);
   bool MayHold(const Conjunction& all, JsonType type);
   bool ArrayMayHold(const Conjunction& all);
@@ -84,14 +84,13 @@ class SchemaTypes {
   std::vector<ValueWay> ItemWays(ExprId item, size_t index, const std::vector<const Atom*>& rules);
   ExprId ItemAt(const Conjunction& all, size_t index);
   int32_t MergeObjects(const Conjunction& all);
-  // "Some member ..." where only certain names can be that member: written out, one alternative for
-  // each name.
+  // "Some member ..." if only certain names can be that member: one alternative per name.
   Alternatives WriteOutMembers(const Alternatives& ways);
   bool MemberCandidates(const Conjunction& all, const Atom& some, std::vector<std::string>* names);
   ExprId MemberNamed(const Conjunction& all, const std::string& name);
   struct NamePart {
     TermId language;
-    std::set<TermId> in;  // which of the cuts
+    std::set<TermId> in;  // the cuts that contain it
   };
   bool CutNames(const Conjunction& all, const std::vector<const Atom*>& obligations,
                 std::vector<NamePart>* parts);
@@ -116,10 +115,10 @@ class SchemaTypes {
   std::unordered_map<ExprId, TypeId> type_ids_;
   std::vector<ExprId> open_;
   std::map<std::tuple<ExprId, JsonType, bool>, Alternatives> expanded_;
-  std::map<std::tuple<ExprId, JsonType, bool>, int> expanding_;  // and how deep in MayHold
-  std::deque<Alternatives> passing_;  // expansions that met one that is being worked on: not kept
+  std::map<std::tuple<ExprId, JsonType, bool>, int> expanding_;  // and the depth in MayHold
+  std::deque<Alternatives> passing_;  // expansions that met one in progress: not cached
   bool met_itself_ = false;
-  std::vector<int32_t> inside_;  // schemas that are being looked into
+  std::vector<int32_t> inside_;  // schemas being expanded
   std::string at_;               // JSON pointer of the last one, for refusals
   std::unordered_map<ExprId, Answer> may_hold_;
   std::map<std::pair<JsonType, Conjunction>, bool> conjunction_may_hold_;

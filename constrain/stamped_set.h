@@ -1,5 +1,5 @@
-// StampedSet: a hash table of values that is emptied in no time, for what is filled anew again and
-// again: an entry counts while it bears the number of the filling under way. One thread at a time.
+// StampedSet: a hash table that is cleared in constant time, for frequent reuse: an entry is valid
+// if it has the current generation's number. One thread at a time.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ class StampedSet {
     std::fill(entries_.begin(), entries_.end(), Entry());
     stamp_ = 1;
   }
-  // False when it was there.
+  // False when it was present.
   bool Insert(const Value& value) {
     if (2 * (count_ + 1) > entries_.size()) Grow();
     Entry& entry = Slot(value);

@@ -17,7 +17,7 @@ constexpr size_t kMaxMasks = 512;
 struct Shared {
   explicit Shared(std::shared_ptr<const TokenTrie> t) : trie(std::move(t)) {}
 
-  // Kept for each state; bounded.
+  // Cached per state; bounded.
   const TokenMask& MaskOf(int32_t state) {
     const auto known = masks.find(state);
     if (known != masks.end()) return known->second;
@@ -44,7 +44,7 @@ struct Shared {
   Languages languages;
   std::unique_ptr<Automaton> automaton;
   std::unordered_map<int32_t, TokenMask> masks;
-  TokenMask cut;  // one that the bound of growth cut short: not kept for others
+  TokenMask cut;  // cut short by GrowthBound, so not cached
   std::mutex mutex;
 };
 
@@ -96,7 +96,7 @@ class TextMatcher : public Matcher {
     Ending out;
     if (!text || text->size() > limit || !shared_->trie->SpellOut(*text, &out.tokens))
       return std::nullopt;
-    // Where another branch of the pattern leads is not known before it is taken.
+    // Where another branch of the pattern leads is unknown before it is taken.
     constexpr size_t kGrowth = 8;
     out.growth = kGrowth;
     return out;

@@ -1,4 +1,4 @@
-// A text of one regular language as a Constraint: guided_regex and guided_choice.
+// A text of a regular language as a Constraint: guided_regex and guided_choice.
 #pragma once
 
 #include <chrono>
@@ -10,9 +10,8 @@
 
 namespace aisp {
 
-// The whole text matches `pattern` from end to end. INVALID_ARGUMENT, UNIMPLEMENTED: as
-// CompileWholePattern says, or no text matches. RESOURCE_EXHAUSTED: too large, or not compiled
-// within `timeout`.
+// The whole text matches `pattern`. INVALID_ARGUMENT, UNIMPLEMENTED: as in CompileWholePattern, or
+// no text matches. RESOURCE_EXHAUSTED: too large, or not compiled within `timeout`.
 Result<std::shared_ptr<Constraint>> MakePatternConstraint(
     std::string_view pattern, std::shared_ptr<const TokenTrie> trie,
     std::chrono::milliseconds timeout = std::chrono::seconds(2));

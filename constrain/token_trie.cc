@@ -11,8 +11,8 @@
 namespace aisp {
 namespace {
 
-// What `piece` spells inside a string, up to a quote, its end or an escape that it leaves open;
-// absent when an escape is none of JSON's.
+// What `piece` spells inside a string, up to a quote, its end or an unfinished escape; nullopt for
+// an invalid escape.
 std::optional<SpelledToken> Spell(std::string_view piece, int32_t token) {
   static constexpr std::string_view kFrom = "\"\\/bfnrt", kTo = "\"\\/\b\f\n\r\t";
   SpelledToken out{"", token, false};
@@ -59,8 +59,8 @@ size_t TokenMask::Count() const {
   return count;
 }
 
-// `sorted` by text. A stack of open nodes; a node's `next` is known when the first text comes that
-// is not below it.
+// `sorted` by text. Keeps a stack of open nodes; a node's `next` is set when the first text outside
+// its subtree comes.
 void TokenTrie::Build(const std::vector<std::pair<std::string_view, int32_t>>& sorted,
                       std::vector<TrieNode>* nodes,
                       std::vector<std::pair<int32_t, int32_t>>* twins) {
@@ -206,7 +206,7 @@ int32_t TokenTrie::Child(int32_t node, uint8_t byte) const {
 }
 
 void TokenTrie::IndexQuotes() {
-  // The suffixes' own trie, and from text to node.
+  // The trie of suffixes, and the map from text to node.
   std::vector<std::string_view> texts;
   for (const TrieNode& node : nodes_) {
     if (node.token < 0) continue;

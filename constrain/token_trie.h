@@ -1,9 +1,9 @@
-// TokenTrie: the tokens of a vocabulary by their bytes, laid out for masks: nodes in depth-first
-// order with the size of what lies below, so that a walk that meets a forbidden byte jumps over all
-// tokens that begin so.
+// TokenTrie: a vocabulary's tokens by their bytes, laid out for masks: nodes in depth-first order
+// with the size of their subtree, so that a traversal skips all tokens that begin with a forbidden
+// byte.
 //
-// Also what follows a quote inside a token: many tokens end a string and go on ("\",", "\"}"), few
-// ways of going on exist; those suffixes have a small trie of their own. Immutable after
+// Also indexes what follows a quote inside a token: many tokens end a string and continue ("\",",
+// "\"}"), but with few different suffixes, which have a small trie of their own. Immutable after
 // construction: any thread.
 #pragma once
 
@@ -22,7 +22,7 @@
 
 namespace aisp {
 
-// A set of tokens, one bit each; what a draw may choose from.
+// A set of tokens, one bit each, from which a token may be drawn.
 class TokenMask {
  public:
   TokenMask() = default;
@@ -45,23 +45,23 @@ class TokenMask {
   size_t tokens_ = 0;
 };
 
-// Which tokens may follow inside a string, for one state of the string's automaton.
+// The tokens that may follow inside a string, for one state of its automaton.
 struct TextMask {
   TokenMask inside;                     // tokens that stay in the string
-  std::vector<int32_t> quotes;          // nodes of quotes that may close it
-  std::vector<int32_t> escaped_quotes;  // such nodes behind an escape in the same token
-  std::vector<int32_t> escapes;         // tokens with an escape that stay inside
+  std::vector<int32_t> quotes;          // nodes of quotes that may close the string
+  std::vector<int32_t> escaped_quotes;  // such nodes after an escape in the same token
+  std::vector<int32_t> escapes;         // tokens with an escape that stay in the string
 };
 
 struct TrieNode {
-  uint32_t next = 0;   // index behind the last node below this one
-  int32_t token = -1;  // the token that ends here; more of the same bytes in TokenTrie::twins
+  uint32_t next = 0;   // index after this node's subtree
+  int32_t token = -1;  // the token that ends here; others of equal bytes are in TokenTrie::twins
   uint16_t depth = 0;  // 1 for a first byte
   uint8_t byte = 0;
   bool twins = false;
 };
 
-// A token that spells text with an escape: the text up to its quote or its end.
+// A token with an escape, and the text that it spells up to its quote or end.
 struct SpelledToken {
   std::string text;
   int32_t token = -1;
@@ -75,9 +75,9 @@ class TokenTrie {
     int32_t token;
   };
 
-  // `pieces[id]`: a token's bytes; empty ones are left out.
+  // `pieces[id]`: a token's bytes; empty ones are skipped.
   explicit TokenTrie(const std::vector<std::string>& pieces);
-  // All tokens of a tokenizer but the special ones.
+  // All tokens of a tokenizer except special ones.
   static std::shared_ptr<const TokenTrie> Of(const Tokenizer& tokenizer, int32_t vocabulary);
 
   std::span<const TrieNode> nodes() const { return nodes_; }
@@ -86,9 +86,9 @@ class TokenTrie {
   uint16_t max_depth() const { return max_depth_; }
   const std::string& piece(TokenId id) const { return pieces_[static_cast<size_t>(id)]; }
 
-  // The child of `node` (-1: the root) for `byte`; -1 when there is none.
+  // The child of `node` (-1: the root) for `byte`; -1 if there is none.
   int32_t Child(int32_t node, uint8_t byte) const;
-  // The text in tokens, each the longest that fits; false when some byte has no token.
+  // Tokenizes greedily by longest match; false when some byte has no token.
   bool SpellOut(std::string_view text, std::vector<TokenId>* out) const;
   // Sets the token of a node and its twins.
   void SetTokens(const TrieNode& node, TokenMask* mask) const {
@@ -101,27 +101,26 @@ class TokenTrie {
     out->push_back(node.token);
     if (node.twins) AddTwins(node.token, out);
   }
-  // Takes out all tokens that end at or below `node`.
+  // Clears all tokens that end at or below `node`.
   void ClearBelow(int32_t node, TokenMask* mask) const;
-  // For a node whose byte is a quote: every token below it and what it has behind that quote.
+  // For a node whose byte is a quote: every token below it and its suffix after the quote.
   std::span<const Suffix> BehindQuote(int32_t node) const;
-  // Inside a string: tokens that begin with text and an escape, by the first byte of what they
-  // spell; [256] spell nothing yet.
+  // Inside a string: tokens with text and an escape, by the first byte of the text; [256]: no text
+  // yet.
   std::span<const SpelledToken> Spelled(size_t first) const { return spelled_[first]; }
-  // Tokens that close a string and go on behind a comma: for names (a colon follows the quote), and
-  // for values.
+  // Tokens that close a string and continue after a comma: for names (a colon follows the quote)
+  // and for values.
   std::span<const int32_t> BeyondNames() const { return beyond_names_; }
   std::span<const int32_t> BeyondValues() const { return beyond_values_; }
-  // Those of values that may hold a whole item behind the comma.
+  // Those of values that may contain a whole item after the comma.
   std::span<const int32_t> BeyondItems() const { return beyond_items_; }
-  // The mask of a string of which any text may follow: the same for every schema, so it is kept
-  // here once it is known.
+  // The mask of an unrestricted string, equal for all schemas and cached once computed.
   const TextMask* any_text() const { return any_text_.load(std::memory_order_acquire); }
   const TextMask& KeepAnyText(std::unique_ptr<TextMask> mask) const;
 
-  // Code points of a token as text: bytes that are no UTF-8 continuation (at most 255).
+  // Code points of a token: its bytes that are no UTF-8 continuation (at most 255).
   uint8_t CodePoints(TokenId id) const { return code_points_[static_cast<size_t>(id)]; }
-  // Takes tokens of more than `points` code points out of the mask.
+  // Clears tokens of more than `points` code points.
   void KeepShort(int32_t points, TokenMask* mask) const;
 
  private:
@@ -148,7 +147,7 @@ class TokenTrie {
   mutable std::unique_ptr<const TextMask> any_text_owner_;
   std::vector<uint8_t> code_points_;
   std::vector<TokenMask> short_;  // [n]: tokens of at most n code points
-  std::vector<int32_t> long_;     // tokens of more than short_.size() - 1, the longest first
+  std::vector<int32_t> long_;     // tokens of at least short_.size() code points, longest first
 };
 
 }  // namespace aisp

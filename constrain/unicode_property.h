@@ -1,4 +1,4 @@
-// The sets of \p{name} in patterns. Inside constrain/ only. Pure: any thread.
+// The sets of \p{name} in patterns. For constrain/ only. Pure: any thread.
 #pragma once
 
 #include <optional>
@@ -8,8 +8,8 @@
 
 namespace aisp {
 
-// General categories by short and long name, and the few properties that schemas use; absent for
-// any other name.
+// General categories by short and long name, and the few properties that schemas use; nullopt for
+// other names.
 std::optional<CharSet> UnicodeProperty(std::string_view name);
 
 }  // namespace aisp

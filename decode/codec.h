@@ -1,4 +1,4 @@
-// Between wire messages and the engine's plain values. Pure functions: any thread.
+// Converts between wire messages and the engine's plain values. Pure functions: any thread.
 #pragma once
 
 #include "common/result.h"
@@ -8,16 +8,16 @@
 
 namespace aisp {
 
-// Without deadline and KV source, which are the role's decisions.
-// `shared`: the tokens that go before those of the message.
+// Without deadline and KV source, which the role decides. `shared`: tokens that precede the
+// message's.
 SequenceRequest SequenceFromWire(const v1::GenerateRequest& wire, const SharedTokens& shared);
 
 v1::FinishReason FinishToWire(FinishReason reason);
 
-// True when another worker may well succeed with the same request.
+// Sets whether another worker may succeed with the same request.
 void ErrorToWire(const Error& error, Fault fault, v1::Error* wire);
 
-// Adds `output` to `event`, which holds earlier tokens of the same sequence or nothing.
+// Adds `output` to `event`, which is empty or holds earlier tokens of the same sequence.
 void DraftsToWire(const DraftCounts& drafts, v1::DraftCounts* wire);
 void AppendOutput(const TokenOutput& output, v1::TokenEvent* event);
 

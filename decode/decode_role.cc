@@ -18,7 +18,7 @@ namespace aisp {
 
 namespace {
 
-// Of its prompt: more than KV, which is all that a prefill worker brings.
+// Whether it needs outputs of prompt rows; a prefill worker delivers KV only.
 bool WantsEveryRow(const v1::GenerateRequest& wire) {
   return wire.has_prompt_logprobs() || wire.pooling() == v1::POOL_MEAN ||
          wire.pooling() == v1::POOL_FIRST;
@@ -72,7 +72,7 @@ void DecodeRole::Impl::OnGenerate(LinkId link, v1::GenerateRequest wire) {
   }
   if (SayAgain(link, &wire)) return;
   if (shell->draining()) {
-    // It was sent before the router heard of the drain.
+    // Sent before the router knew of the drain.
     Refuse(link, wire, Error{Code::kUnavailable, "this decode worker is draining; use another"},
            /*handed_back=*/true);
     return;
@@ -95,7 +95,7 @@ Instant DecodeRole::Impl::DeadlineOf(const v1::GenerateRequest& wire, Instant re
   return received + (timeout.count() > 0 ? timeout : options.default_timeout);
 }
 
-// What it is before the engine knows of it: when it has to be over, and who computes its prompt.
+// The request before the engine knows it: its deadline, and who prefills it.
 DecodeRequest DecodeRole::Impl::RequestOf(const v1::GenerateRequest& wire,
                                           const SequenceRequest& sequence,
                                           const SharedTokens& shared, Instant received) {
@@ -151,9 +151,9 @@ void DecodeRole::Impl::Begin(LinkId link, const v1::GenerateRequest& wire, Insta
   AwaitKv(wire, requests.emplace(request.key, std::move(request)).first->second);
 }
 
-// Asks for the KV of its prompt, or for the beginning of it.
+// Requests the KV of its prompt, or of its prefix.
 void DecodeRole::Impl::AwaitKv(const v1::GenerateRequest& wire, DecodeRequest& request) {
-  // A sequence that was complete as it came needs no KV.
+  // A sequence that is already complete needs no KV.
   const bool local = request.targets.empty() && request.pull == 0;
   if (local || !deps.engine->Alive(request.sequence)) return;
   request.prefill.set_trace_id(wire.trace_id());
@@ -206,7 +206,7 @@ void DecodeRole::Impl::DropRouter(LinkId link) {
 Instant DecodeRole::Impl::NextTimer() const {
   Instant next = std::min(
       {shell->NextTimer(), peers->NextTimer(), puller->NextTimer(), next_fence_poll, move_at});
-  // While a step runs its Collect looks at deadlines.
+  // During a step, Collect checks deadlines.
   if (!deps.engine->InFlight()) next = std::min(next, deps.engine->NextDeadline());
   next = std::min(next, answers.NextExpiry());
   for (const auto& [id, waits] : unguided) next = std::min(next, waits.deadline);
@@ -300,7 +300,7 @@ void DecodeRole::Wire(const DecodeDeps& deps) {
   impl.shell.emplace(worker, profile, deps.engine, deps.clock, deps.routers, deps.metrics);
   PrefillPeers::Options peers;
   peers.hello = MakeHello(impl.options, deps.transports);
-  // The pool may have been sized from the memory there is, long after the fingerprint was made.
+  // The pool's size may have been chosen long after the fingerprint was made.
   peers.hello.mutable_fingerprint()->mutable_kv_layout()->set_num_blocks(
       static_cast<uint32_t>(deps.engine->blocks().layout().num_blocks));
   peers.hello.set_verify(deps.host_pool != nullptr);
@@ -317,7 +317,7 @@ void DecodeRole::Wire(const DecodeDeps& deps) {
 
 void DecodeRole::Start() { Activate(1); }
 void DecodeRole::Activate(uint64_t role_epoch) {
-  // A process that never has this role shows none of its metrics.
+  // A process that never takes this role shows none of its metrics.
   if (impl_->deps.metrics != nullptr && !std::exchange(impl_->metrics_added, true))
     impl_->AddMetrics(*impl_->deps.metrics);
   impl_->told_drained = impl_->stop_wanted = false;
@@ -339,8 +339,7 @@ void DecodeRole::SetRouters(const std::vector<std::string>& addresses) {
 bool DecodeRole::CanLaunch() const { return impl_->deps.engine->CanLaunch(); }
 
 void DecodeRole::Launch() {
-  // An error is the device's: the engine ends every request with it, the next Collect brings the
-  // outputs.
+  // A device error: the engine ends all requests with it, and the next Collect returns the outputs.
   if (Status launched = impl_->deps.engine->Launch(); !launched) {
     LogError("step failed", {{"error", launched.error().message}});
   }
@@ -351,8 +350,7 @@ bool DecodeRole::StepDone() { return impl_->deps.engine->StepDone(); }
 void DecodeRole::Collect() { impl_->Collect(); }
 
 void DecodeRole::OnTransport() {
-  // The owner's side has no completions to take; a transport without a thread of its own moves on
-  // here.
+  // The owner has no completions to take; transports without their own thread make progress here.
   for (KvTransport* transport : impl_->deps.transports) transport->Progress();
   impl_->deps.engine->PollTiers();
 }
@@ -393,7 +391,7 @@ void DecodeRole::OnMessage(LinkId link, v1::RouterMessage message) {
   Impl& impl = *impl_;
   const bool attached = impl.shell->Attached(link);
   if (impl.shell->OnMessage(link, message)) {
-    // A router that refuses us after all takes no more tokens.
+    // A router that refuses us after all accepts no more tokens.
     if (attached && !impl.shell->Attached(link)) impl.DropRouter(link);
     if (!attached && impl.shell->Attached(link)) impl.ReportAllKept(link);
     return impl.NoteDrained();

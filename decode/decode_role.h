@@ -4,21 +4,20 @@
 //
 // A remote prefill: session to the prefill worker (dialled on first use, kept), PrefillRequest,
 // NeedBlocks -> Grant (blocks with an epoch and a lease) or GrantRefused, PrefillDone (epoch and
-// token x layer count checked) -> the first token has come too, or where the prefill worker could
-// not draw it the last token runs as the first decode row. What goes wrong -
-// the lease runs out, the worker fails, falls silent or is lost - ends that attempt: the next
-// fallback is tried, then the prompt runs here. Of prefill workers that are lost the router hears,
-// and after two it gets the request back. Blocks of a given-up grant come back on the
-// writer's FenceAck, on a transport that fences on this side, or on proof of the writer's death;
-// never by time. A prompt whose uncached part is smaller than a block is not worth the trip and
-// runs here.
+// token-layer count are checked). The first token comes with it; if the prefill worker could not
+// draw it, the last prompt token runs as the first decode row. When the lease runs out, or the
+// prefill worker fails, falls silent or is lost, the attempt ends: the next fallback is tried, then
+// the prompt runs here. The router is told of lost prefill workers, and after two it gets the
+// request back. Blocks of a revoked grant return on the writer's FenceAck, on a transport that
+// fences on this side, or on proof of the writer's death; never by time. A prompt whose uncached
+// part is smaller than a block runs here.
 //
-// A pull: where the router names a worker that holds the prompt's beginning, that is fetched first
-// (decode/prefix_puller.h); the request then goes on by whatever way it has.
+// A pull: if the router names a worker that holds the prompt's prefix, that is fetched first
+// (decode/prefix_puller.h); then the request continues as above.
 //
-// Every request ends with exactly one finish event, unless its router cancelled it or is gone.
-// What was said to one that has an AnswerKey is kept (decode/kept_answers.h): whoever asks under
-// the same key hears it from its start, and then what comes.
+// Every request ends with exactly one finish event, unless its router cancelled it or is gone. The
+// answer to a request with an AnswerKey is kept (decode/kept_answers.h): whoever asks under the
+// same key receives it from its start, then its continuation.
 //
 // Thread: the worker's engine thread. Wiring (the role and the links need each other):
 //   Engine engine(engine_options, &executor, &clock, /*sink=*/nullptr);
@@ -52,36 +51,34 @@ namespace aisp {
 
 struct DecodeOptions {
   WorkerOptions worker;
-  int32_t max_sequence_tokens = 0;                       // told to routers
-  int32_t max_running = 0;                               // told to routers
-  Duration default_timeout = std::chrono::seconds(300);  // of a request that names none
-  // A grant's lease: base plus so much per 1000 tokens to be computed.
+  int32_t max_sequence_tokens = 0;                       // reported to routers
+  int32_t max_running = 0;                               // reported to routers
+  Duration default_timeout = std::chrono::seconds(300);  // for requests without one
+  // A grant's lease: the base plus a time per 1000 tokens to compute.
   Duration lease_base = std::chrono::seconds(5);
   Duration lease_per_1k_tokens = std::chrono::seconds(2);
-  // From PrefillRequest to the first NeedBlocks, and between refusals: then the prefill worker
-  // counts as silent.
+  // After this without NeedBlocks (from PrefillRequest, or between refusals) it counts as silent.
   Duration prefill_silence_limit = std::chrono::seconds(10);
   Duration refused_retry_hint = std::chrono::milliseconds(10);
-  // A writer that owes an acknowledgement for longer gets no new grants. It answers between two of
-  // its steps.
+  // A writer that owes an acknowledgement for longer gets no new grants. It answers between its
+  // steps.
   Duration fence_grace = std::chrono::seconds(1);
-  // Most blocks that one prefill worker holds at a time, quarantined ones included; 0: half of the
-  // pool. A single grant is always possible while it holds none.
+  // Limit of blocks that one prefill worker holds, quarantined ones included; 0: half of the pool.
+  // A single grant is always possible while it holds none.
   int32_t max_granted_blocks_per_peer = 0;
-  // A remote prefill is asked for from so many uncached tokens on; 0: one block.
+  // Minimum of uncached tokens for a remote prefill; 0: one block.
   int32_t min_remote_tokens = 0;
-  // How often proof of death is looked for, and lost writers are dialled again, while
-  // acknowledgements are owed.
+  // While acknowledgements are owed: how often to look for proof of death and to redial lost
+  // writers.
   Duration fence_poll_interval = std::chrono::milliseconds(20);
   Duration peer_attach_limit = std::chrono::seconds(2);
-  // What features the engine's executor gives (ModelOptions::feature_layers): the same are asked of
+  // Features that the engine's executor returns (ModelOptions::feature_layers), also requested of
   // prefill workers.
   std::vector<int32_t> feature_layers;
   PrefixPuller::Options pulls;
   KeptAnswers::Options answers;
-  // Makes what a constrained request's draws are guided by; not set: such requests are refused.
-  // Takes no time: what has to be compiled first is null now and comes `later`, on the engine
-  // thread.
+  // Makes the guide of a constrained request; if unset, such requests are refused. Must be fast: if
+  // compilation is needed, it returns null and calls `later` on the engine thread.
   using OnGuide = std::function<void(Result<std::shared_ptr<DrawGuide>>)>;
   std::function<Result<std::shared_ptr<DrawGuide>>(const v1::GenerateRequest&, OnGuide later)>
       guides;
@@ -93,11 +90,10 @@ struct DecodeDeps {
   LinkDialer<v1::WorkerMessage>* routers = nullptr;
   LinkDialer<v1::DecodeToPrefill>* peers = nullptr;
   std::vector<KvTransport*>
-      transports;  // offered to prefill workers; may be empty: everything runs locally
+      transports;  // offered to prefill workers; if empty, all prompts run here
   PeerDeath* death = nullptr;
-  Metrics* metrics = nullptr;  // may stay null
-  // This worker's pool where the host can read it: what arrives in it is verified. Null: nothing
-  // is.
+  Metrics* metrics = nullptr;  // may be null
+  // This worker's pool if the host can read it, to verify what arrives. Null: no verification.
   const std::byte* host_pool = nullptr;
 };
 
@@ -108,7 +104,7 @@ class DecodeRole final : public WorkerRole {
 
   // Links to prefill workers.
   LinkHandler<v1::PrefillToDecode>* peer_links();
-  // For the prefill role of the same process, whichever of the two it has now.
+  // For the prefill role of the same process, whichever role is active.
   PrefixFetcher* fetcher();
   void Wire(const DecodeDeps& deps);
 

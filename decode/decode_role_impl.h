@@ -1,8 +1,7 @@
-// The inside of DecodeRole; included by decode/*.cc only. Split over decode_role.cc (routers and
-// the loop), tokens.cc (what sequences say), remote_prefill.cc (what is asked of prefill workers
-// and what they say), lost_prefill.cc (those that were lost), pulling.cc (what is asked of workers
-// that hold a prefix), repeats.cc (answers that are said again), draining.cc and fencing.cc (how
-// granted blocks come back).
+// The implementation of DecodeRole; for decode/*.cc only. Split over decode_role.cc (routers and
+// the loop), tokens.cc (outputs of sequences), remote_prefill.cc (requests to prefill workers and
+// their answers), lost_prefill.cc (lost prefill workers), pulling.cc (pulled prefixes), repeats.cc
+// (kept answers), draining.cc and fencing.cc (how granted blocks return).
 #pragma once
 
 #include <map>
@@ -41,8 +40,7 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   void AddMetrics(Metrics& metrics);
   void AddSpeculationMetrics(Metrics& metrics, const MetricLabels& labels);
   void OnGenerate(LinkId link, v1::GenerateRequest wire);
-  // It has its guide, or needs none.
-  // UNAVAILABLE: it has not heard of that prompt.
+  // The shared prompt that the request names. UNAVAILABLE: it is not known here.
   Result<SharedTokens> SharedPromptOf(LinkId link, const v1::GenerateRequest& wire);
   DecodeRequest RequestOf(const v1::GenerateRequest& wire, const SequenceRequest& sequence,
                           const SharedTokens& shared, Instant received);
@@ -51,59 +49,60 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
              std::shared_ptr<DrawGuide> guide);
   void OnCancel(LinkId link, uint64_t request_id);
   void DropRouter(LinkId link);
-  // A finish event for a request that never started.
+  // Sends a finish event for a request that never started.
   void Refuse(LinkId link, const v1::GenerateRequest& wire, const Error& error, bool handed_back);
   std::vector<std::string> TargetsOf(const v1::GenerateRequest& wire,
                                      std::span<const TokenId> tokens) const;
-  // Its requests that name it will be refused where it is too much to keep.
+  // If the prompt is too large to keep, requests that name it will be refused.
   void KeepPrompt(LinkId link, const v1::SharedPrompt& prompt);
-  // The router wants it no more: everything of it ends, here and on the prefill worker.
+  // Its router cancelled it: ends everything of it, here and on the prefill worker.
   void Cancel(DecodeRequest& request);
   void Erase(DecodeRequest& request);
   DecodeRequest* Find(LinkId router, uint64_t request_id);
-  // Tells every router what it had better place elsewhere: what has not started, or (`move`)
-  // everything.
+  // Tells every router what to place elsewhere: requests that have not started, or (`move`) all.
   void ReportDraining(bool move);
   bool NotStarted(const DecodeRequest& request) const;
   bool Drained() const;
-  // After whatever may have ended the last request.
+  // Called after whatever may have ended the last request.
   void NoteDrained();
   Instant NextTimer() const;
   void OnTimer(Instant now);
 
   // --- tokens.cc ---
   void Collect();
-  // Sends what became of sequences to their routers, and forgets those that ended.
+  // Sends outputs to their routers, and forgets requests that ended.
   void Deliver(std::span<const TokenOutput> outputs);
-  // The same of one sequence, into messages by router.
+  // The same for one sequence, into messages by router.
   using Messages = std::map<LinkId, v1::WorkerMessage>;
   void DeliverOne(std::span<const TokenOutput> outputs, Messages* messages);
-  // Whose prompt is computed here and that has said nothing yet.
+  // Number of requests prefilled here that have no output yet.
   uint32_t QueuedPrompts() const;
   void SetTiming(DecodeRequest& request, v1::TokenEvent* event);
 
   // --- repeats.cc ---
-  // Says to whoever asks under the key of a kept answer what there is of it. True: that is all, or
-  // what follows will be said too. False: the rest is yet to be computed, and `wire` asks for it.
+  //
+  // Sends what is kept under the request's key. True: that is all, or the rest will follow. False:
+  // the rest must be computed, and `wire` then asks for it.
   bool SayAgain(LinkId link, v1::GenerateRequest* wire);
-  // Keeps what will be said to `wire`, where it asks for that.
+  // Keeps the answer to `wire`, if it asks for that.
   void Keep(const v1::GenerateRequest& wire, DecodeRequest* request);
   void AddReader(DecodeRequest& request, const RouterRequestId& reader);
-  // When a request that came at `received` has to be over.
+  // The deadline of a request that came at `received`.
   Instant DeadlineOf(const v1::GenerateRequest& wire, Instant received) const;
-  // That one hears no more; the last one takes the request with it.
+  // Removes a receiver; without any left the request ends.
   void DropReader(const RouterRequestId& reader);
-  // What is kept now, to all routers; to one that has just accepted this worker, all of it.
+  // Reports changes of the kept answers to all routers, and all of them to a new router.
   void ReportKept();
   void ReportAllKept(LinkId link);
 
   // --- unguided.cc ---
+  //
   // A request that waits for its guide. The engine does not know it yet.
   struct Unguided {
     v1::GenerateRequest wire;
     Instant received;
     Instant deadline;
-    uint64_t turn = 0;  // an id may come again after it was cancelled
+    uint64_t turn = 0;  // an id may be reused after it was cancelled
   };
   void AwaitGuide(LinkId link, const v1::GenerateRequest& wire);
   void OnGuide(const RouterRequestId& id, uint64_t turn, Result<std::shared_ptr<DrawGuide>> guide);
@@ -112,38 +111,35 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   // --- remote_prefill.cc ---
   void OnSessionUp(const std::string& address) override;
   void OnPeer(const std::string& address, const v1::PrefillToDecode& message) override;
-  // Asks the next target that can be reached, else runs the prompt here.
+  // Asks the next target that is reachable; otherwise runs the prompt here.
   void StartRemote(DecodeRequest& request);
   void Ask(DecodeRequest& request);
-  // The request with its tokens, or with what the session has in common, told first where it is
-  // new.
+  // Sends the request with its tokens, or with a reference to a shared prompt, sent first if new.
   Status SendPrefill(DecodeRequest& request, v1::PrefillRequest prefill);
-  // The attempt under way names it no more.
+  // The current attempt no longer refers to its shared prompt.
   void ReleasePrompt(DecodeRequest& request);
   void OnNeed(const std::string& address, uint64_t transfer_id);
   void RefuseGrant(DecodeRequest& request);
   void SendGrant(DecodeRequest& request, const RemoteGrant& grant, const Writer& writer);
   void OnDone(const std::string& address, const v1::PrefillDone& done);
-  // Whether all that was granted has been written, and nothing more may be.
+  // Checks that everything granted was written, and that no more writes can come.
   Status CheckWhole(const DecodeRequest& request, const v1::PrefillDone& done);
   void NoteFilled(DecodeRequest& request, const v1::PrefillDone& done);
-  // DATA_LOSS: what lies in the pool is not what the writer sent.
+  // DATA_LOSS: the pool does not hold what the writer sent.
   Status Verify(const DecodeRequest& request, const v1::PrefillDone& done);
-  // The token that came with the KV, if any. DATA_LOSS: it cannot be what was asked for.
+  // The token that came with the KV, if any. DATA_LOSS: it does not match the request.
   Result<std::optional<SampledToken>> TakeDrawn(const DecodeRequest& request,
                                                 const v1::PrefillDone& done) const;
-  // What came beside the KV for the sequence's proposer; empty where nothing did that is of use.
+  // Features that came with the KV for the sequence's proposer; empty if none are usable.
   std::vector<float> TakeFeatures(const DecodeRequest& request, const v1::PrefillDone& done);
   void OnFailed(const std::string& address, const v1::PrefillFailed& failed);
-  // The transfer of `address` that is under way under this id.
+  // The current transfer of `address` with this id.
   DecodeRequest* FindTransfer(const std::string& address, uint64_t transfer_id);
-  // Ends the attempt and starts the next one.
-  // `expected`: nothing is wrong, as when there were no blocks for too long.
+  // Ends the attempt and starts the next one. `expected`: no fault, such as a long lack of blocks.
   void FailRemote(DecodeRequest& request, const std::string& reason, bool expected = false);
-  // Ends the attempt towards the prefill worker only; a grant is given up.
+  // Ends the attempt towards the prefill worker only; revokes a grant.
   void EndAttempt(DecodeRequest& request);
-  // The prefill worker did not ask for blocks: it has others before this one, or says nothing at
-  // all.
+  // The prefill worker did not ask for blocks in time: it is busy or silent.
   void FailUnasked(DecodeRequest& request);
   bool OverCap(const std::string& address, int32_t wanted_blocks) const;
   Duration LeaseFor(int32_t tokens) const;
@@ -151,16 +147,17 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   // --- lost_prefill.cc ---
   void OnSessionLost(const std::string& address, const Error& why) override;
   void NoteAsked(DecodeRequest& request) const;
-  // The request's routers hear of the last process that was lost after it had been asked.
+  // Reports the most recently lost prefill worker that was asked to the request's routers.
   void ReportLost(const DecodeRequest& request);
-  // It may be what ends prefill workers: its router judges it before anybody computes it again.
+  // The request may be what kills prefill workers: its router decides before it is computed again.
   void HandBack(DecodeRequest& request);
 
   // --- pulling.cc ---
-  // Begins the pull that the router names, or leaves it to the prefill worker.
+  //
+  // Starts the pull that the router named, or leaves it to the prefill worker.
   void PlacePull(const v1::GenerateRequest& wire, std::span<const TokenId> tokens,
                  DecodeRequest* request);
-  // The id of a pull to wait for; 0: none, `*outcome` says why where one was asked for.
+  // The id of the pull to wait for; 0: none, `*outcome` says why if one was requested.
   uint64_t StartPull(const v1::GenerateRequest& wire, std::span<const TokenId> tokens,
                      PullOutcome* outcome);
   void OnPulled(uint64_t pull, const PullOutcome& outcome) override;
@@ -197,14 +194,14 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   KeptAnswers answers;
   std::map<LinkId, SharedPromptsIn> prompts;            // by router
   std::map<std::string, SharedPromptsOut> prompts_out;  // by address of the prefill worker
-  // When a prefill worker last said anything, and whether its silence since then has been logged.
+  // When a prefill worker last sent anything, and whether its silence since was logged.
   struct Speaker {
     std::optional<Instant> last;
     bool warned = false;
   };
-  std::map<std::string, Speaker> speakers;  // by address, while the session lasts
+  std::map<std::string, Speaker> speakers;  // by address, while the session exists
   Instant next_fence_poll = kNever;
-  Instant move_at = kNever;  // while draining: running streams shall go elsewhere
+  Instant move_at = kNever;  // while draining: when running streams must move
   bool stop_wanted = false;
   bool told_drained = false;
   bool metrics_added = false;
@@ -212,7 +209,7 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   std::map<RequestKey, DecodeRequest> requests;  // ordered by arrival
   std::map<RouterRequestId, Unguided> unguided;
   uint64_t last_turn = 0;
-  // Guides come from elsewhere and may come when this is gone.
+  // Guides come from other threads, possibly after this object is gone.
   std::shared_ptr<Impl*> self = std::make_shared<Impl*>(this);
   uint64_t last_request = 0;
   uint64_t last_transfer = 0;

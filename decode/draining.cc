@@ -1,4 +1,4 @@
-// What a decode worker that drains says, and when it is done.
+// Draining of a decode worker: reports, and when it is complete.
 #include <map>
 
 #include "common/log.h"
@@ -6,7 +6,7 @@
 
 namespace aisp {
 
-// Nothing was computed for it and nobody writes for it.
+// Nothing was computed for it, and nobody writes for it.
 bool DecodeRole::Impl::NotStarted(const DecodeRequest& request) const {
   if (request.phase == RequestPhase::kPulling || request.phase == RequestPhase::kDialling ||
       request.phase == RequestPhase::kRequested)

@@ -1,5 +1,5 @@
-// How granted blocks come back: the writer's acknowledgement, a transport that fences on our side,
-// or its proven death.
+// How granted blocks return: the writer's acknowledgement, a transport that fences on our side, or
+// the writer's proven death.
 #include <algorithm>
 
 #include "common/log.h"
@@ -8,8 +8,8 @@
 namespace aisp {
 
 void DecodeRole::Impl::SendRevoke(const Lease& lease) {
-  // Only the process that was given the blocks may acknowledge: another one at the same address
-  // never wrote, and its acknowledgement would say nothing about the first.
+  // Only the process that got the grant may acknowledge it. Another one at the same address never
+  // wrote, so its acknowledgement proves nothing.
   const Writer* up = peers->Up(lease.writer.address);
   if (up == nullptr || up->incarnation != lease.writer.incarnation) return;
   v1::DecodeToPrefill message;
@@ -39,13 +39,13 @@ void DecodeRole::Impl::EndLease(Lease& lease) {
 void DecodeRole::Impl::OnFence(const std::string& address, Epoch epoch) {
   Lease* lease = leases.Find(epoch);
   const Writer* writer = peers->Up(address);
-  if (lease == nullptr || writer == nullptr) return;  // a second acknowledgement
+  if (lease == nullptr || writer == nullptr) return;  // a repeated acknowledgement
   if (lease->writer.address != address || lease->writer.incarnation != writer->incarnation) {
     LogError("a prefill worker acknowledged another's grant",
              {{"address", address}, {"epoch", epoch.value}});
     return;
   }
-  // Acknowledged though we had not revoked it: the writer gave up by itself.
+  // Not revoked yet: the writer gave up by itself.
   if (!lease->revoked && puller->OnGivenBack(lease->transfer_id)) {
     lease = leases.Find(epoch);
     if (lease == nullptr) return;
@@ -57,7 +57,7 @@ void DecodeRole::Impl::OnFence(const std::string& address, Epoch epoch) {
     if (lease == nullptr) return;
   }
   const bool fenced = lease->writer.transport->RevokeEpoch(epoch);
-  // Where our side copies, only our side knows when its copies have ended.
+  // If our side copies, only our side knows when its copies have ended.
   if (!fenced && lease->writer.transport->capabilities().owner_copies) {
     GiveUpLease(epoch);
     return;
@@ -81,8 +81,8 @@ void DecodeRole::Impl::PollFences(Instant now) {
       EndLease(lease);
       continue;
     }
-    // The writer may live and only the connection be gone: it cannot acknowledge without one.
-    // Want() keeps the backoff.
+    // The writer may be alive with its connection gone, and cannot acknowledge without one. Want()
+    // applies the backoff.
     if (!ours && peers->Up(lease.writer.address) == nullptr)
       static_cast<void>(peers->Want(lease.writer.address));
     next_fence_poll = now + options.fence_poll_interval;

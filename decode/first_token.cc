@@ -8,7 +8,7 @@
 namespace aisp {
 
 bool MayBeDrawnElsewhere(const SequenceRequest& request) {
-  // The engine has not looked at the numbers yet.
+  // The engine has not validated these numbers yet.
   const auto generated =
       static_cast<int64_t>(request.tokens.size()) - int64_t{request.prompt_tokens};
   const bool draws = request.pooling == Pooling::kNone && generated < request.max_new_tokens;
@@ -29,7 +29,7 @@ Status CheckDrawn(const v1::DrawnToken& drawn, const v1::FirstDraw& asked, int64
     return DataLoss(
         fmt::format("data loss: the first token is {}, which may not come yet", drawn.token()));
   }
-  // Of probabilities up to 1, as far as they can be added up.
+  // Logprobs of at most 0, with a tolerance for rounding.
   const auto logprob = [](float value) { return std::isfinite(value) && value < 0.1f; };
   const v1::TokenLogprobs& logprobs = drawn.logprobs();
   const bool fits = drawn.has_logprobs() == (num_logprobs >= 0) &&

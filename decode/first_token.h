@@ -1,5 +1,5 @@
-// The first token that a prefill worker draws: of which requests it may, and whether what it
-// brought can be what was asked for. Pure functions: any thread.
+// The first token drawn by a prefill worker: for which requests it may draw, and validation of what
+// it sent. Pure functions: any thread.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,12 @@
 
 namespace aisp {
 
-// A prefill worker knows the tokens and the parameters. What else a draw depends on is here alone:
-// the state of a constraint.
+// A prefill worker knows the tokens and sampling parameters, but not the state of a constraint,
+// which only the decode worker has.
 bool MayBeDrawnElsewhere(const SequenceRequest& request);
 
-// DATA_LOSS: not a token of the vocabulary, one that was not to be drawn as the `generated`-th of
-// the answer, or not with the logprobs that were asked for.
+// DATA_LOSS: not a token of the vocabulary, not allowed as the `generated`-th token of the answer,
+// or without the requested logprobs.
 Status CheckDrawn(const v1::DrawnToken& drawn, const v1::FirstDraw& asked, int64_t generated,
                   int32_t vocabulary);
 

@@ -7,9 +7,9 @@
 namespace aisp {
 namespace {
 
-// So much of one goes into a message: far below what a link takes, also with logprobs.
+// Tokens per message, far below a link's limit even with logprobs.
 constexpr int kPieceTokens = 256;
-// What an answer takes beside what it says.
+// Bytes of an answer besides its tokens.
 constexpr size_t kOverhead = 512;
 
 Hash128 NameOf(const v1::GenerateRequest& wire) {
@@ -29,7 +29,7 @@ int PieceSize(const v1::TokenEvent& piece) {
   return piece.tokens_size() + piece.prompt_logprobs().logprobs_size();
 }
 
-// `event` behind `piece`.
+// Appends `event` to `piece`.
 void Join(const v1::TokenEvent& event, v1::TokenEvent* piece) {
   if (piece->tokens_size() == 0) piece->set_first_position(event.first_position());
   piece->mutable_tokens()->MergeFrom(event.tokens());
@@ -50,7 +50,7 @@ void Join(const v1::TokenEvent& event, v1::TokenEvent* piece) {
 std::span<const int32_t> EmittedTokens(const v1::GenerateRequest& wire) {
   const std::span<const int32_t> tokens(wire.tokens().data(),
                                         static_cast<size_t>(wire.tokens_size()));
-  // A shared prompt is all of it.
+  // A shared prompt is not part of `tokens`.
   if (wire.prompt_id() != 0) return tokens;
   return tokens.subspan(std::min<size_t>(wire.prompt_tokens(), tokens.size()));
 }
@@ -70,7 +70,7 @@ std::optional<Hash128> KeptAnswers::Start(const v1::GenerateRequest& wire, Reque
     return name;
   }
   const std::span<const int32_t> emitted = EmittedTokens(wire);
-  // What belongs to tokens of a worker that was lost is not known here.
+  // Logprobs of tokens from a lost worker are unknown here.
   if (!emitted.empty() && WantsLogprobs(wire)) return std::nullopt;
   while (answers_.size() >= options_.max_answers) {
     if (!DropOldest(wire.tenant().name())) return std::nullopt;
@@ -104,7 +104,7 @@ void KeptAnswers::Append(const Hash128& name, RequestKey request, const v1::Toke
     if (answer.said.empty() || PieceSize(answer.said.back()) >= kPieceTokens)
       answer.said.emplace_back();
     Join(event, &answer.said.back());
-    // In memory a logprob is an object with two lists; on the wire it is half of that.
+    // In memory a logprob is an object with two lists, twice its size on the wire.
     const size_t more = sizeof(v1::TokenEvent) + 2 * event.ByteSizeLong();
     Grow(&answer, more);
   }
@@ -159,7 +159,7 @@ double KeptAnswers::ShareOf(const Shelf& shelf) const {
          static_cast<double>(shelf.bytes) / static_cast<double>(options_.max_bytes);
 }
 
-// Nobody's answers push out those of somebody who has less.
+// A tenant's answers never evict those of a tenant with fewer.
 bool KeptAnswers::DropOldest(const std::string& tenant) {
   const Hash128* found = nullptr;
   const auto own = shelves_.find(tenant);

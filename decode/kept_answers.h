@@ -1,12 +1,12 @@
-// KeptAnswers: what a decode worker has said to requests that carry an AnswerKey, so that a client
-// that asks again under its key, through whatever router, hears the same from the start.
+// KeptAnswers: the answers to requests that carry an AnswerKey. A client that asks again under its
+// key, through any router, receives the same from the start.
 //
-// An answer is running (a request computes it), ended, or stopped: its readers left, or it failed,
-// before its end; whoever asks again has the rest computed behind what was said. Ended and stopped
-// ones are kept for `window` and go earlier where bytes or number are beyond their limits: the
-// oldest of the tenant that has most of both. A running one is then no longer kept and goes on. One
-// of which nothing was said is forgotten when it stops. Errors are not kept: they are no answer.
-// Plain state of the decode role.
+// An answer is running (a request computes it), ended, or stopped before its end (its receivers
+// left, or it failed); when asked for again, the rest is computed after what is kept. Ended and
+// stopped ones are kept for `window`, or less when bytes or number exceed the limits: the oldest of
+// the tenant with the most goes first. A running one then continues without being kept. An empty
+// one is forgotten when it stops. Errors are not kept, since they are no answer. Plain state of the
+// decode role.
 #pragma once
 
 #include <cstdint>
@@ -38,52 +38,54 @@ class KeptAnswers {
   struct Answer {
     std::string tenant;
     v1::AnswerKey key;
-    std::vector<v1::TokenEvent> said;   // in order, without ids; pieces of a message's size
-    std::optional<RequestKey> running;  // by which request
+    std::vector<v1::TokenEvent> said;   // in order, without ids; in pieces of a message's size
+    std::optional<RequestKey> running;  // the request that computes it
     bool ended = false;
     size_t bytes = 0;
-    Instant since = kNever;  // not running; its window begins
+    Instant since = kNever;  // when it stopped running, the start of its window
   };
 
   explicit KeptAnswers(const Options& options) : options_(options) {}
 
-  // Under the tenant, key and index of `wire`, whatever its body; null: nothing is kept.
+  // By tenant, key and index of `wire`, whatever its body; null: nothing is kept.
   const Answer* Find(const v1::GenerateRequest& wire) const;
-  // `request` computes what `wire` asks for, from its start or behind what is kept. Nothing where
-  // that cannot be kept; else the name of the answer, until Stop.
+  // `request` computes what `wire` asks for, from its start or after what is kept. Returns the
+  // answer's name, valid until Stop; nullopt if it cannot be kept.
   std::optional<Hash128> Start(const v1::GenerateRequest& wire, RequestKey request);
-  // It goes to the answer's readers. Does nothing when what `request` computes is kept no more.
+  // Appends what is sent to the receivers. No effect if `request`'s answer is no longer kept.
   void Append(const Hash128& name, RequestKey request, const v1::TokenEvent& event);
-  // `request` computes it no more.
+  // `request` no longer computes it.
   void Stop(const Hash128& name, RequestKey request, Instant now);
 
   Instant NextExpiry() const;
   void Expire(Instant now);
-  // Forgets all, and tells nobody.
+  // Forgets all, without news.
   void Clear();
 
   std::vector<Hash128> Names() const;
-  // By name: what is kept (true) or no longer (false) since the last call.
+  // Changes since the last call, by name: kept (true) or no longer (false).
   std::map<Hash128, bool> TakeNews() { return std::exchange(news_, {}); }
   bool has_news() const { return !news_.empty(); }
 
   size_t size() const { return answers_.size(); }
   size_t bytes() const { return bytes_; }
-  // Before the end of their window.
+  // Answers dropped before the end of their window.
   uint64_t dropped() const { return dropped_; }
 
  private:
   Answer* RunningBy(const Hash128& name, RequestKey request);
   void Drop(const Hash128& name);
-  // Of a tenant; there is one as long as it has answers.
+  // A tenant's answers; exists while it has any.
   struct Shelf {
     size_t answers = 0;
     size_t bytes = 0;
-    std::deque<std::pair<Instant, Hash128>> idle;  // oldest first; some run again or are gone
+    std::deque<std::pair<Instant, Hash128>> idle;  // oldest first; may contain answers that run
+                                                   // again or are gone
   };
-  // Of its answers that do not run the oldest; null: there is none.
+  // The tenant's oldest answer that is not running; null: none.
   const Hash128* Oldest(Shelf* shelf);
-  // Forgets one that is not running, of who has no less than `tenant`; false: there is none.
+  // Drops an answer that is not running, of a tenant with no fewer than `tenant`; false: there is
+  // none.
   bool DropOldest(const std::string& tenant);
   void Grow(Answer* answer, size_t bytes);
   double ShareOf(const Shelf& shelf) const;
@@ -96,7 +98,7 @@ class KeptAnswers {
   uint64_t dropped_ = 0;
 };
 
-// The tokens of an answer that `wire` brings with it, after a takeover.
+// The tokens of an answer that `wire` brings after a takeover.
 std::span<const int32_t> EmittedTokens(const v1::GenerateRequest& wire);
 
 }  // namespace aisp

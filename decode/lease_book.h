@@ -1,10 +1,10 @@
-// LeaseBook: every grant of our blocks to a prefill worker that is not over, and who has to say so.
+// LeaseBook: every open grant of our blocks to a writer (a prefill worker), and who must end it.
 //
-// A lease is active while its writer may write with our consent, revoked once we gave it up. Only
-// its writer's acknowledgement, a transport that fences on our side, or proof of the writer's death
-// ends a revoked lease: till then its blocks stay in quarantine (kvcache/block_manager.h). The
-// writer is one process: an address and an incarnation. Plain bookkeeping, owned by the engine
-// thread; the decode role acts on it.
+// A lease is active while its writer may write, and revoked once we gave it up. A revoked lease
+// ends only by its writer's acknowledgement, a transport that fences on our side, or proof of the
+// writer's death; until then its blocks are in quarantine (kvcache/block_manager.h). A writer is
+// one process: an address and an incarnation. Plain bookkeeping on the engine thread; the decode
+// role acts on it.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@
 
 namespace aisp {
 
-// Lets go of a watch when the last lease and session that need it are gone.
+// Releases a watch when the last lease or session that needs it is gone.
 class ScopedWatch {
  public:
   ScopedWatch(PeerDeath* oracle, DeathWatch watch) : oracle_(oracle), watch_(watch) {}
@@ -35,14 +35,14 @@ class ScopedWatch {
   const DeathWatch watch_;
 };
 
-// The process that was given blocks.
+// The process that got the blocks.
 struct Writer {
   std::string address;
   std::string worker_id;
   uint64_t incarnation = 0;
-  KvTransport* transport = nullptr;  // the one it writes over
-  bool draws = false;                // first tokens, where it is asked to
-  std::string conversion;            // from its pool to ours; "": blocks come as they are
+  KvTransport* transport = nullptr;  // the transport it writes over
+  bool draws = false;                // first tokens, on request
+  std::string conversion;            // from its pool to ours; "": none
   std::shared_ptr<const ScopedWatch> watch;
 };
 
@@ -64,20 +64,20 @@ class LeaseBook {
     return it == leases_.end() ? nullptr : &it->second;
   }
 
-  // Blocks out to any incarnation behind `address`.
+  // Blocks granted to any incarnation at `address`.
   int32_t BlocksOut(const std::string& address) const {
     int32_t blocks = 0;
     for (const auto& [epoch, lease] : leases_)
       blocks += lease.writer.address == address ? lease.blocks : 0;
     return blocks;
   }
-  // Of leases that were given up and are not over: the quarantine, of all peers.
+  // Blocks of revoked leases, the quarantine, over all peers.
   int32_t BlocksRevoked() const {
     int32_t blocks = 0;
     for (const auto& [epoch, lease] : leases_) blocks += lease.revoked ? lease.blocks : 0;
     return blocks;
   }
-  // It owes an acknowledgement for longer than `grace`: it gets no new grants.
+  // Whether it owes an acknowledgement for longer than `grace` and gets no new grants.
   bool Silent(const std::string& address, Instant now, Duration grace) const {
     for (const auto& [epoch, lease] : leases_) {
       if (lease.writer.address == address && lease.revoked && now - lease.revoked_at > grace)

@@ -1,7 +1,7 @@
-// What routers hear of prefill workers that were lost.
+// Reports lost prefill workers to routers.
 //
-// A request may be what ended them. Only a router knows whether they have ended and who else was
-// there, so it is told of each; after two of them it decides what becomes of the request.
+// A request may have caused the loss. Only a router knows whether the workers ended and which
+// requests they had, so it is told of each; after two losses it decides about the request.
 #include <algorithm>
 
 #include "common/log.h"
@@ -11,7 +11,7 @@
 namespace aisp {
 namespace {
 
-// One may be chance, and the next target is asked at once.
+// One loss may be chance: the next target is asked at once.
 constexpr size_t kMostLost = 2;
 
 }  // namespace
@@ -59,7 +59,7 @@ void DecodeRole::Impl::OnSessionLost(const std::string& address, const Error& wh
     const bool under_way = request.phase != RequestPhase::kRunning && request.address == address;
     if (under_way) keys.push_back(key);
     if (request.first_token_sent) continue;
-    // Also one that it was too slow for: it may compute that still.
+    // Also one that was too slow, since it may still be computing the request.
     const auto it = std::find_if(
         request.asked.begin(), request.asked.end(),
         [&address](const v1::PrefillTarget& asked) { return asked.kv_address() == address; });

@@ -10,7 +10,7 @@
 namespace aisp {
 namespace {
 
-// Addresses that are down and not wanted are forgotten beyond so many.
+// Beyond this number, unused addresses that are down are forgotten.
 constexpr size_t kMaxPeers = 1024;
 
 }  // namespace
@@ -144,7 +144,7 @@ void PrefillPeers::OnAck(Entry entry, const v1::KvHelloAck& ack) {
       death_, death_->Watch(ack.worker_id(), ack.incarnation(), ack.lane_token()));
   const TransportCapabilities& lane = (*transport)->capabilities();
   if (lane.crosses_process && !lane.owner_copies && !watch->CanProve()) {
-    // What it was granted could come back by its acknowledgement alone. Another lane will do.
+    // Its blocks could return only by its acknowledgement, so another transport is used.
     LogWarning("KV lane is not used: its writer's death could not be proven",
                {{"worker", ack.worker_id()}, {"address", entry->first}, {"transport", lane.name}});
     peer.without_proof.insert(lane.name);

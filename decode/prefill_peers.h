@@ -1,10 +1,10 @@
 // PrefillPeers: a decode worker's sessions to prefill workers, one per address, dialled when first
-// wanted and kept.
+// needed and kept.
 //
 // A session is up after the prefill worker accepted our fingerprint and connected to our pool. One
-// that cannot be reached or refuses is left alone for a backoff: Want() says so at once and the
-// request goes elsewhere. A dial or greeting that is not answered within `attach_limit` counts as
-// lost. Owned by the engine thread; no method blocks.
+// that cannot be reached or refuses is avoided for a backoff: Want() then fails at once and the
+// request goes elsewhere. A dial or hello without an answer within `attach_limit` counts as lost.
+// Owned by the engine thread; no method blocks.
 #pragma once
 
 #include <cstdint>
@@ -25,19 +25,19 @@ namespace aisp {
 class PrefillPeers {
  public:
   struct Options {
-    v1::KvHello hello;  // what we say first; offers included
+    v1::KvHello hello;  // our first message, with the offers
     uint64_t seed = 0;
     Duration attach_limit = std::chrono::seconds(2);
     Duration reconnect_min = std::chrono::milliseconds(20);
     Duration reconnect_max = std::chrono::seconds(1);
     std::vector<KvTransport*> transports;
   };
-  // Told of what happens to sessions; may call Want, Send and Up from inside.
+  // Session events; may call Want, Send and Up from inside.
   class Listener {
    public:
     virtual ~Listener() = default;
     virtual void OnSessionUp(const std::string& address) = 0;
-    // It was being dialled, greeted or up.
+    // Called for a session that was dialled, greeted or up.
     virtual void OnSessionLost(const std::string& address, const Error& why) = 0;
     virtual void OnPeer(const std::string& address, const v1::PrefillToDecode& message) = 0;
   };
@@ -45,12 +45,12 @@ class PrefillPeers {
   PrefillPeers(Options options, const Clock* clock, LinkDialer<v1::DecodeToPrefill>* dialer,
                PeerDeath* death, Listener* listener);
 
-  // OK: up, or under way (OnSessionUp or OnSessionLost follows). UNAVAILABLE: lost or refused a
-  // moment ago, or it drains.
+  // OK: up, or in progress (OnSessionUp or OnSessionLost follows). UNAVAILABLE: in backoff or
+  // draining.
   Status Want(const std::string& address);
-  // Likewise, of one that may drain: it still gives away what it has cached.
+  // The same for one that may be draining, which still gives away cached prefixes.
   Status Reach(const std::string& address);
-  // The process at the other end, or null while the session is not up.
+  // The process at the other end; null while the session is not up.
   const Writer* Up(const std::string& address) const;
   // False when the session is not up.
   bool Send(const std::string& address, v1::DecodeToPrefill message);
@@ -70,12 +70,12 @@ class PrefillPeers {
   struct Peer {
     State state = State::kDown;
     LinkId link;
-    Instant timer = kNever;  // give up at (kDialling, kGreeting); may be dialled again at (kDown)
+    Instant timer = kNever;  // kDialling, kGreeting: give up; kDown: may be dialled again
     Backoff backoff;
     std::string trouble;
     Writer writer;          // kUp
-    bool draining = false;  // kUp: it takes no new request
-    // Lanes over which its death could not be proven; they are not offered to it again.
+    bool draining = false;  // kUp: accepts no new request
+    // Transports on which its death could not be proven; not offered to it again.
     std::set<std::string> without_proof;
   };
   using Entry = std::map<std::string, Peer>::iterator;

@@ -133,7 +133,7 @@ PullOutcome PrefixPuller::Ask(uint64_t id, Pull& pull) {
   request->set_timeout_ms(std::max<int64_t>(1, (pull.over_by - now).count() / 1'000'000));
   if (Status sent = deps_.peers->Offer(pull.address, std::move(message)); !sent) {
     deps_.engine->DropPrefix(grant->epoch);
-    deps_.engine->EndLease(grant->epoch);  // nobody was given it
+    deps_.engine->EndLease(grant->epoch);  // nobody got the grant
     return not_asked(v1::PrefixPull::REFUSED, sent.error().message);
   }
   pull.phase = Phase::kAsked;
@@ -185,7 +185,7 @@ bool PrefixPuller::OnPeer(const std::string& address, const v1::PrefillToDecode&
 }
 
 void PrefixPuller::OnNeed(uint64_t id, Pull& pull, int64_t held) {
-  if (pull.phase != Phase::kAsked) return;  // said twice
+  if (pull.phase != Phase::kAsked) return;  // a repeated message
   const KvLayout& layout = deps_.engine->blocks().layout();
   const auto asked = static_cast<int64_t>(pull.tokens.size());
   if (held > asked || held % layout.block_tokens != 0) {
@@ -228,7 +228,7 @@ Status PrefixPuller::CheckDone(const Pull& pull, const v1::PrefillDone& done) co
         "data loss: epoch {} with {} token-layers were reported, epoch {} with {} expected",
         done.epoch(), done.token_layers(), pull.epoch.value, expected));
   }
-  // Nothing more may come; see DecodeRole::Impl::OnDone.
+  // No more writes can come; see DecodeRole::Impl::CheckWhole.
   KvTransport* transport = deps_.leases->Find(pull.epoch)->writer.transport;
   if (!transport->RevokeEpoch(pull.epoch) && transport->capabilities().owner_copies) {
     return DataLoss(fmt::format("data loss: epoch {} was reported done while it was written",

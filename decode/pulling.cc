@@ -1,11 +1,11 @@
-// Beginnings of prompts that come from another worker's cache; see decode/prefix_puller.h.
+// Prefixes from other workers' caches; see decode/prefix_puller.h.
 #include "common/log.h"
 #include "decode/decode_role_impl.h"
 #include "decode/ttft.h"
 
 namespace aisp {
 
-// Where a prefill worker computes the prompt its beginning is of use there.
+// If a prefill worker computes the prompt, the prefix is needed there.
 void DecodeRole::Impl::PlacePull(const v1::GenerateRequest& wire, std::span<const TokenId> tokens,
                                  DecodeRequest* request) {
   if (request->targets.empty()) {

@@ -1,4 +1,4 @@
-// What a decode worker asks of prefill workers, and what it makes of their answers.
+// Requests of a decode worker to prefill workers, and their answers.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -54,7 +54,7 @@ void DecodeRole::Impl::Ask(DecodeRequest& request) {
   request.remote.asked = now;
   by_transfer[request.transfer_id] = request.key;
   v1::PrefillRequest prefill = request.prefill;
-  // It was meant for the first one that is asked.
+  // The pull was meant for the first target only.
   request.prefill.clear_pull();
   prefill.set_transfer_id(request.transfer_id);
   request.draw_asked = request.draw && peers->Up(request.address)->draws;
@@ -65,10 +65,10 @@ void DecodeRole::Impl::Ask(DecodeRequest& request) {
                                                    deps.engine->FeatureSize());
   }
   prefill.set_decode_match_tokens(static_cast<uint32_t>(deps.engine->LocalMatch(request.sequence)));
-  // Rounded up: 0 would mean the prefill worker's default.
+  // Rounded up, since 0 means the prefill worker's default.
   prefill.set_timeout_ms(std::max<int64_t>(1, (request.deadline - now).count() / 1'000'000));
   if (Status sent = SendPrefill(request, std::move(prefill)); !sent) {
-    // Nobody there has heard of it.
+    // It was not sent.
     by_transfer.erase(std::exchange(request.transfer_id, 0));
     FailRemote(request, sent.error().message, /*expected=*/true);
     return;
@@ -152,8 +152,7 @@ bool DecodeRole::Impl::OverCap(const std::string& address, int32_t wanted_blocks
       options.max_granted_blocks_per_peer > 0 ? options.max_granted_blocks_per_peer : total / 2;
   const int32_t out = leases.BlocksOut(address);
   if (out > 0 && out + wanted_blocks > cap) return true;
-  // What writers may still write to after we gave it up is at most half of the pool, of all of
-  // them.
+  // Over all writers, at most half of the pool may be in revoked leases.
   return leases.BlocksRevoked() > 0 && leases.BlocksRevoked() + wanted_blocks > total / 2;
 }
 
@@ -173,14 +172,13 @@ void DecodeRole::Impl::RefuseGrant(DecodeRequest& request) {
 void DecodeRole::Impl::OnNeed(const std::string& address, uint64_t transfer_id) {
   DecodeRequest* request = FindTransfer(address, transfer_id);
   if (request == nullptr) {
-    // It was cancelled a moment ago; said again so that the prefill worker does not wait for an
-    // answer.
+    // Cancelled just before; repeated so that the prefill worker does not wait for an answer.
     v1::DecodeToPrefill message;
     message.mutable_cancel()->set_transfer_id(transfer_id);
     peers->Send(address, std::move(message));
     return;
   }
-  if (request->phase != RequestPhase::kRequested) return;  // asked twice
+  if (request->phase != RequestPhase::kRequested) return;  // a repeated message
   Engine& engine = *deps.engine;
   const KvLayout& layout = engine.blocks().layout();
   const int32_t match = engine.LocalMatch(request->sequence);
@@ -199,7 +197,7 @@ void DecodeRole::Impl::OnNeed(const std::string& address, uint64_t transfer_id) 
     return;
   }
   if (grant->first_token >= request->tokens() - 1) {
-    // Another sequence brought all of it into our cache meanwhile. Nobody was given the epoch.
+    // Another sequence filled our cache meanwhile. Nobody got the epoch.
     EndAttempt(*request);
     request->phase = RequestPhase::kRunning;
     request->fallback = "the KV of the prompt came into this worker's own cache meanwhile";
@@ -226,7 +224,8 @@ void DecodeRole::Impl::SendGrant(DecodeRequest& request, const RemoteGrant& gran
                .revoked_at = kNever});
   grants.Add();
 
-  // Without a draw there the block of the last token is ours alone when it begins with that token.
+  // If the first token is not drawn there and the last prompt token starts a block, we write that
+  // block ourselves.
   const auto written = static_cast<size_t>(layout.BlocksFor(tokens));
   AllowWrites(layout, std::span(grant.blocks).first(written), grant.epoch, writer.transport);
 
@@ -241,14 +240,14 @@ void DecodeRole::Impl::SendGrant(DecodeRequest& request, const RemoteGrant& gran
 }
 
 Status DecodeRole::Impl::Verify(const DecodeRequest& request, const v1::PrefillDone& done) {
-  // A writer that sends none is one of before there were any, or has no pool that it can read.
+  // No checks: an older writer, or one whose host cannot read its pool.
   if (deps.host_pool == nullptr || done.block_checks().empty()) return {};
   const KvLayout& layout = deps.engine->blocks().layout();
   const int32_t tokens = request.kv_end() - request.first_token;
   const auto pushed = static_cast<size_t>(layout.BlocksFor(tokens));
   const auto first = static_cast<size_t>(request.first_token / layout.block_tokens);
   const std::span<const BlockId> blocks = deps.engine->BlocksOf(request.sequence);
-  // Its deadline struck a moment ago: nobody reads them.
+  // The sequence has just timed out.
   if (blocks.empty()) return {};
   const bool converted = !leases.Find(request.epoch)->writer.conversion.empty();
   Status arrived =
@@ -260,7 +259,7 @@ Status DecodeRole::Impl::Verify(const DecodeRequest& request, const v1::PrefillD
 
 Result<std::optional<SampledToken>> DecodeRole::Impl::TakeDrawn(const DecodeRequest& request,
                                                                 const v1::PrefillDone& done) const {
-  // Unasked, its KV would not be here.
+  // A token that was not requested: its KV was not granted.
   if (!request.draw_asked || !done.has_drawn()) return std::nullopt;
   const int64_t generated = int64_t{request.tokens()} - int64_t{request.draw->prompt_tokens()};
   AISP_RETURN_IF_ERROR(
@@ -292,7 +291,7 @@ Status DecodeRole::Impl::CheckWhole(const DecodeRequest& request, const v1::Pref
         done.epoch(), done.token_layers(), request.epoch.value, expected));
   }
   const Lease& lease = *leases.Find(request.epoch);
-  // Nothing more may come. What our side copies has been acknowledged, so none of it is under way.
+  // No more writes can come. Copies by our side were acknowledged, so none is in progress.
   const bool fenced = lease.writer.transport->RevokeEpoch(request.epoch);
   if (!fenced && lease.writer.transport->capabilities().owner_copies) {
     return DataLoss(
@@ -351,7 +350,7 @@ void DecodeRole::Impl::OnDone(const std::string& address, const v1::PrefillDone&
   const auto first =
       deps.engine->RemoteFilled(request->sequence, std::move(*drawn),
                                 {static_cast<int32_t>(done.features().begin()), features});
-  deps.engine->EndLease(epoch);  // also when the sequence's deadline struck a moment ago
+  deps.engine->EndLease(epoch);  // also if the sequence has just timed out
   if (!first) return;
   first_drawn.Add();
   Deliver({&*first, 1});
@@ -361,7 +360,7 @@ void DecodeRole::Impl::OnDone(const std::string& address, const v1::PrefillDone&
 void DecodeRole::Impl::OnFailed(const std::string& address, const v1::PrefillFailed& failed) {
   DecodeRequest* request = FindTransfer(address, failed.transfer_id());
   if (request == nullptr) return;
-  // What this request itself brings about would happen on every prefill worker.
+  // An error caused by the request itself would occur on every prefill worker.
   if (failed.error().code() != 0 && !failed.error().retryable()) request->targets.clear();
   const bool no_room = failed.error().code() == static_cast<int>(Code::kResourceExhausted);
   FailRemote(*request, failed.error().message(), no_room);
@@ -379,7 +378,7 @@ void DecodeRole::Impl::EndAttempt(DecodeRequest& request) {
   if (request.phase == RequestPhase::kGranted) GiveUpLease(request.epoch);
 }
 
-// A long queue is a wait that the request ends, and no fault. Silence is one, said once.
+// A long queue is a wait that the request ends, not a fault. Silence is one, logged once.
 void DecodeRole::Impl::FailUnasked(DecodeRequest& request) {
   Speaker& speaker = speakers[request.address];
   const bool busy =

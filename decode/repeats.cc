@@ -1,4 +1,4 @@
-// Answers that are said again to whoever asks under their key.
+// Repeats kept answers to requests under the same key.
 #include <algorithm>
 
 #include "common/log.h"
@@ -8,10 +8,10 @@
 namespace aisp {
 namespace {
 
-// Names in one message: far below what a link takes.
+// Names per message, far below a link's limit.
 constexpr size_t kMostNames = 8192;
 
-// Whether the tokens that `wire` brings are those that were said; only then is it the same answer.
+// Whether the tokens in `wire` match those sent; only then is it the same answer.
 bool Agrees(const KeptAnswers::Answer& answer, const v1::GenerateRequest& wire) {
   const std::span<const int32_t> emitted = EmittedTokens(wire);
   size_t at = 0;
@@ -78,7 +78,7 @@ bool DecodeRole::Impl::SayAgain(LinkId link, v1::GenerateRequest* wire) {
     repeated_running.Add();
     DecodeRequest& running = requests.at(*answer->running);
     AddReader(running, {link, wire->request_id()});
-    // Whoever asks again has its own time; that of the first one is its router's to keep.
+    // A repeated request has its own deadline; the first one's is enforced by its router.
     running.deadline = std::max(running.deadline, DeadlineOf(*wire, deps.clock->Now()));
     deps.engine->Prolong(running.sequence, running.deadline);
     return true;

@@ -1,5 +1,5 @@
-// What speculation brings and costs, under vLLM's names. Handles are fetched once; the engine
-// thread. One without a Metrics counts nothing.
+// Benefits and costs of speculation, under vLLM's metric names. Handles are fetched once; the
+// engine thread. Without a Metrics it counts nothing.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@ class SpeculationMetrics {
   SpeculationMetrics() = default;
   SpeculationMetrics(Metrics& m, const MetricLabels& labels);
 
-  // After every Collect. `speculator` may be null.
+  // Call after every Collect. `speculator` may be null.
   void Record(const CollectOutput& out, const Speculator* speculator);
 
  private:
-  // Positions in a draft that are counted apart; the longest draft has no more.
+  // Positions of a draft counted separately, as many as the longest draft has.
   static constexpr size_t kPositions = 32;
 
   struct Handles {

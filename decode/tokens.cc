@@ -1,4 +1,4 @@
-// What sequences said goes to the routers that read it.
+// Sends outputs of sequences to the routers that receive them.
 #include <algorithm>
 
 #include "common/log.h"
@@ -63,8 +63,8 @@ void DecodeRole::Impl::Collect() {
     forced_proposed.Add(draft.forced);
     forced_accepted.Add(draft.forced_accepted);
   }
-  // Who hears of an answer's end may ask for the next turn at once: routers shall know its blocks
-  // by then. Tokens of answers that go on are not kept waiting.
+  // A client may send the next turn as soon as its answer ends, so routers must know the blocks by
+  // then. Tokens of running answers do not wait.
   const auto ends = [](const TokenOutput& output) { return output.finish != FinishReason::kNone; };
   if (std::ranges::any_of(out.tokens, ends)) shell->PublishKvEvents();
   Deliver(out.tokens);
@@ -75,12 +75,12 @@ void DecodeRole::Impl::Collect() {
 
 void DecodeRole::Impl::Deliver(std::span<const TokenOutput> outputs) {
   Messages messages;
-  // Outputs of one sequence stand together.
+  // Outputs of one sequence are adjacent.
   for (size_t begin = 0, end = 0; begin < outputs.size(); begin = end) {
     while (end < outputs.size() && outputs[end].sequence == outputs[begin].sequence) ++end;
     DeliverOne(outputs.subspan(begin, end - begin), &messages);
   }
-  // Whoever has heard a token can find its answer through any router.
+  // Once a token was sent, any router must be able to find its answer.
   ReportKept();
   for (auto& [link, message] : messages) shell->Send(link, std::move(message));
 }
@@ -116,7 +116,7 @@ void DecodeRole::Impl::DeliverOne(std::span<const TokenOutput> outputs, Messages
            {"fault", last.finish == FinishReason::kError ? FaultName(last.fault) : ""},
            {"remote_kv", request.filled},
            {"ms", ToMs(deps.clock->Now() - request.received)}});
-  EndAttempt(request);  // a deadline may strike while a prefill worker still writes
+  EndAttempt(request);  // a timeout may occur while a prefill worker still writes
   Erase(request);
 }
 

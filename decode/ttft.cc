@@ -6,7 +6,7 @@
 namespace aisp {
 namespace {
 
-// Takes up to `wanted` from what is left of the whole.
+// Takes up to `wanted` of the remaining time.
 int64_t Take(int64_t wanted, int64_t* left) {
   const int64_t taken = std::clamp<int64_t>(wanted, 0, *left);
   *left -= taken;
@@ -115,7 +115,7 @@ void AppendSpans(Instant received, const SequenceTimes& times, const RemotePrefi
     AddPart("transfer", timing->transfer_ns(), worker, &at_ns, out);
     if (timing->transfer_ns() > 0) out->rbegin()->set_note(timing->kv_transport());
   };
-  // A prefix that is pulled comes first, what a prefill worker computes afterwards.
+  // A pulled prefix comes before the prefill; a prefill worker's KV after it.
   const bool pulled = remote == nullptr;
   if (pulled) transfer();
   AddPart("queue", timing->queue_ns(), worker, &at_ns, out);

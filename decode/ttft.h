@@ -1,6 +1,6 @@
-// TTFT in parts that add up to what the request saw, all on the decode worker's clock. What a
-// prefill worker reports are durations on its own clock; they are cut so that the parts never
-// exceed the whole. Pure functions: any thread.
+// The parts of TTFT, which add up to the request's TTFT on the decode worker's clock. A prefill
+// worker reports durations on its own clock; they are cut so that the parts never exceed the whole.
+// Pure functions: any thread.
 #pragma once
 
 #include <string>
@@ -14,9 +14,9 @@
 
 namespace aisp {
 
-// An attempt at a remote prefill that failed.
+// A failed attempt at a remote prefill.
 struct FailedAttempt {
-  Instant began;  // dialling it, or asking
+  Instant began;  // of dialling or asking
   Instant failed;
   std::string address;
   std::string why;
@@ -24,37 +24,36 @@ struct FailedAttempt {
 
 // What is known of a remote prefill when its KV has arrived.
 struct RemotePrefill {
-  Instant asked = kNever;   // PrefillRequest was sent
-  Instant filled = kNever;  // all KV acknowledged here
-  Duration queue{};         // on the prefill worker, its clock
+  Instant asked = kNever;   // when PrefillRequest was sent
+  Instant filled = kNever;  // when all KV was acknowledged here
+  Duration queue{};         // on the prefill worker's clock
   Duration prefill{};       // likewise
-  Duration moving{};        // likewise: from the first write to the last, hidden or not
-  Duration tail{};          // likewise: from the end of computing to the last write, at least 0
-  bool drawn = false;       // the first token came with it
+  Duration moving{};        // likewise: from first to last write, overlapped or not
+  Duration tail{};          // likewise: from the end of compute to the last write, at least 0
+  bool drawn = false;       // the first token came with the KV
   uint32_t cached_tokens = 0;
   uint32_t blocks = 0;
   uint32_t preemptions = 0;
   std::string transport;
-  std::string worker;                    // who computed it
-  std::vector<v1::TraceSpan> its_spans;  // counted from `asked`
+  std::string worker;                    // that computed it
+  std::vector<v1::TraceSpan> its_spans;  // relative to `asked`
   v1::PrefixPull pull;                   // of a prefix, by the prefill worker
 };
 
-// queue + prefill + transfer + first_decode == times.first_token - received, exactly, none
+// queue + prefill + transfer + first_decode == times.first_token - received, exactly; none
 // negative.
 v1::Timing LocalTiming(Instant received, const SequenceTimes& times);
 v1::Timing RemoteTiming(Instant received, const SequenceTimes& times, const RemotePrefill& remote);
 
 v1::PrefixPull PullToWire(const PullOutcome& pulled);
-// What came of a pull. The time that it took is transfer instead of queue, as far as the prompt
-// was then computed here.
+// Adds the outcome of a pull. If the prompt was then computed here, its time counts as transfer
+// instead of queue.
 void AddPull(const PullOutcome& pulled, v1::Timing* timing);
-// Lies over the parts; its note says where the prefix came from, or why it did not.
+// Overlaps the parts; its note says where the prefix came from, or why it did not.
 void AppendPullSpan(Instant received, const PullOutcome& pulled, v1::Timing* timing);
 
-// The parts of `timing` as spans, in order and without gaps; below "prefill" the chunks that were
-// computed, by `worker` itself or by the prefill worker; and the attempts that failed. Counted from
-// `received`.
+// The parts of `timing` as spans, in order and without gaps; below "prefill" the chunks, computed
+// by `worker` or the prefill worker; and the failed attempts. Relative to `received`.
 void AppendSpans(Instant received, const SequenceTimes& times, const RemotePrefill* remote,
                  const std::vector<FailedAttempt>& failed, const std::string& worker,
                  v1::Timing* timing);

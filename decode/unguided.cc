@@ -1,5 +1,5 @@
-// Constrained requests before the engine knows them: what guides their draws may have to be
-// compiled first, on another thread, while steps go on.
+// Constrained requests before the engine knows them: their guide may first be compiled on another
+// thread while steps continue.
 #include <utility>
 
 #include "common/log.h"
@@ -30,11 +30,11 @@ void DecodeRole::Impl::AwaitGuide(LinkId link, const v1::GenerateRequest& wire) 
 void DecodeRole::Impl::OnGuide(const RouterRequestId& id, uint64_t turn,
                                Result<std::shared_ptr<DrawGuide>> guide) {
   const auto it = unguided.find(id);
-  if (it == unguided.end() || it->second.turn != turn) return;  // cancelled, late, or placed anew
+  if (it == unguided.end() || it->second.turn != turn) return;  // cancelled, late, or placed again
   Unguided waited = std::move(it->second);
   unguided.erase(it);
   if (guide) {
-    // Another one under its key may have been faster.
+    // Another request with its key may have been faster.
     if (SayAgain(id.first, &waited.wire)) return NoteDrained();
     Begin(id.first, waited.wire, waited.received, std::move(*guide));
   } else {

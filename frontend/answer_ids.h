@@ -1,4 +1,4 @@
-// Names of answers, and when they are made. Any thread.
+// Ids and creation times of answers. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace aisp {
 
-// `prefix` and 32 hexadecimal digits that nobody can guess: who knows the name of a stored response
-// may read it, where everybody is one tenant.
+// `prefix` and 32 hexadecimal digits that cannot be guessed: without API keys all clients share one
+// tenant, and the id of a stored response is all that protects it.
 std::string NewAnswerId(std::string_view prefix);
 
 int64_t UnixTimeS();

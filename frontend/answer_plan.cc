@@ -26,8 +26,8 @@ Json ToJson(const Value& value) {
   return out;
 }
 
-// The schema of a tool's arguments, which are an object whatever it says. A tool without parameters
-// has none, as OpenAI says.
+// The JSON Schema of a tool's arguments, always of type object. A tool without a schema takes no
+// arguments, as OpenAI specifies.
 Result<std::string> ArgumentsSchema(const ToolSpec& tool) {
   if (!tool.parameters.IsMap()) return R"({"type":"object","additionalProperties":false})";
   Json schema = ToJson(tool.parameters);
@@ -42,7 +42,7 @@ Result<std::string> ArgumentsSchema(const ToolSpec& tool) {
 }
 
 std::string Bytes(const v1::Constraint& constraint) {
-  // Protobuf's bytes are no JSON text.
+  // Serialized protobuf is not UTF-8, so JSON carries it as hexadecimal.
   static constexpr char kDigits[] = "0123456789abcdef";
   std::string out;
   for (const char c : constraint.SerializeAsString()) {
@@ -79,7 +79,7 @@ Result<v1::Constraint> WritePlan(const PlanRequest& request) {
   const bool calls = request.calls != nullptr && request.tools != nullptr;
   const bool forced = calls && (request.tools->choice == ToolChoice::kRequired ||
                                 request.tools->choice == ToolChoice::kNamed);
-  // Calls that must come are all of the answer.
+  // Forced calls are the whole answer, so there is no body.
   const bool body =
       !forced && request.body != nullptr && request.body->kind() != v1::Constraint::NONE;
   const bool harmony = (calls && request.calls->body == CallFormat::Body::kHarmony) ||
@@ -110,7 +110,7 @@ Result<v1::Constraint> WritePlan(const PlanRequest& request) {
 
 namespace {
 
-// A parameter that calls need and the format cannot write.
+// Refuses a required parameter whose name the format cannot write.
 Status CheckNames(const std::string& tool, const CallFormat& format, const Json& schema) {
   const auto required = schema.find("required");
   if (!SpellsArguments(format.body) || required == schema.end() || !required->is_array()) return {};
@@ -123,14 +123,14 @@ Status CheckNames(const std::string& tool, const CallFormat& format, const Json&
   return {};
 }
 
-// What names the format can write is part of the schema, so that a call never has to go on with
-// another.
+// Restricts the schema to names that the format can write, so that a call never reaches a state
+// without continuation.
 void KeepToNames(const CallFormat& format, Json* schema) {
   if (!SpellsArguments(format.body)) return;
   Json all =
       Json::array({{{"propertyNames", {{"pattern", std::string(NamePattern(format.body))}}}}});
   if (schema->contains("$ref")) {
-    // Draft 7 reads nothing beside it.
+    // In draft 7 a $ref hides its sibling keywords.
     all.push_back({{"$ref", (*schema)["$ref"]}});
     schema->erase("$ref");
   }
@@ -139,7 +139,7 @@ void KeepToNames(const CallFormat& format, Json* schema) {
   (*schema)["allOf"] = std::move(all);
 }
 
-// A constraint for the arguments of a tool, as the format spells them.
+// The constraint for a tool's arguments in the spelling of the format.
 Result<std::shared_ptr<Constraint>> CompileArguments(const Json& tool, const CallFormat& format,
                                                      const PlanParts& parts) {
   const std::string name = tool.at("name").get<std::string>();
@@ -149,7 +149,7 @@ Result<std::shared_ptr<Constraint>> CompileArguments(const Json& tool, const Cal
     v1::Constraint constraint;
     constraint.set_kind(v1::Constraint::JSON_SCHEMA);
     constraint.set_text(schema.dump(-1, ' ', false, Json::error_handler_t::replace));
-    // A model that has not seen the format cannot lose itself in blanks.
+    // Compact, so that a model that does not know the format cannot write blanks forever.
     constraint.set_compact(true);
     if (!strict) constraint.add_relaxed("*");
     return parts.compile(constraint);
@@ -157,7 +157,7 @@ Result<std::shared_ptr<Constraint>> CompileArguments(const Json& tool, const Cal
   const Json schema = Json::parse(tool.at("schema").get<std::string>());
   AISP_RETURN_IF_ERROR(CheckNames(name, format, schema));
   auto compiled = compile(schema);
-  // As OpenAI without strict: an object, as well as the model knows how.
+  // As OpenAI without `strict`: fall back to any object.
   if (!compiled && !strict) compiled = compile(Json{{"type", "object"}});
   if (!compiled) return tl::unexpected(compiled.error().WithContext("the tool " + name));
   if (!SpellsArguments(format.body)) return compiled;
@@ -182,7 +182,7 @@ Status ReadTools(const Json& json, const CallFormat& format, const PlanParts& pa
   const bool forced = json.value("forced", false);
   plan->then = forced ? AnswerPlan::Then::kCalls : AnswerPlan::Then::kFree;
   if (!forced && pythonic) {
-    // No text of their own tells such calls from a list: any text beside them.
+    // These calls have no marker that distinguishes them from a list, so any other text is allowed.
     v1::Constraint any;
     any.set_kind(v1::Constraint::REGEX);
     any.set_text("[\\s\\S]*");

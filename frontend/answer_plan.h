@@ -1,6 +1,6 @@
-// AnswerPlans: from what a request says about tools and thinking to what its answer may look like,
-// as text that travels with the request, and back to what guides the draws. Pure but for the
-// compilation of schemas, which the caller brings.
+// AnswerPlans: turn a request's tools and thinking options into a text that travels with the
+// request, and that text into the plan that constrains decoding. Pure, except for schema
+// compilation, which the caller supplies.
 #pragma once
 
 #include <functional>
@@ -24,24 +24,23 @@ struct PlanRequest {
   const ThinkFormat* think = nullptr;  // null: no thinking
   bool in_thinking = false;
   std::optional<uint32_t> think_budget;
-  bool close_ends =
-      false;  // the token that closes thinking ends answers: it is spelled out instead
-  const v1::Constraint* body = nullptr;  // of what follows thinking; null or NONE: free
+  bool close_ends = false;  // closing thinking is an EOS token, so the marker is written as text
+  const v1::Constraint* body = nullptr;  // constraint after thinking; null or NONE: free
 };
 
-// Of kind CALLS; NONE when the answer is free. INVALID_ARGUMENT names what cannot be had.
+// Of kind CALLS; NONE when the answer is free. INVALID_ARGUMENT names what is unsupported.
 Result<v1::Constraint> WritePlan(const PlanRequest& request);
 
-// What the caller brings to read a plan.
+// Callbacks that the caller supplies to read a plan.
 using CompilePart = std::function<Result<std::shared_ptr<Constraint>>(const v1::Constraint&)>;
 
 struct PlanParts {
   CompilePart compile;
-  // Asked for where a format spells arguments otherwise than as JSON.
+  // Called when a format spells arguments in another way than JSON.
   std::function<std::shared_ptr<const SpelledTokens>()> spelled;
 };
 
-// What a text of WritePlan says; INVALID_ARGUMENT for any other.
+// Reads a text from WritePlan; INVALID_ARGUMENT for any other text.
 Result<AnswerPlan> ReadPlan(const std::string& text, const Tokenizer& tokenizer,
                             const PlanParts& parts);
 

@@ -47,7 +47,7 @@ std::string Hex(const KeyDigest& digest, size_t digits) {
   return out;
 }
 
-// 2027-01-31 (the end of that day) or 2027-01-31T12:00:00Z.
+// 2027-01-31 (until the end of that day) or 2027-01-31T12:00:00Z.
 std::optional<int64_t> ParseDate(const std::string& text) {
   std::tm t{};
   const char* end = strptime(text.c_str(), "%Y-%m-%d", &t);
@@ -58,7 +58,7 @@ std::optional<int64_t> ParseDate(const std::string& text) {
   return timegm(&t);
 }
 
-// One `name=value` behind the key.
+// Parses one `name=value` after the key.
 Status ParseOption(std::string_view option, const std::string& where, ApiKey* key) {
   const size_t equals = option.find('=');
   const std::string_view name = option.substr(0, equals);

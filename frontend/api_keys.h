@@ -1,8 +1,8 @@
-// One line of http.api_keys: who may ask, until when and how much. Keys are kept as SHA-256 only;
-// no error repeats what stands in a line. Pure functions: any thread.
+// One line of http.api_keys: a key, its expiry and its limits. Only the SHA-256 of a key is kept,
+// and no error quotes a line. Pure functions: any thread.
 //
-//   [NAME:]KEY             [expires=2027-01-31] [requests=60/m] [tokens=100000/d] [inflight=4]
-//                          [weight=2] [priority=all] [class=batch]
+//   [NAME:]KEY             [expires=2027-01-31] [requests=60/m] [tokens=100000/d]
+//                          [inflight=4] [weight=2] [priority=all] [class=batch]
 //   [NAME:]sha256:DIGEST   the same, without the key itself in the file
 #pragma once
 
@@ -21,7 +21,7 @@ namespace aisp {
 using KeyDigest = std::array<unsigned char, 32>;
 KeyDigest DigestOfKey(std::string_view key);
 
-// So many in each period: "60/m".
+// `count` per `period`: "60/m".
 struct Rate {
   int64_t count = 0;
   Duration period{};
@@ -33,11 +33,11 @@ Result<Rate> ParseRate(std::string_view text);
 struct TenantLimits {
   std::optional<Rate> requests;
   std::optional<Rate> tokens;
-  int64_t inflight = 0;  // 0: no bound
-  int64_t weight = 1;    // of its share, against other tenants'
-  // Its requests' priority also goes before and behind other tenants', not only its own.
+  int64_t inflight = 0;  // 0: unlimited
+  int64_t weight = 1;    // relative share against other tenants
+  // Its requests' priorities count against other tenants' requests, not only its own.
   bool ranks = false;
-  ServiceClass service_class = ServiceClass::kInteractive;  // of requests that name none
+  ServiceClass service_class = ServiceClass::kInteractive;  // of requests that name no class
   friend bool operator==(const TenantLimits&, const TenantLimits&) = default;
 };
 
@@ -45,11 +45,11 @@ struct ApiKey {
   KeyDigest digest;
   std::string tenant;  // NAME, else "key-" and the first digits of the digest
   int64_t expires_unix_s = INT64_MAX;
-  std::string expires;  // as it was written
-  TenantLimits limits;  // `defaults`, and over them what the line says
+  std::string expires;  // as written in the line
+  TenantLimits limits;  // `defaults`, overridden by the line
 };
 
-// `where` is named in errors.
+// `where` appears in errors.
 Result<ApiKey> ParseApiKey(std::string_view line, const std::string& where,
                            const TenantLimits& defaults);
 

@@ -12,7 +12,7 @@ Usage UsageSoFar(const PreparedRequest& prepared, const ChoiceStream& choice) {
           choice.completion_tokens(), choice.timing() ? choice.timing()->cached_tokens() : 0};
 }
 
-// So many logprobs stand before those of the text behind the next one.
+// The number of logprobs that precede those of the next text part.
 size_t OfNextText(std::span<const ChoiceLogprob> logprobs) {
   uint32_t part = 0;
   for (size_t i = 0; i < logprobs.size(); ++i) {
@@ -41,7 +41,7 @@ ChoiceNews::ChoiceNews(const PreparedRequest& prepared, ChoiceStream& choice, bo
   if (!choice.ended()) return;
   finish_reason_ = choice.finish_reason();
   stop_ = choice.stop();
-  // Its last events say all of it once more.
+  // The last events repeat everything that the choice said.
   if (prepared.gathers_answer) bytes_ += choice.said_bytes();
 }
 
@@ -50,7 +50,7 @@ void ChoiceNews::TakeText(const PreparedRequest& prepared, ChoiceStream& choice,
   logprobs_ = choice.TakeLogprobs();
   token_ids_ = choice.TakeTokenIds();
   if (!parses_) {
-    // In a stream every choice has brought its own prompt's.
+    // In a stream every choice includes the logprobs of its own prompt.
     const size_t before = prepared.EchoesLogprobs() ? choice.prompt_code_points() : 0;
     for (ChoiceLogprob& each : logprobs_) each.text_offset += before;
     text_ = choice.TakeText();
@@ -101,7 +101,7 @@ void ChoiceNews::WriteParts(AnswerEncoder* encoder, std::string* out) const {
         break;
     }
   }
-  // They are of all that the model wrote, whatever became of it.
+  // Logprobs and ids cover all tokens, including those whose text was not returned.
   if (!logprobs.empty() || !token_ids.empty())
     encoder->Text(index_, position_, "", logprobs, token_ids, out);
 }

@@ -1,6 +1,6 @@
-// ChoiceNews: what a choice of a streamed answer said since the last look, taken from it, and its
-// events. What it says of a whole prompt takes tens of milliseconds to write, so that is for the
-// pool (frontend/event_stream.h). Made on the I/O thread; Write on any.
+// ChoiceNews: the output of one choice of a streamed answer since the last look, and its events.
+// Writing the logprobs of a whole prompt takes tens of milliseconds, so that runs on the pool
+// (frontend/event_stream.h). Created on the I/O thread; Write runs on any.
 #pragma once
 
 #include <functional>
@@ -17,11 +17,11 @@ namespace aisp {
 class ChoiceNews {
  public:
   using NameCall = std::function<std::string(uint32_t choice, uint32_t call)>;
-  // `opens`: it is the first of the choice.
+  // `opens`: these are the first events of the choice.
   ChoiceNews(const PreparedRequest& prepared, ChoiceStream& choice, bool opens,
              const NameCall& name_call);
 
-  // Of what it writes, about, where that is much.
+  // Approximate size of the output if it is large, else 0.
   size_t bytes() const { return bytes_; }
   void Write(AnswerEncoder* encoder, std::string* out) const;
 
@@ -36,8 +36,8 @@ class ChoiceNews {
   uint32_t index_;
   uint64_t position_;
   size_t bytes_ = 0;
-  std::optional<Usage> running_;  // that the events are to tell
-  std::optional<Usage> opening_;  // of the first event
+  std::optional<Usage> running_;  // usage to report in the events
+  std::optional<Usage> opening_;  // usage to report in the first event
   std::string echo_;
   std::vector<ChoiceLogprob> echo_logprobs_;
   bool news_ = false;
@@ -46,7 +46,7 @@ class ChoiceNews {
   std::vector<Part> parts_;
   std::vector<ChoiceLogprob> logprobs_;
   std::vector<TokenId> token_ids_;
-  std::string_view finish_reason_;  // a literal; "": it goes on
+  std::string_view finish_reason_;  // a literal; "": not finished
   std::string stop_;
 };
 

@@ -40,7 +40,7 @@ bool ChoiceStream::Hidden(TokenId token) const {
 
 void ChoiceStream::Parse(bool ended) {
   if (!parses()) return;
-  // The last part may grow instead of a new one being there.
+  // Push may extend the last part instead of adding one.
   size_t from = parts_.size();
   const size_t last_bytes = parts_.empty() ? 0 : parts_.back().text.size();
   options_.parser->Push(std::exchange(text_, {}), &parts_);
@@ -65,7 +65,8 @@ void ChoiceStream::Parse(bool ended) {
   if (finish_reason_ == "stop" && called_) finish_reason_ = "tool_calls";
 }
 
-// A token is of what its text became: of the text that its step made grow, else of the next one.
+// Assigns waiting logprobs to a text part: the one that this step extended, else to none (thinking
+// or a call).
 void ChoiceStream::PlaceLogprobs(bool grew, bool text_grew, bool ended) {
   if (!grew && !ended) return;
   const uint32_t part = text_grew || (!grew && in_text_) ? text_part_ : 0;
@@ -140,7 +141,7 @@ void ChoiceStream::AddPromptToken(ChoiceLogprob logprob) {
 
 void ChoiceStream::OnEmbedding(const v1::TokenEvent& event) {
   if (ended()) return;
-  // What an element takes as text, roughly.
+  // Approximate size of one list element as text.
   constexpr size_t kBytes = 12;
   if (event.has_timing()) timing_ = event.timing();
   preemptions_ = std::max(preemptions_, event.preemptions());
@@ -154,7 +155,7 @@ void ChoiceStream::OnFinish(v1::FinishReason reason, const Error& error, Duratio
   if (whole && options_.pooled && embedding_.empty()) {
     error_ = ApiError(Code::kInternal, "the worker ended the request without an embedding");
   } else if (whole) {
-    // What was held back for an unfinished character or a possible stop string is text after all.
+    // Text held back for an incomplete character or a possible stop string is now final.
     const bool stopped = detokenizer_ && AddText(detokenizer_->Flush());
     if (!stopped) {
       std::string rest = stops_.Flush();
@@ -173,7 +174,7 @@ void ChoiceStream::OnFinish(v1::FinishReason reason, const Error& error, Duratio
   listener_->OnChoiceAdvanced(*this);
 }
 
-// Without a tokenizer, or where that is wanted, a token is shown by its number, as vLLM writes it.
+// Without a tokenizer, or on request, a token is shown by its id, as in vLLM.
 std::string ChoiceStream::PieceOf(TokenId token) const {
   if (tokenizer_ == nullptr || options_.tokens_as_ids) return "token_id:" + std::to_string(token);
   return std::string(tokenizer_->IdToPiece(token));
@@ -203,7 +204,7 @@ void ChoiceStream::AddLogprob(TokenId token, const v1::TokenLogprobs& values) {
 
 bool ChoiceStream::AddText(std::string_view text) {
   said_bytes_ += text.size();
-  // As vLLM: what was said before min_tokens is not looked at.
+  // As in vLLM, text before min_tokens is not searched for stop strings.
   if (completion_tokens_ < options_.min_tokens) {
     text_code_points_ += CodePoints(text);
     text_ += text;

@@ -1,9 +1,7 @@
-// ChoiceStream: one choice of one request, between the router's tokens and the answer's text:
-// detokenizes, finds stop strings, counts, and ends in exactly one of finish or error. Knows
-// neither HTTP nor JSON.
+// ChoiceStream: turns the router's tokens of one choice into text: detokenizes, finds stop strings,
+// counts, and ends with exactly one of finish or error. Independent of HTTP and JSON.
 //
-// The router's thread. The owner (GenerationJob) outlives it and is told of progress after every
-// change.
+// The router's thread. The owner (GenerationJob) outlives it and is called after every change.
 #pragma once
 
 #include <cstdint>
@@ -34,28 +32,28 @@ class ChoiceStream final : public RequestObserver {
     int32_t num_logprobs = -1;
     bool keep_token_ids = false;
     bool tokens_as_ids = false;  // in logprobs
-    uint32_t min_tokens = 0;     // the text of so many tokens ends no stream
-    // Null: the text is content as it comes. With a parser the control tokens of `shown` (sorted)
-    // are a part of the text whatever skip_special_tokens says.
+    uint32_t min_tokens = 0;     // stop strings are ignored in the text of so many tokens
+    // Null: all text is content. With a parser, the control tokens in `shown` (sorted) are part of
+    // the text regardless of skip_special_tokens.
     std::unique_ptr<AnswerParser> parser = nullptr;
     std::span<const TokenId> shown = {};
-    // With prompt logprobs: the prompt, and so many alternatives; -1: none.
+    // For prompt logprobs: the prompt and the number of alternatives; -1: none.
     SharedTokens prompt = {};
     int32_t prompt_logprobs = -1;
-    bool pooled = false;  // ends with an embedding
+    bool pooled = false;  // ends with an embedding instead of text
   };
 
-  // What is told of a choice; `Advanced` may be the last call that the choice survives.
+  // Callbacks about a choice; the last one may destroy it.
   class Listener {
    public:
     virtual ~Listener() = default;
     virtual void OnChoiceRouted(ChoiceStream& choice, const RouteDecision& route) = 0;
     virtual void OnChoiceAdvanced(ChoiceStream& choice) = 0;
-    // A stop string was found: the rest of the request is not wanted.
+    // A stop string was found: the rest of the request is not needed.
     virtual void OnChoiceStopped(ChoiceStream& choice) = 0;
   };
 
-  // Without a tokenizer (null) there is no text, only tokens.
+  // Without a tokenizer (null) there are tokens but no text.
   ChoiceStream(const Tokenizer* tokenizer, Options options, Listener* listener);
 
   void OnRouted(const RouteDecision& route) override;
@@ -66,40 +64,40 @@ class ChoiceStream final : public RequestObserver {
 
   uint32_t index() const { return options_.index; }
   bool ended() const { return error_.has_value() || !finish_reason_.empty(); }
-  // "stop", "length" or "tool_calls" once ended without an error.
+  // "stop", "length" or "tool_calls" after an end without error.
   std::string_view finish_reason() const { return finish_reason_; }
-  // The stop string that ended it; "": none did.
+  // The stop string that matched; "": none.
   const std::string& stop() const { return stop_; }
   const std::optional<ApiError>& error() const { return error_; }
   Duration retry_after() const { return retry_after_; }
   uint32_t completion_tokens() const { return completion_tokens_; }
-  // With a parser: those until thinking was over, its markers among them, to the step.
+  // With a parser: tokens up to the end of thinking, markers included, at step granularity.
   uint32_t reasoning_tokens() const { return reasoning_tokens_; }
   const std::optional<v1::Timing>& timing() const { return timing_; }
-  // So far, on all workers that it ran on.
+  // Preemptions so far, over all workers.
   uint32_t preemptions() const { return preemptions_; }
   const v1::DraftCounts& drafts() const { return drafts_; }
-  // Where it runs now.
+  // The worker that runs it now.
   const std::string& decode_worker() const { return decode_worker_; }
-  // "decode=decode-0 prefill=local": where it has run after all; "" before the first token.
+  // "decode=decode-0 prefill=local": the workers that ran it; "" before the first token.
   std::string RouteTaken() const;
 
-  // Text and logprobs that were not taken yet.
+  // The text since the last call.
   std::string TakeText() { return std::exchange(text_, {}); }
-  // With a parser: of those tokens of which it is known what they are of.
+  // With a parser: only those whose text part is known.
   std::vector<ChoiceLogprob> TakeLogprobs();
   std::vector<TokenId> TakeTokenIds() { return std::exchange(token_ids_, {}); }
-  // Of every token of the prompt, the first one without a value; text offsets are in the prompt.
+  // One per prompt token, the first without a value; text offsets are within the prompt.
   const std::vector<ChoiceLogprob>& prompt_logprobs() const { return prompt_logprobs_; }
   std::vector<ChoiceLogprob> TakePromptLogprobs() { return std::exchange(prompt_logprobs_, {}); }
-  // Code points of the prompt's text, with prompt logprobs.
+  // Length of the prompt's text in code points; needs prompt logprobs.
   size_t prompt_code_points() const { return prompt_code_points_; }
   std::vector<float> TakeEmbedding() { return std::exchange(embedding_, {}); }
-  // Bytes that were kept of all that it said, taken or not; an estimate.
+  // Estimated size in bytes of all output so far, taken or not.
   size_t said_bytes() const { return said_bytes_; }
-  // Of these, what is said of the prompt's tokens.
+  // The part of said_bytes() that is about the prompt.
   size_t prompt_bytes() const { return prompt_bytes_; }
-  // With a parser: the text told apart; TakeText gives nothing then.
+  // With a parser: the parsed text; TakeText returns nothing then.
   std::vector<AnswerPart> TakeParts() { return std::exchange(parts_, {}); }
   bool parses() const { return options_.parser != nullptr; }
   bool HasNews() const {
@@ -110,16 +108,16 @@ class ChoiceStream final : public RequestObserver {
 
  private:
   std::string PieceOf(TokenId token) const;
-  // A control token that is no part of the text.
+  // Whether the token is a control token that is left out of the text.
   bool Hidden(TokenId token) const;
   void AddLogprob(TokenId token, const v1::TokenLogprobs& values);
   ChoiceLogprob MakeLogprob(TokenId token, const v1::TokenLogprobs& values, int32_t most) const;
-  // The prompt's next token, with its place in the prompt's text.
+  // Adds the prompt's next token with its offset in the prompt's text.
   void AddPromptToken(ChoiceLogprob logprob);
   void Parse(bool ended);
-  // The text of its part is known: whose the logprobs are that wait for it.
+  // Sets the text part of the logprobs that wait for it.
   void PlaceLogprobs(bool grew, bool text_grew, bool ended);
-  // Appends what the stop matcher lets through; true when a stop string was found.
+  // Appends the text that the stop matcher releases; true when a stop string was found.
   bool AddText(std::string_view text);
 
   const Tokenizer* const tokenizer_;
@@ -133,11 +131,11 @@ class ChoiceStream final : public RequestObserver {
   bool thought_over_ = false;
   uint32_t reasoning_tokens_ = 0;
   std::vector<ChoiceLogprob> logprobs_;
-  size_t placed_ = 0;       // of these may be taken
-  uint32_t text_part_ = 0;  // of the text that was read last
+  size_t placed_ = 0;       // number of logprobs whose text part is known
+  uint32_t text_part_ = 0;  // of the most recent text
   bool in_text_ = false;
   std::vector<ChoiceLogprob> prompt_logprobs_;
-  size_t prompt_told_ = 0;  // tokens of which it was said, taken or not
+  size_t prompt_told_ = 0;  // prompt tokens with logprobs so far, taken or not
   std::optional<Detokenizer> prompt_text_;
   size_t prompt_code_points_ = 0;
   std::vector<float> embedding_;

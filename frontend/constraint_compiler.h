@@ -1,5 +1,5 @@
-// ConstraintCompiler: checks what an answer is to be constrained to before the request is placed.
-// server/constraint_pool.h keeps what was compiled; any thread.
+// ConstraintCompiler: compiles the constraint of an answer before the request is placed.
+// server/constraint_pool.h caches the results; any thread.
 #pragma once
 
 #include <cstddef>
@@ -12,17 +12,18 @@
 
 namespace aisp {
 
-// Bytes of an ending that an answer may be held to (force_finish).
+// Longest ending, in bytes, that force_finish may append.
 inline constexpr size_t kLongestEnding = 16 << 10;
 
 class ConstraintCompiler {
  public:
   virtual ~ConstraintCompiler() = default;
-  // INVALID_ARGUMENT names what is wrong or cannot be enforced, by keyword and JSON pointer; or the
-  // deadline that passed. `tenant`: who asks, and whose are forgotten first where it has many.
+  // INVALID_ARGUMENT names what is wrong or unsupported, by keyword and JSON pointer;
+  // DEADLINE_EXCEEDED when compilation takes too long. `tenant`: owner of the cache entry, for fair
+  // eviction.
   virtual Result<std::shared_ptr<Constraint>> Get(const v1::Constraint& constraint,
                                                   const std::string& tenant) = 0;
-  // It was compiled before and is kept: Get takes no time.
+  // Whether the compiled constraint is cached, so that Get returns at once.
   virtual bool Keeps(const v1::Constraint& constraint) = 0;
 };
 

@@ -14,7 +14,7 @@ void TakeVector(FrontendContext* context, const PreparedRequest& prepared, Choic
   prepared.vectors->Add(choice.index(), choice.TakeEmbedding());
 }
 
-// Written as it comes: nothing is left to do for all of them at the end.
+// Each vector is written as it arrives, which spreads the work.
 void EmbeddingAnswer::OnProgress(ChoiceStream& choice) { TakeVector(context_, *prepared_, choice); }
 
 void EmbeddingAnswer::OnDone(std::span<const std::unique_ptr<ChoiceStream>> /*choices*/,

@@ -1,5 +1,5 @@
-// EmbeddingAnswer: the answer over HTTP to a request whose prompts become vectors: one JSON object
-// at the end, which the request's VectorEncoder writes. The I/O thread.
+// EmbeddingAnswer: the HTTP answer to a request whose prompts become vectors: one JSON object at
+// the end, written by the request's VectorEncoder. The I/O thread.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace aisp {
 
-// Hands the vector of a choice that has ended to the encoder, and counts it.
+// Passes the vector of a finished choice to the encoder, and counts it.
 void TakeVector(FrontendContext* context, const PreparedRequest& prepared, ChoiceStream& choice);
 
 class EmbeddingAnswer final : public AnswerSink {

@@ -1,6 +1,6 @@
-// What /v1/embeddings, /v1/score and /v1/rerank, and their like over gRPC, do with a request: it
-// becomes prompts whose hidden states are pooled (a GenerationJob without tokens), and an encoder
-// of what came out. On a pool thread; pure but for the model.
+// Prepares /v1/embeddings, /v1/score, /v1/rerank and their gRPC equivalents: the inputs become
+// prompts whose hidden states are pooled (a GenerationJob that generates no tokens), and an encoder
+// for the result. On a pool thread; pure apart from reading the model.
 #pragma once
 
 #include <string_view>
@@ -12,7 +12,7 @@ namespace aisp {
 ApiResult<PreparedRequest> PrepareEmbedding(const TextModel& model, std::string_view body);
 ApiResult<PreparedRequest> PrepareScore(const TextModel& model, std::string_view body);
 ApiResult<PreparedRequest> PrepareRerank(const TextModel& model, std::string_view body);
-// Answered with the message that the encoder serializes.
+// For gRPC: the encoder's body is the serialized response message.
 ApiResult<PreparedRequest> PrepareEmbedding(const TextModel& model,
                                             const v1::EmbedRequest& request);
 ApiResult<PreparedRequest> PrepareScore(const TextModel& model, const v1::ScoreRequest& request);

@@ -35,7 +35,7 @@ bool EventStream::GiveToPool(Event* event) {
   const size_t bytes = event->bytes;
   if (bytes <= kWrittenAtOnce) return false;
   busy_ = true;
-  // The request, which counted these bytes, may end before the pool is done.
+  // Counted here as well, since the request that counted them may end before the pool is done.
   context_->answers_bytes += bytes;
   const auto write = std::make_shared<Write>(std::move(event->write));
   const bool taken = context_->pool->TrySubmit(
@@ -44,14 +44,14 @@ bool EventStream::GiveToPool(Event* event) {
         std::string events;
         (*write)(self->encoder_.get(), &events);
         *write = nullptr;
-        // The loop has to be the last to hold the exchange.
+        // The loop's thread must release the last reference to the exchange.
         loop->Post([self = std::move(self), bytes, events = std::move(events)] {
           self->OnWritten(bytes, events);
         });
       },
       tenant_);
   if (taken) return true;
-  // A full pool does not cost an answer that is there.
+  // The pool is full: write it here rather than fail a finished answer.
   event->write = std::move(*write);
   context_->answers_bytes -= bytes;
   busy_ = false;

@@ -1,7 +1,6 @@
-// EventStream: the events of a streamed answer on their way to its client, in the order in which
-// they were said. Small ones are written at once. A large one (what is said of a whole prompt, the
-// response as a whole behind its last token) is written by the pool; what is said meanwhile waits
-// behind it. Outlives the request whose answer it is. The I/O thread.
+// EventStream: sends the events of a streamed answer to its client in order. Small events are
+// written at once. A large one (a whole prompt's logprobs, a complete response object) is written
+// on the pool, and later events wait for it. Outlives its request. The I/O thread.
 #pragma once
 
 #include <deque>
@@ -18,25 +17,25 @@ namespace aisp {
 
 class EventStream final : public std::enable_shared_from_this<EventStream> {
  public:
-  // What takes more is the pool's to write, as with whole answers.
+  // Larger events are written on the pool, as are large whole answers.
   static constexpr size_t kWrittenAtOnce = 128 << 10;
   using Write = std::function<void(AnswerEncoder* encoder, std::string* out)>;
 
-  // `tenant`: whose turn it is when the pool writes.
+  // `tenant`: for the pool's fair scheduling.
   EventStream(FrontendContext* context, std::shared_ptr<HttpExchange> exchange,
               std::unique_ptr<AnswerEncoder> encoder, TenantShare tenant);
 
-  // Events are written by `write`, at once or later and then maybe on another thread: it owns what
-  // it needs. `bytes`: of what it writes, about, where that is much.
+  // Queues events that `write` produces, now or later and possibly on another thread, so it must
+  // own its data. `bytes`: approximate size if large, else 0.
   template <typename WriteNow>
   void Say(size_t bytes, WriteNow write) {
     if (busy_ || bytes > kWrittenAtOnce) return Queue({bytes, std::move(write)});
     write(encoder_.get(), &out_);
     Flush();
   }
-  // No more is said.
+  // Ends the stream: no more events.
   void End();
-  // When something was given to the exchange last.
+  // When data was last given to the exchange.
   Instant last_write() const { return last_write_; }
 
  private:
@@ -46,15 +45,15 @@ class EventStream final : public std::enable_shared_from_this<EventStream> {
   };
   void Queue(Event event);
   void Flush();
-  // True: the pool writes it.
+  // True when the pool accepted the event.
   bool GiveToPool(Event* event);
   void OnWritten(size_t bytes, const std::string& events);
 
   FrontendContext* const context_;
   const std::shared_ptr<HttpExchange> exchange_;
-  const std::unique_ptr<AnswerEncoder> encoder_;  // the pool's while busy_
+  const std::unique_ptr<AnswerEncoder> encoder_;  // used by the pool while busy_
   const TenantShare tenant_;
-  std::string out_;  // written and not given on yet
+  std::string out_;  // written but not yet sent
   Instant last_write_;
   std::deque<Event> waiting_;
   bool busy_ = false;

@@ -24,7 +24,7 @@ constexpr std::string_view kResponsesPath = "/v1/responses";
 
 HttpHeaders Json() { return {{"content-type", std::string(kJsonContentType)}}; }
 
-// Anthropic's clients send the key in a header of its own.
+// Anthropic's clients send the key in their own header.
 std::string CredentialOf(const HttpRequest& request) {
   const std::string_view authorization = request.Header("authorization");
   const std::string_view key = request.Header("x-api-key");
@@ -54,7 +54,7 @@ struct Frontend::Verb {
 struct Frontend::Route {
   std::string_view path;
   enum class Scope : uint8_t { kPath, kPathAndChildren, kChildren } scope;
-  std::array<Verb, 2> verbs;  // of one method: the second is empty
+  std::array<Verb, 2> verbs;  // one per method; the second may be empty
 
   bool Holds(std::string_view other) const {
     if (other == path) return scope != Scope::kChildren;
@@ -71,7 +71,7 @@ const Frontend::Route* Frontend::Find(std::string_view path) {
       {"/v1/embeddings", kPath, {{{"POST", &Frontend::Embeddings}}}},
       {"/v1/score", kPath, {{{"POST", &Frontend::Score}}}},
       {"/v1/rerank", kPath, {{{"POST", &Frontend::Rerank}}}},
-      // Where clients of vLLM, Jina and Cohere look for the same.
+      // Paths that clients of vLLM, Jina and Cohere use for the same endpoints.
       {"/score", kPath, {{{"POST", &Frontend::Score}}}},
       {"/rerank", kPath, {{{"POST", &Frontend::Rerank}}}},
       {"/v2/rerank", kPath, {{{"POST", &Frontend::Rerank}}}},
@@ -127,7 +127,7 @@ bool AnswerAdmin(HttpExchange& exchange, const std::function<Status()>& ready, M
 
 int AnswerUnknown(HttpExchange& exchange, const std::vector<std::string>& allowed_methods) {
   const HttpRequest& request = exchange.request();
-  if (request.path == "*") {  // OPTIONS of the server as a whole: methods are known by path
+  if (request.path == "*") {  // OPTIONS for the whole server: allowed methods depend on the path
     exchange.Respond(204, {}, "");
     return 204;
   }
@@ -154,7 +154,7 @@ int AnswerUnknown(HttpExchange& exchange, const std::vector<std::string>& allowe
   const std::string allowed = Join(allowed_methods, ", ");
   headers.emplace_back("allow", allowed + ", OPTIONS");
   if (request.method == "OPTIONS") {
-    headers.erase(headers.begin());  // there is no content
+    headers.erase(headers.begin());  // a 204 has no content
     exchange.Respond(204, std::move(headers), "");
     return 204;
   }
@@ -179,7 +179,7 @@ void Frontend::Handle(const std::shared_ptr<HttpExchange>& exchange) {
   const HttpRequest& request = exchange->request();
   Caller caller{Caller::Surface::kHttp, request.id, "", request.method, "", request.received};
   const Route* route = Find(request.path);
-  // The log and the metrics name our paths only: those of strangers are without end.
+  // Only known paths are logged and counted, since the number of others is unbounded.
   caller.path = route == nullptr ? "other" : std::string(route->path);
   if (AnswerAdmin(
           *exchange, [this] { return context_->router->Ready(); }, &metrics_, *context_->clock)) {
@@ -259,7 +259,7 @@ void Frontend::GetResponse(const std::shared_ptr<HttpExchange>& exchange, const 
   constexpr std::string_view kItems = "/input_items";
   if (id.ends_with(kItems)) {
     id.resize(id.size() - kItems.size());
-    // A page of large items is as much work as a large request.
+    // A page of large items costs as much as a large request, so it runs on the pool.
     const auto kept = context_->responses->Find(caller.tenant, id);
     return OnPool(exchange, caller, kept == nullptr ? 0 : kept->bytes,
                   [exchange, store = context_->responses, tenant = caller.tenant, id] {
@@ -388,7 +388,7 @@ void Frontend::Version(const std::shared_ptr<HttpExchange>& exchange, const Call
 
 void Frontend::OnPool(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller,
                       size_t bytes, std::function<ApiResult<std::string>()> work) {
-  // A place of the tenant's, as for any other request.
+  // It counts against the tenant's requests in flight, as any request.
   auto entered = context_->tenants->Enter(caller.tenant, context_->clock->Now());
   if (!entered) {
     const auto& [error, retry_after] = entered.error();
@@ -398,7 +398,7 @@ void Frontend::OnPool(const std::shared_ptr<HttpExchange>& exchange, const Calle
   const auto turn =
       std::make_shared<PoolTurn>(context_->clock, caller.received + context_->default_timeout);
   exchange->OnDisconnect([turn](HttpExchange::Gone) { turn->Abandon(); });
-  // The pool may outlive us by what it runs; the loop runs nothing for us then.
+  // The pool may outlive this object, but the loop then runs nothing that we posted.
   EventLoop* const loop = context_->loop;
   const bool taken = context_->pool->TrySubmit(
       bytes,

@@ -1,6 +1,6 @@
-// Frontend: which path of the HTTP surface is answered by whom. Requests for text become
-// GenerationJobs; tokenizing goes to the pool; models, version, health, readiness and metrics are
-// answered here; everything else gets OpenAI-shaped 401, 404 and 405. The I/O thread.
+// Frontend: routes the paths of the HTTP surface. Text requests become GenerationJobs; tokenizing
+// runs on the pool; models, version, health, readiness and metrics are answered here; everything
+// else gets OpenAI-shaped 401, 404 and 405. The I/O thread.
 #pragma once
 
 #include <functional>
@@ -14,12 +14,12 @@
 
 namespace aisp {
 
-// Answers GET /health, /ready and /metrics; the whole surface of a worker, and a part of the
-// router's. False when the path is not one of them.
+// Answers GET /health, /ready and /metrics: all paths of a worker, and some of the router's. False
+// for any other path.
 bool AnswerAdmin(HttpExchange& exchange, const std::function<Status()>& ready, MetricsPage* metrics,
                  const Clock& clock);
 
-// 404 for an unknown path, 405 for a known one with a wrong method; 204 for OPTIONS. Returns the
+// 404 for an unknown path, 405 for a known path with a wrong method, 204 for OPTIONS. Returns the
 // status.
 int AnswerUnknown(HttpExchange& exchange, const std::vector<std::string>& allowed_methods);
 
@@ -27,22 +27,22 @@ class Frontend {
  public:
   Frontend(FrontendContext* context, Metrics* metrics) : context_(context), metrics_(metrics) {}
   void Handle(const std::shared_ptr<HttpExchange>& exchange);
-  // By its head: whose request it is, and that nobody's body is read for a path or a key that is
-  // refused anyway.
+  // Decides from the request's head: finds the tenant, and refuses bad paths and keys before any
+  // body is read.
   HttpIntake Intake(const HttpRequest& head) const;
 
  private:
   struct Route;
   struct Verb;
-  // Null when the path is none of ours.
+  // Null for an unknown path.
   static const Route* Find(std::string_view path);
-  // Null when the path knows no such method.
+  // Null when the path does not support the method.
   static const Verb* Find(const Route& route, std::string_view method);
 
   // `prepare` runs on the pool.
   void Generate(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller,
                 std::function<ApiResult<PreparedRequest>()> prepare);
-  // The same, answered through prepared.vectors.
+  // The same for requests answered through prepared.vectors.
   void Embed(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller,
              std::function<ApiResult<PreparedRequest>()> prepare);
   void StartJob(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller,
@@ -64,8 +64,7 @@ class Frontend {
   void Models(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller);
   void Version(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller);
 
-  // Runs `work`, which makes the body of the answer, on the pool.
-  // `bytes`: how much work it is.
+  // Runs `work`, which produces the answer's body, on the pool. `bytes`: its estimated cost.
   void OnPool(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller, size_t bytes,
               std::function<ApiResult<std::string>()> work);
   void Respond(HttpExchange& exchange, const Caller& caller, ApiResult<std::string> body);

@@ -1,5 +1,5 @@
-// What the surfaces count of requests beside the router: why one was turned away before the router
-// saw it, and what the client's side of this process took. Handles fetched once; the I/O thread.
+// Metrics of client requests outside the router: why a request was rejected before the router saw
+// it, and the frontend's own time. Handles are fetched once; the I/O thread.
 #pragma once
 
 #include <array>
@@ -9,13 +9,13 @@
 
 namespace aisp {
 
-// Label values of aisp_requests_rejected_total; the router adds its own (router/router_metrics.cc).
+// Labels of aisp_requests_rejected_total; the router adds its own (router/router_metrics.cc).
 enum class Rejection : uint8_t {
-  kUnauthenticated,  // no key, or one that is not known
-  kBadRequest,       // not JSON, a wrong parameter, an unknown model, a prompt that does not fit
-  kKeyLimit,         // the key has all that its limits allow
-  kTokenizerQueue,   // too many prompts wait to be tokenized
-  kDeadline,         // its time was over before it could be placed
+  kUnauthenticated,  // no key, or an unknown one
+  kBadRequest,       // not JSON, a bad parameter, an unknown model, a prompt that is too long
+  kKeyLimit,         // a limit of the key is reached
+  kTokenizerQueue,   // the tokenizer's queue is full
+  kDeadline,         // it timed out before it was placed
 };
 
 class FrontendMetrics {
@@ -27,7 +27,7 @@ class FrontendMetrics {
 
   Counter disconnected;
   Counter embedded_inputs, embedded_tokens;
-  Histogram frontend_s;  // received to handed to the router
+  Histogram frontend_s;  // from reception to the router
 
  private:
   std::array<Counter, 5> rejected_;

@@ -13,7 +13,7 @@ namespace aisp {
 namespace {
 
 constexpr Duration kBusyRetry = std::chrono::seconds(1);
-// Inputs of one request that are embedded at the same time.
+// Inputs of one request that are embedded concurrently.
 constexpr size_t kMostEmbeddedAtOnce = 64;
 
 ApiError BusyError() {
@@ -32,8 +32,8 @@ std::string RouteText(const RouteDecision& route) {
   return text;
 }
 
-// The same on every router, so that a request that is sent again under its key draws the same
-// tokens wherever it goes. Never 0, which would be none.
+// Every router derives the same seed, so that a retry with the same idempotency key draws the same
+// tokens anywhere. Never 0, which means no seed.
 uint64_t SeedOfKey(std::string_view tenant, std::string_view key) {
   return HashBytes(fmt::format("{} {} {}", tenant.size(), tenant, key)).lo | 1;
 }
@@ -123,7 +123,7 @@ void GenerationJob::Compile(std::shared_ptr<GenerationJob> job, ApiResult<Prepar
 
 void GenerationJob::TellPrepared(std::shared_ptr<GenerationJob> job,
                                  ApiResult<PreparedRequest> prepared) {
-  // The job's last owner has to be the loop.
+  // The loop's thread must release the last reference to the job.
   EventLoop* const loop = job->context_->loop;
   const auto held = std::make_shared<ApiResult<PreparedRequest>>(std::move(prepared));
   loop->Post([job = std::move(job), held] { job->OnPrepared(std::move(*held)); });
@@ -156,7 +156,7 @@ Duration GenerationJob::TimeLeft() const {
   return std::max(Duration{}, request_.caller.received + limit - context_->clock->Now());
 }
 
-// Clients: lower priority first; inside: greater first.
+// Clients: lower priority first; internally: larger first.
 int32_t GenerationJob::Priority() const {
   return -std::max(prepared_.options.priority, -INT32_MAX);
 }
@@ -210,7 +210,7 @@ RouterRequest GenerationJob::MakeRequest(uint32_t choice) const {
   r.adapter = prepared_.adapter;
   r.pooling = prepared_.pooling;
   r.prompt_logprobs = prepared_.ScoresPrompt(choice) ? prepared_.prompt_logprobs : -1;
-  // A prefill worker brings KV, and not what else its rows would give.
+  // A prefill worker delivers KV only, not the outputs of prompt positions.
   r.prefill = prepared_.WantsEveryPosition() ? PrefillPreference::kLocal : request_.prefill;
   r.objective = request_.objective;
   return r;
@@ -320,8 +320,8 @@ void GenerationJob::OnChoiceAdvanced(ChoiceStream& choice) {
 }
 
 std::optional<ApiError> GenerationJob::HoldAnswer(const ChoiceStream& choice) {
-  // A stream, and every answer of gRPC, goes out as it is made, but for logprobs of the prompt:
-  // those are kept until the first event.
+  // Streams and all gRPC answers are sent as they are produced. Only logprobs of the prompt are
+  // held, until the first event.
   const bool http = request_.caller.surface == Caller::Surface::kHttp;
   const bool stream = prepared_.options.stream || !http;
   const bool scores = prepared_.prompt_logprobs >= 0;
@@ -377,7 +377,7 @@ void GenerationJob::Close(Outcome outcome) {
   slot_ = {};
   lora_ = {};
   const AnswerUsage usage = MakeUsage();
-  // What was refused before it was placed has cost nothing.
+  // A request that was refused before placement is not charged.
   if (!choices_.empty()) {
     context_->tenants->Charge(request_.caller.tenant,
                               int64_t{usage.prompt_tokens} + usage.completion_tokens,
@@ -391,7 +391,7 @@ void GenerationJob::Close(Outcome outcome) {
   trace_.Close(outcome);
   CountEnd(outcome);
   context_->log->Finished(request_.caller, outcome);
-  // The caller may be one of our choices, or our sink: let the loop's next turn end us.
+  // The caller may be one of our choices or our sink, so we are destroyed in the loop's next turn.
   context_->loop->Post([self = std::move(self_)] {});
 }
 
@@ -413,7 +413,7 @@ void GenerationJob::CountEnd(const Outcome& outcome) {
   ended.ok = outcome.code == Code::kOk;
   ended.cancelled = outcome.code == Code::kCancelled;
   if (outcome.ttft) ended.ttft_ms = ToMs(*outcome.ttft);
-  // As vLLM's: of one choice; several speak at the same time.
+  // As in vLLM, TPOT is per choice, hence the mean over choices that decode concurrently.
   const uint64_t all = std::accumulate(counted_.begin(), counted_.end(), uint64_t{0});
   const uint64_t tokens = all / std::max<size_t>(1, counted_.size());
   if (tokens > 1)
@@ -443,7 +443,7 @@ AnswerUsage GenerationJob::MakeUsage() const {
   }
   usage.route = route_;
   if (first_token_ == kNever || !choices_[first_choice_]->timing()) return usage;
-  // Of the choice that spoke first: the client's time to the first token is that one's.
+  // The client's TTFT is that of the choice whose token came first.
   const ChoiceStream& first = *choices_[first_choice_];
   usage.timed = true;
   usage.timing = *first.timing();

@@ -1,12 +1,11 @@
-// GenerationJob: one request for text, from what the client sent to the last token of its answer,
-// for any surface.
+// GenerationJob: one text request on any surface, from the client's bytes to the last token.
 //
-//   parse, template, tokenize, compile what the answer must follow (pool threads)  ->  submit every
-//   choice to the router  ->  tell the sink  ->  one line in the log
+//   parse, template, tokenize, compile constraints (pool threads)
+//     ->  submit every choice to the router  ->  report to the sink  ->  write one log line
 //
-// Ends in exactly one of: the sink's OnDone, its OnFailed, or silence because the client is gone
-// (Abandon); then everything it started is cancelled. Keeps itself alive while the sink or the
-// router may call it. The I/O thread, but for the parsing.
+// It ends with exactly one of: the sink's OnDone, its OnFailed, or nothing because the client is
+// gone (Abandon). Then everything it started is cancelled. It keeps itself alive while the sink or
+// the router may call it. The I/O thread, except for the pool's part.
 #pragma once
 
 #include <functional>
@@ -31,7 +30,7 @@
 
 namespace aisp {
 
-// What all requests share; outlives them.
+// Shared by all requests, and outlives them.
 struct FrontendContext {
   const TextModel* model = nullptr;
   Router* router = nullptr;
@@ -45,7 +44,7 @@ struct FrontendContext {
   Traces* traces = nullptr;  // null: requests are not traced
   Duration keepalive_comment = std::chrono::seconds(15);
   Duration default_timeout = std::chrono::seconds(300);
-  // Of whole answers while they are made: of one, of all, and what they hold now.
+  // Memory of answers under construction: limit for one, limit for all, and current use.
   size_t max_answer_bytes = 64 << 20;
   size_t max_answers_bytes = 1 << 30;
   size_t answers_bytes = 0;
@@ -59,24 +58,23 @@ class GenerationJob final : public std::enable_shared_from_this<GenerationJob>,
  public:
   struct Request {
     Caller caller;
-    // Of the surface (a header, the call's deadline), beside what the request itself says; zero:
-    // none.
+    // Timeout from the surface (a header or gRPC deadline), besides the request's own; zero: none.
     Duration timeout{};
     PrefillPreference prefill = PrefillPreference::kAuto;
     Objective objective;
-    std::optional<ServiceClass> service_class;  // counts before the request's own
+    std::optional<ServiceClass> service_class;  // overrides the request's own
     std::string idempotency_key;                // "": none
-    Hash128 content;                            // with a key: of what was asked, and where
-    size_t bytes = 0;                           // of the request as it came
+    Hash128 content;                            // with a key: hash of the request and its path
+    size_t bytes = 0;                           // size of the request as received
     TraceHeaders trace;
     // Runs on a pool thread.
     std::function<ApiResult<PreparedRequest>()> prepare;
   };
-  // Starts a job; it lives as long as it must.
+  // Starts a job, which owns itself.
   static std::shared_ptr<GenerationJob> Start(FrontendContext* context, Request request,
                                               std::unique_ptr<AnswerSink> sink);
 
-  // The client is gone: nothing more is told to the sink. `why`: for the log.
+  // The client is gone: the sink is not called again. `why`: for the log.
   void Abandon(std::string_view why);
 
   void OnChoiceRouted(ChoiceStream& choice, const RouteDecision& route) override;
@@ -86,31 +84,31 @@ class GenerationJob final : public std::enable_shared_from_this<GenerationJob>,
  private:
   GenerationJob(FrontendContext* context, Request request, std::unique_ptr<AnswerSink> sink);
   void Begin();
-  // On a pool thread: parses and tokenizes, where that is still wanted.
+  // On a pool thread: parses and tokenizes, unless the request is no longer wanted.
   ApiResult<PreparedRequest> PrepareInTime() const;
-  // Likewise: what follows. Constraints that are not kept compiled are not these threads' work.
+  // On a pool thread: the next step. Uncached constraints are compiled on other threads.
   static void Compile(std::shared_ptr<GenerationJob> job, ApiResult<PreparedRequest> prepared,
                       const TenantShare& share);
   static void TellPrepared(std::shared_ptr<GenerationJob> job, ApiResult<PreparedRequest> prepared);
   void OnPrepared(ApiResult<PreparedRequest> prepared);
   void SubmitAll();
-  // As many choices as may be under way at once; the others when those end.
+  // Submits choices up to the limit of concurrent ones; called again as choices end.
   void SubmitMore();
   void SubmitOne(uint32_t index);
   size_t MostAtOnce() const;
-  // What a whole answer holds since the last look; an error when that is too much.
+  // Counts the memory that a choice holds; an error when a limit is exceeded.
   std::optional<ApiError> HoldAnswer(const ChoiceStream& choice);
-  // What is left until the deadline; zero when it has passed.
+  // Time until the deadline; zero when it has passed.
   Duration TimeLeft() const;
   RouterRequest MakeRequest(uint32_t choice) const;
   int32_t Priority() const;
   TenantShare ShareOfTenant() const;
-  // A promise of times is for interactive requests alone.
+  // Latency targets are for interactive requests only.
   ApiResult<void> CheckClass() const;
   void Fail(const ApiError& error, Duration retry_after);
-  // As Fail, before the router saw it.
+  // As Fail, for a request that the router has not seen.
   void Reject(Rejection reason, const ApiError& error, Duration retry_after = {});
-  // Cancels what still runs and lets go of itself; nothing is called after it.
+  // Cancels what still runs and releases itself; nothing is called afterwards.
   void Close(Outcome outcome);
   void CountTokens(const ChoiceStream& choice);
   void CountEnd(const Outcome& outcome);
@@ -130,16 +128,16 @@ class GenerationJob final : public std::enable_shared_from_this<GenerationJob>,
   PoolTurn turn_;
   Instant first_token_ = kNever;
   Instant last_token_ = kNever;
-  size_t first_choice_ = 0;              // whose token came first
-  size_t held_ = 0;                      // by the choices of a whole answer
-  std::vector<size_t> held_of_;          // each of them
-  std::vector<uint32_t> counted_;        // tokens of each choice that the statistics know
-  std::shared_ptr<GenerationJob> self_;  // until closed
+  size_t first_choice_ = 0;              // the one with the first token
+  size_t held_ = 0;                      // bytes held by the choices
+  std::vector<size_t> held_of_;          // per choice
+  std::vector<uint32_t> counted_;        // tokens of each choice already in the statistics
+  std::shared_ptr<GenerationJob> self_;  // released by Close
 };
 
-// "remote" and "local" of x-aisp-prefill; anything else leaves it to the router.
+// Parses x-aisp-prefill: "remote", "local"; any other value leaves it to the router.
 PrefillPreference PrefillPreferenceOf(std::string_view header);
-// x-slo-ttft-ms and x-slo-tpot-ms.
+// Parses x-slo-ttft-ms and x-slo-tpot-ms.
 ApiResult<Objective> ObjectiveOf(std::string_view ttft, std::string_view tpot);
 
 }  // namespace aisp

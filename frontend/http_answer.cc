@@ -66,7 +66,7 @@ bool IsMessages(std::string_view path) {
 }
 bool IsMessages(const HttpRequest& request) { return IsMessages(request.path); }
 
-// Where Anthropic's clients look for the request's name.
+// Anthropic's clients read the request id from this header.
 void NameRequest(const HttpRequest& request, HttpHeaders* headers) {
   if (IsMessages(request)) headers->emplace_back("request-id", request.id);
 }
@@ -176,9 +176,9 @@ void HttpTextAnswer::AnswerWhole(std::span<const std::unique_ptr<ChoiceStream>> 
   const size_t bytes = answer->bytes();
   if (bytes <= EventStream::kWrittenAtOnce)
     return exchange_->Respond(200, std::move(headers), answer->Write(encoder_.get()));
-  // The job, which counted these bytes, ends before the pool is done.
+  // Counted here as well, since the job that counted them ends before the pool is done.
   context_->answers_bytes += bytes;
-  // A full pool does not cost an answer that is there.
+  // If the pool is full, write here rather than fail a finished answer.
   const std::function<void()> write = [context = context_, loop = context_->loop,
                                        exchange = exchange_, answer, bytes, headers,
                                        encoder = std::shared_ptr(std::move(encoder_))]() mutable {

@@ -1,6 +1,6 @@
-// HttpTextAnswer: the answer to a request for text over HTTP: a JSON object at the end, or SSE
-// events as tokens come, in the shape that the request's encoder writes (api/answer_encoder.h).
-// Also the small helpers that every HTTP answer shares. The I/O thread.
+// HttpTextAnswer: the HTTP answer to a text request: a JSON object at the end, or SSE events as
+// tokens come, in the shape of the request's encoder (api/answer_encoder.h). Also helpers that all
+// HTTP answers share. The I/O thread.
 #pragma once
 
 #include <memory>
@@ -13,22 +13,21 @@
 
 namespace aisp {
 
-// The JSON of an error in the shape that a path's clients read: /v1/messages has its own.
+// The JSON of an error in the shape of the path's API: /v1/messages has its own.
 std::string ErrorBodyFor(const HttpRequest& request, int status, std::string_view message);
 std::string ErrorBodyFor(std::string_view path, std::string_view request_id, int status,
                          std::string_view message);
 
-// The header x-aisp-ignored: which fields of the body nobody here knows. None: not there.
+// Adds x-aisp-ignored: the body's unrecognized fields. No header if there are none.
 void AddIgnored(const PreparedRequest* prepared, HttpHeaders* headers);
 
-// Answers `error` in that shape, with Retry-After where trying again makes sense. Returns the
-// status.
+// Answers `error` in that shape, with Retry-After if a retry may succeed. Returns the status.
 int RespondError(HttpExchange& exchange, const ApiError& error, Duration retry_after = {},
                  HttpHeaders headers = {});
 
 class HttpTextAnswer final : public AnswerSink {
  public:
-  // `tenant`: whose turn it is when the pool writes a large answer.
+  // `tenant`: for the pool's fair scheduling of large answers.
   HttpTextAnswer(FrontendContext* context, std::shared_ptr<HttpExchange> exchange,
                  TenantShare tenant);
 
@@ -45,8 +44,7 @@ class HttpTextAnswer final : public AnswerSink {
   std::unique_ptr<AnswerEncoder> MakeEncoder() const;
   std::string CallId(uint32_t choice, uint32_t call) const;
   void AnswerWhole(std::span<const std::unique_ptr<ChoiceStream>> choices, const Usage& usage);
-  // A stream that is silent, before its first token too, gets a comment, so that no proxy takes it
-  // for dead.
+  // A stream without events, even before its first token, sends comments so that proxies keep it.
   void ArmKeepAlive();
   HttpHeaders Headers(std::string_view content_type) const;
 
@@ -54,17 +52,18 @@ class HttpTextAnswer final : public AnswerSink {
   const std::shared_ptr<HttpExchange> exchange_;
   const TenantShare tenant_;
   const PreparedRequest* prepared_ = nullptr;
-  std::unique_ptr<AnswerEncoder> encoder_;  // of a whole answer
-  std::shared_ptr<EventStream> events_;     // of a streamed one
-  std::vector<bool> opened_;                // choices whose first event is out
-  size_t gathered_ = 0;                     // by an encoder that says all of it at the end
-  // Of the route and the trace, as far as they are known.
+  std::unique_ptr<AnswerEncoder> encoder_;  // for a whole answer
+  std::shared_ptr<EventStream> events_;     // for a streamed answer
+  std::vector<bool> opened_;                // choices whose first event was sent
+  size_t gathered_ = 0;                     // bytes held by an encoder that repeats everything at
+                                            // the end
+  // Headers about route and trace, as far as known.
   void AddOwnHeaders(HttpHeaders* headers) const;
 
   std::string traceparent_;
   std::string route_;
-  std::string taken_;       // "" when the head went out before the first token
-  bool streaming_ = false;  // the head is out
+  std::string taken_;       // "" when the head was sent before the first token
+  bool streaming_ = false;  // the head was sent
   std::shared_ptr<EventLoop::Timer> keepalive_;
 };
 

@@ -18,7 +18,7 @@ constexpr Duration kRetry = std::chrono::seconds(1);
 
 double NsToMs(int64_t ns) { return static_cast<double>(ns) * 1e-6; }
 
-// Metadata is printable ASCII; a param may quote a key of the client's.
+// gRPC metadata is printable ASCII, but a param may quote the client's text.
 std::string Printable(std::string text) {
   for (char& c : text) {
     if (c < 0x20 || c >= 0x7F) c = '?';
@@ -26,8 +26,8 @@ std::string Printable(std::string text) {
   return text;
 }
 
-// gRPC sends the text as metadata, with three bytes for each that is not printable, and clients
-// take 8 KiB of metadata by default: beyond that they would see another error than this one.
+// gRPC sends the message as metadata, three bytes for each non-printable one, and clients accept 8
+// KiB of metadata by default. A longer message would replace this error by another.
 Error StatusOf(const ApiError& error) {
   constexpr size_t kMostBytes = 2048;
   return {error.code, CutMiddle(error.message, kMostBytes)};
@@ -170,10 +170,10 @@ class GrpcAnswer final : public AnswerSink {
 
   const std::shared_ptr<GenerateCall> call_;
   const PreparedRequest* prepared_ = nullptr;
-  std::vector<bool> begun_;  // choices whose first event is out, with what is said of the prompt
+  std::vector<bool> begun_;  // choices whose first event was sent, including prompt logprobs
 };
 
-// Writes the answer to inputs that become vectors: one message, which the encoder has serialized.
+// Answers a request for vectors with one message, which the encoder has serialized.
 template <typename Request, typename Response>
 class VectorAnswer final : public AnswerSink {
  public:
@@ -288,7 +288,7 @@ void InferenceService::Rerank(std::shared_ptr<RerankCall> call) {
 template <typename Call, typename Work, typename Fill>
 void InferenceService::OnPool(const std::shared_ptr<Call>& call, const Caller& caller,
                               const Work& work, const Fill& fill) {
-  // The pool may outlive us by what it has queued; the loop runs nothing for us then.
+  // The pool may outlive this object, but the loop then runs nothing that we posted.
   EventLoop* const loop = context_->loop;
   auto entered = context_->tenants->Enter(caller.tenant, context_->clock->Now());
   if (!entered) return Finish(*call, caller, entered.error().error);

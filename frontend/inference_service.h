@@ -1,5 +1,6 @@
-// InferenceService: aisp.v1.Inference on top of the same jobs as HTTP. Requests for text become
-// GenerationJobs whose sink writes events; the rest is answered from the pool. The I/O thread.
+// InferenceService: aisp.v1.Inference, on the same jobs as HTTP. Text requests become
+// GenerationJobs whose sink writes events; everything else is answered from the pool. The I/O
+// thread.
 #pragma once
 
 #include <functional>
@@ -13,7 +14,7 @@ namespace aisp {
 
 class InferenceService final : public InferenceHandler {
  public:
-  // `after`: called when a call has been looked at (the router's timer may have moved).
+  // `after`: runs after each call was handled, since the router's next timer may have changed.
   InferenceService(FrontendContext* context, std::function<void()> after)
       : context_(context), after_(std::move(after)) {}
 
@@ -26,12 +27,12 @@ class InferenceService final : public InferenceHandler {
   void ListModels(std::shared_ptr<ListModelsCall> call) override;
 
  private:
-  // Who calls; nothing when the call has been refused for lack of a key.
+  // Authenticates the caller; empty when the call was refused.
   std::optional<Caller> Admit(RpcCall& call);
-  // Starts a job for the call: `prepare` makes the request of it on a pool thread, `sink` answers.
+  // Starts a job for the call: `prepare` builds the request on a pool thread, `sink` answers.
   template <typename Call, typename Prepare>
   void Start(const std::shared_ptr<Call>& call, Prepare prepare, std::unique_ptr<AnswerSink> sink);
-  // Likewise, of inputs that become vectors.
+  // The same for requests answered with vectors.
   template <typename Request, typename Response>
   void StartVectors(const std::shared_ptr<UnaryCall<Request, Response>>& call,
                     ApiResult<PreparedRequest> (*prepare)(const TextModel&, const Request&));

@@ -1,4 +1,4 @@
-// JobTrace: turns what happens to one GenerationJob into the spans of its trace:
+// JobTrace: records the events of one GenerationJob as the spans of its trace:
 //
 //   request
 //     receive     from the first byte to the job
@@ -34,26 +34,26 @@ class JobTrace {
   void Routed(uint32_t choice, const RouteDecision& route);
   void FirstToken(uint32_t choice, const v1::Timing* timing);
   void ChoiceEnded(const ChoiceStream& choice);
-  // Nothing is recorded after it.
+  // Ends the trace; later calls record nothing.
   void Close(const Outcome& outcome);
 
-  // Headers of the answer; "" without a trace.
+  // The answer's traceparent; "" without a trace.
   std::string Traceparent() const { return trace_ ? trace_->Traceparent() : ""; }
   std::string trace_id() const { return trace_ ? ToHex(trace_->trace_id()) : ""; }
 
  private:
   struct Choice {
-    int route = RequestTrace::kNone;  // open
+    int route = RequestTrace::kNone;  // the open span
     int decode = RequestTrace::kNone;
     std::string worker;
-    Instant asked;  // when its worker was sent the request
+    Instant asked;  // when the request was sent to its worker
   };
   Choice& Of(uint32_t choice);
 
   Traces* const traces_;
   const Clock* const clock_;
   std::shared_ptr<RequestTrace> trace_;
-  int open_ = RequestTrace::kNone;  // receive, prepare or admit
+  int open_ = RequestTrace::kNone;  // the open receive, prepare or admit span
   int stream_ = RequestTrace::kNone;
   std::vector<Choice> choices_;
 };

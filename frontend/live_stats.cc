@@ -36,7 +36,7 @@ double LatencyCounts::PercentileMs(double fraction) const {
   size_t bucket = 0;
   while (bucket + 1 < kBuckets && (seen += counts_[bucket]) < std::max<uint64_t>(1, wanted))
     ++bucket;
-  // The middle of the bucket.
+  // The (logarithmic) middle of the bucket.
   return kFirstMs * std::pow(kGrowth, static_cast<double>(bucket) - 0.5);
 }
 
@@ -67,7 +67,7 @@ void LiveStats::Finished(const Ended& ended) {
 
 void LiveStats::Moved(const std::string& from, const std::string& to, const std::string& transport,
                       uint32_t blocks) {
-  // Workers come and go under new names.
+  // Bounds the map: workers come and go under new names.
   if (paths_.size() >= kMaxPaths) paths_.clear();
   Path& path = paths_[{from, to, transport}];
   ++path.requests;
@@ -96,7 +96,7 @@ std::vector<LiveStats::Rates> LiveStats::Series(int64_t seconds) const {
     if (second == nullptr) continue;
     AddTo(second->tokens, second->requests, second->errors, 1, &rates);
   }
-  // A second of a quiet server has no request or one; a few of them have a percentile.
+  // One second of a quiet server holds too few requests for a percentile, so several are merged.
   for (size_t i = 0; i < out.size(); ++i) {
     const int64_t number = now - static_cast<int64_t>(out.size() - i);
     for (int64_t at = number - kSmoothSeconds + 1; at <= number; ++at) {

@@ -1,6 +1,6 @@
-// LiveStats: what a router has served in the last two minutes, second by second: throughput, TTFT,
-// TPOT, errors, and where KV blocks moved. For people who look now (the page, `aisp top`);
-// Prometheus has the long run. Memory is fixed. Plain state without I/O; the router's thread.
+// LiveStats: the router's last two minutes, per second: throughput, TTFT, TPOT, errors, and KV
+// transfers. For the status page and `aisp top`; Prometheus has the long term. Fixed memory. Plain
+// state without I/O; the router's thread.
 #pragma once
 
 #include <array>
@@ -14,15 +14,15 @@
 
 namespace aisp {
 
-// Counts of durations in buckets that grow by a quarter: 0.1 ms to more than two minutes, a
-// percentile within 12 %.
+// Counts durations in buckets that grow by a factor of 1.25, from 0.1 ms to over two minutes;
+// percentiles are exact within 12 %.
 class LatencyCounts {
  public:
   static constexpr size_t kBuckets = 64;
   void Add(double ms);
   void Add(const LatencyCounts& other);
   uint64_t total() const { return total_; }
-  // 0 when there is none.
+  // 0 when there are no counts.
   double PercentileMs(double fraction) const;
 
  private:
@@ -40,7 +40,7 @@ class LiveStats {
 
   void Started() { ++active_; }
   void Tokens(uint32_t count) { Now().tokens += count; }
-  // One request has ended. `ttft_ms` and `tpot_ms` below 0: it had none.
+  // A request that has ended. `ttft_ms` and `tpot_ms` below 0: not measured.
   struct Ended {
     bool ok = false;
     bool cancelled = false;
@@ -48,7 +48,7 @@ class LiveStats {
     double tpot_ms = -1;
   };
   void Finished(const Ended& ended);
-  // KV of one prompt was written by `from` into `to`.
+  // Counts a prompt's KV written by `from` into `to`.
   void Moved(const std::string& from, const std::string& to, const std::string& transport,
              uint32_t blocks);
 
@@ -65,16 +65,16 @@ class LiveStats {
   };
   uint64_t active() const { return active_; }
   Duration uptime() const { return clock_->Now() - started_; }
-  // Over the last whole `seconds`.
+  // Rates over the last whole `seconds`.
   Rates Over(int64_t seconds) const;
-  // Of the last `seconds` whole seconds, oldest first. Latencies are those of kSmoothSeconds.
+  // The last `seconds` whole seconds, oldest first. Each latency covers kSmoothSeconds.
   std::vector<Rates> Series(int64_t seconds) const;
-  // {from, to, transport}; since the start.
+  // By {from, to, transport}; since the start.
   const std::map<std::array<std::string, 3>, Path>& paths() const { return paths_; }
 
  private:
   struct Second {
-    int64_t number = -1;  // since the clock's start; others are of an earlier round
+    int64_t number = -1;  // seconds since the clock's start; a slot with another number is stale
     uint64_t tokens = 0;
     uint64_t requests = 0;
     uint64_t errors = 0;

@@ -32,7 +32,7 @@ struct LoraRequests::Use::Counts {
 LoraRequests::LoraRequests(Metrics* metrics, MetricLabels labels, size_t max_loras)
     : counts_(std::make_shared<Use::Counts>()) {
   if (max_loras == 0) return;
-  // The names are labels, so what was shown before is taken away each time.
+  // The adapters' names are labels, so the previous series is removed each time.
   metrics->OnRender([metrics, labels = std::move(labels), max_loras, counts = counts_] {
     MetricLabels now = labels;
     const std::lock_guard lock(counts->mutex);

@@ -1,6 +1,6 @@
-// LoraRequests: which LoRA adapters have requests, as the metric by which gateways of inference
-// place requests where an adapter is at work already (aisp_lora_requests_info). The I/O thread; the
-// metric is read on others.
+// LoraRequests: which LoRA adapters have requests, as the metric aisp_lora_requests_info. Inference
+// gateways use it to place requests where their adapter is active. The I/O thread; the metric is
+// read on others.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@ namespace aisp {
 
 class LoraRequests {
  public:
-  // Without `max_loras` nothing is shown. The metrics outlive it, and are rendered no more after.
+  // No metric when `max_loras` is 0. `metrics` outlives it and is not rendered afterwards.
   LoraRequests(Metrics* metrics, MetricLabels labels, size_t max_loras);
 
-  // A request with an adapter: waiting until Running, and there as long as it lives. One that is
-  // default-made has none. It may outlive what made it.
+  // One request that uses an adapter: waiting until Running is called, active until destroyed. A
+  // default-constructed one has no adapter. May outlive its LoraRequests.
   class Use {
    public:
     Use() = default;

@@ -24,7 +24,7 @@ ApiResult<PreparedRequest> PrepareMessage(const TextModel& model, const std::str
 ApiResult<std::string> CountTokens(const TextModel& model, const std::string& body) {
   AISP_ASSIGN_OR_RETURN(const ChatRequest chat,
                         ParseMessages(body, model.limits, MessagesUse::kCount));
-  // All that is checked of a request that will be answered, but for its room in the context.
+  // Makes all checks of a real request except the room in the context.
   AISP_RETURN_IF_ERROR(model.CheckName(chat.model));
   const auto tokens = model.RenderChat(chat);
   if (!tokens) return tl::unexpected(InMessagesWords(tokens.error()));

@@ -1,4 +1,4 @@
-// /v1/messages: a request in Anthropic's shape as a chat, and its answer as a message. Any thread.
+// /v1/messages: converts a request in Anthropic's shape to a chat. Any thread.
 #pragma once
 
 #include <string>
@@ -7,11 +7,11 @@
 
 namespace aisp {
 
-// `request_id`: for errors in mid-stream.
+// `request_id`: for errors in the middle of a stream.
 ApiResult<PreparedRequest> PrepareMessage(const TextModel& model, const std::string& body,
                                           const std::string& request_id);
 
-// The body of /v1/messages/count_tokens: how many tokens the prompt of such a request has.
+// The answer of /v1/messages/count_tokens: the number of tokens of the request's prompt.
 ApiResult<std::string> CountTokens(const TextModel& model, const std::string& body);
 
 }  // namespace aisp

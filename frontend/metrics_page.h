@@ -1,6 +1,6 @@
-// MetricsPage: the text of /metrics, which whoever reaches the port may ask for without a key. To
-// render it takes as long as dozens of requests, so it is given a share of its thread's time and a
-// burst: beyond them the last text is given again. One thread.
+// MetricsPage: the text of /metrics, which needs no key. Rendering costs as much as dozens of
+// requests, so it may use only a share of the thread's time plus a burst. Beyond that the last text
+// is returned again. One thread.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace aisp {
 
 class MetricsPage {
  public:
-  // A twentieth of the time; a tenth of a second of it saved up at most.
+  // At most 1/20 of the time; up to 0.1 s may be saved up.
   static constexpr int kShare = 20;
   static constexpr Duration kBurst = std::chrono::milliseconds(100);
 

@@ -1,5 +1,5 @@
-// PoolTurn: whether work that waited in the pool's queue is still wanted when its turn comes: not
-// when its client is gone or its time is over. Made on the I/O thread; any thread.
+// PoolTurn: whether queued pool work is still wanted when its turn comes: the client may be gone or
+// the deadline over. Created on the I/O thread; used on any.
 #pragma once
 
 #include <atomic>
@@ -11,12 +11,12 @@ namespace aisp {
 
 class PoolTurn {
  public:
-  // `due`: the end of the request's time, waiting included.
+  // `due`: the request's deadline, including time in the queue.
   PoolTurn(const Clock* clock, Instant due) : clock_(clock), due_(due) {}
 
-  // Nobody waits for it any more.
+  // The client is gone.
   void Abandon() { gone_ = true; }
-  // CANCELLED or DEADLINE_EXCEEDED where the work shall not be done.
+  // CANCELLED or DEADLINE_EXCEEDED when the work is no longer wanted.
   ApiResult<void> Check() const {
     if (gone_) return tl::unexpected(ApiError(Code::kCancelled, "nobody waits for it"));
     if (clock_->Now() < due_) return {};

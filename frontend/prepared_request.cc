@@ -59,8 +59,8 @@ ApiResult<void> CheckLength(const PreparedRequest& request, int64_t length, int6
   return {};
 }
 
-// All text that a template may repeat: contents, names, tools, variables; a number and the like is
-// a byte at least.
+// Size of all text that a template may repeat: contents, names, tools, variables. Other scalars
+// count one byte.
 size_t TextBytes(const Value& value) {
   if (value.IsString()) return value.AsString().size();
   size_t bytes = value.IsList() || value.IsMap() ? 0 : 1;
@@ -72,7 +72,7 @@ size_t TextBytes(const Value& value) {
   return bytes;
 }
 
-// An answer that shall end whole has room for its shortest form at least.
+// With force_finish, max_tokens must allow at least the shortest complete answer.
 ApiResult<void> CheckEnding(const TextModel& model, const PreparedRequest& request,
                             Constraint& compiled) {
   const auto ending = compiled.NewMatcher()->FindEnding(kLongestEnding);
@@ -143,7 +143,7 @@ ApiResult<void> CheckConstraints(const TextModel& model, const PreparedRequest& 
 
 namespace {
 
-// The tokens of the text between a prompt and its suffix, asked for as the model was trained.
+// Encodes fill-in-the-middle with the model's own control tokens.
 ApiResult<std::vector<TokenId>> EncodeMiddle(const TextModel& model, const Prompt& prompt,
                                              const std::string& suffix,
                                              std::vector<TokenId>* stop_token_ids) {
@@ -200,7 +200,7 @@ ApiResult<PreparedRequest> Prepare(const TextModel& model, CompletionRequest req
 
 namespace {
 
-// Where a prompt's thinking is seen.
+// The end of the prompt, where open thinking can be seen.
 std::string EndOf(const TextModel& model, std::span<const TokenId> prompt) {
   constexpr size_t kTail = 16;
   return model.tokenizer->Decode(prompt.last(std::min(prompt.size(), kTail)),
@@ -235,7 +235,7 @@ ApiResult<void> CheckAnswer(const TextModel& model, const ChatRequest& request) 
   return {};
 }
 
-// What the answer may look like, and how it is told apart.
+// Plans the answer's constraint and how it is parsed.
 ApiResult<void> PlanAnswer(const TextModel& model, const ChatRequest& request,
                            PreparedRequest* out) {
   const bool calls = request.tool_options.CallsPossible();
@@ -270,7 +270,7 @@ ApiResult<void> PlanAnswer(const TextModel& model, const ChatRequest& request,
   out->parse.calls_or_content =
       calls && (body || pythonic) && request.tool_options.choice == ToolChoice::kAuto;
   if (calls && body && model.constraints != nullptr) {
-    // By itself first, so that a refusal names the field that it is about.
+    // Compiled separately first, so that an error names the field at fault.
     out->compiled.push_back({*plan.body, out->options.constraint_field});
   }
   const auto constraint = WritePlan(plan);

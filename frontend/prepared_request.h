@@ -1,5 +1,5 @@
-// PreparedRequest: a client's request for text as the router takes it: parsed, rendered, tokenized
-// and checked against the context. Made on a pool thread; plain data.
+// PreparedRequest: a client's text request, ready for the router: parsed, rendered, tokenized and
+// checked against the context length. Made on a pool thread; plain data.
 #pragma once
 
 #include <functional>
@@ -21,29 +21,29 @@ namespace aisp {
 struct PreparedRequest {
   Endpoint endpoint = Endpoint::kCompletions;
   GenerationOptions options;
-  // As clients see it: the model or one of its adapters; and the digest of that, "": none.
+  // The model or adapter that the client named, and the adapter's digest ("": none).
   std::string model_name = {};
   std::string adapter = {};
   std::vector<SharedTokens> prompts;  // at least one, none empty
-  // One per prompt when the prompt's text is wanted back, else empty.
+  // One text per prompt for echo, else empty.
   std::vector<std::string> echoes;
-  // How the answer is told apart; without calls and thinking it is content as it comes.
+  // How the answer is parsed; without calls and thinking, all text is content.
   AnswerParserOptions parse;
   bool include_reasoning = true;
-  // Over HTTP, in which shape it is answered; empty: that of its endpoint.
+  // HTTP: makes the answer's encoder; empty: the endpoint's own.
   std::function<std::unique_ptr<AnswerEncoder>()> make_encoder = {};
-  // Its encoder gathers the answer even where it streams it.
+  // The encoder keeps the whole answer even in a stream.
   bool gathers_answer = false;
-  // What ids of its calls are made of; "": the request's id.
+  // Seed of tool call ids; "": the request's id.
   std::string call_seed = {};
-  // Not POOL_NONE: every prompt becomes a vector, which this encoder takes; nothing is drawn.
+  // If not POOL_NONE, every prompt becomes a vector for `vectors` and no tokens are drawn.
   v1::Pooling pooling = v1::POOL_NONE;
   std::shared_ptr<VectorEncoder> vectors = {};
-  // Alternatives of each token of the prompts; -1: none are wanted. With `echoes` they stand before
-  // the answer's own logprobs, else beside the choices.
+  // Alternatives per prompt token; -1: none requested. With `echoes` they precede the answer's own
+  // logprobs, else they are a field of their own.
   int32_t prompt_logprobs = -1;
-  // What has to compile, and the field that asked for it: parts of the answer's constraint, then
-  // all of it.
+  // Constraints to compile, each with the request field it comes from: first the parts, then the
+  // whole.
   struct Compiled {
     v1::Constraint constraint;
     std::string field;
@@ -52,11 +52,11 @@ struct PreparedRequest {
 
   bool Parses() const { return parse.calls != nullptr || parse.think != nullptr; }
   size_t choices() const { return prompts.size() * options.n; }
-  // The first choice of each prompt brings its logprobs; the others have the same prompt.
+  // Only the first choice of each prompt computes its logprobs; the others share them.
   bool ScoresPrompt(uint32_t choice) const {
     return prompt_logprobs >= 0 && choice % options.n == 0;
   }
-  // How often a whole answer over HTTP says what it says of a prompt's tokens.
+  // How many times a whole HTTP answer repeats a prompt's logprobs.
   size_t PromptCopies() const {
     return prompt_logprobs >= 0 && endpoint != Endpoint::kChat ? options.n : 1;
   }
@@ -71,9 +71,9 @@ struct PreparedRequest {
 
 ApiResult<PreparedRequest> Prepare(const TextModel& model, CompletionRequest request);
 ApiResult<PreparedRequest> Prepare(const TextModel& model, ChatRequest request);
-// The last step of them: the adapter and lengths.
+// The last step of Prepare: checks adapter and lengths.
 ApiResult<PreparedRequest> Checked(const TextModel& model, PreparedRequest request);
-// What is left of them: whether its constraints compile. Takes seconds where TakesLong.
+// Compiles the constraints; may take seconds if TakesLong.
 ApiResult<void> CheckConstraints(const TextModel& model, const PreparedRequest& request,
                                  const std::string& tenant);
 bool TakesLong(const TextModel& model, const PreparedRequest& request);

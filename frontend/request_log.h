@@ -1,5 +1,5 @@
-// RequestLog: one line and one count for every finished request of a client, on any surface. The
-// I/O thread.
+// RequestLog: one log line and one count for every finished client request, on any surface. The I/O
+// thread.
 #pragma once
 
 #include <map>
@@ -15,7 +15,7 @@
 
 namespace aisp {
 
-// Who asks what: for the log, the limits and the cache.
+// The client and the kind of request: for the log, the limits and the cache.
 struct Caller {
   enum class Surface { kHttp, kGrpc };
   Surface surface = Surface::kHttp;
@@ -26,11 +26,11 @@ struct Caller {
   Instant received;
 };
 
-// How it ended.
+// How the request ended.
 struct Outcome {
   int http_status = 200;
   Code code = Code::kOk;
-  // Of a request for text; null: it was none, or it failed before it had tokens.
+  // For text requests; null: another kind, or it failed before it had tokens.
   const AnswerUsage* usage = nullptr;
   uint32_t choices = 0;
   std::optional<Duration> ttft;
@@ -42,7 +42,7 @@ class RequestLog {
  public:
   RequestLog(Metrics* metrics, const Clock* clock) : metrics_(metrics), clock_(clock) {}
 
-  // `quiet`: for what probes and scrapers ask again and again; logged at debug, not counted.
+  // `quiet`: for probes and scrapers; logged at debug level and not counted.
   void Finished(const Caller& caller, const Outcome& outcome, bool quiet = false);
 
  private:

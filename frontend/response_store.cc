@@ -6,15 +6,15 @@
 namespace aisp {
 namespace {
 
-// What the allocator gives for an object, its counts and its own books.
+// Heap size of an object with its reference counts.
 constexpr size_t kObject = 112;
-// A place in a list or map that grew by doubling, and an entry of a map's index.
+// Size of a slot in a list or map that doubles as it grows, and of a map's index entry.
 constexpr size_t kPlace = 2 * sizeof(Value);
 constexpr size_t kEntry = 2 * sizeof(std::pair<std::string, Value>);
 constexpr size_t kIndexed = 96;
 
-// What a value holds beside its own place, as if nothing of it were shared: conversations share
-// most of what they hold, so this bounds from above, also where all parts are tiny.
+// Size of a value besides its own slot, as if nothing were shared. Conversations share most of
+// their values, so this is an upper bound.
 size_t BytesOf(const Value& value) {
   size_t bytes = 0;
   if (value.IsString()) bytes = kObject + value.AsString().size();
@@ -49,7 +49,7 @@ bool ResponseStore::Put(const std::string& tenant, const std::string& id, Stored
   mine.bytes += bytes;
   bytes_ += bytes;
   ++count_;
-  // The new entry fits alone, so it is never what goes.
+  // The new entry alone fits, so it is never evicted here.
   while (mine.entries.size() > limits_.count || mine.bytes > limits_.bytes) {
     Drop(shelf, std::prev(mine.entries.end()));
     meters_.forgotten.Add();

@@ -1,7 +1,7 @@
-// ResponseStore: responses that clients may name again (previous_response_id, GET and DELETE
-// /v1/responses/ID), in this process's memory. Bounded in count and bytes for each tenant and in
-// bytes for all; what was used least lately goes first, of the tenant that has most where all
-// together have too much. Tenants do not see each other's. Any thread.
+// ResponseStore: responses that clients may refer to later (previous_response_id, GET and DELETE
+// /v1/responses/ID), in the memory of this process. Bounded in count and bytes per tenant and in
+// total bytes. Evicts the least recently used; beyond the total, of the largest tenant. Tenants
+// cannot see each other's. Any thread.
 #pragma once
 
 #include <cstddef>
@@ -20,28 +20,28 @@ namespace aisp {
 
 struct StoredResponse {
   std::string json;          // the response object
-  Value::List conversation;  // as items of an input, its own output last
-  size_t inputs = 0;         // of these, those that it was made from
-  size_t bytes = 0;          // what it takes at most; Put sets it
+  Value::List conversation;  // as input items, ending with its own output
+  size_t inputs = 0;         // number of `conversation` items that were its input
+  size_t bytes = 0;          // upper bound of its size; set by Put
 };
 
 class ResponseStore {
  public:
   struct Limits {
-    size_t count = 1000;      // of a tenant
-    size_t bytes = 64 << 20;  // of a tenant
+    size_t count = 1000;      // per tenant
+    size_t bytes = 64 << 20;  // per tenant
     size_t total_bytes = 256 << 20;
   };
-  // What an operator sees of it.
+  // Its metrics.
   struct Meters {
     Gauge count, bytes;
-    Counter forgotten;  // to make room
+    Counter forgotten;  // evicted
   };
   explicit ResponseStore(Limits limits, Meters meters = {}) : limits_(limits), meters_(meters) {}
 
-  // Keeps it, unless it alone is larger than the bounds: then false.
+  // Stores it; false when it alone exceeds the limits.
   bool Put(const std::string& tenant, const std::string& id, StoredResponse response);
-  // Null when it is not there. Counts as a use.
+  // Null when absent. Counts as a use.
   std::shared_ptr<const StoredResponse> Find(const std::string& tenant, const std::string& id);
   bool Erase(const std::string& tenant, const std::string& id);
 
@@ -54,15 +54,15 @@ class ResponseStore {
     size_t bytes = 0;
   };
   struct Shelf {
-    std::list<Entry> entries;  // the one used last in front
+    std::list<Entry> entries;  // most recently used first
     std::unordered_map<std::string, std::list<Entry>::iterator> by_id;
     size_t bytes = 0;
   };
   using Shelves = std::map<std::string, Shelf>;
 
   void Drop(Shelves::iterator shelf, std::list<Entry>::iterator entry);
-  // The one that takes most, but not `kept` where that has a single entry. There is one where all
-  // take more than an entry may.
+  // The largest shelf, except `kept` if that holds a single entry. It exists whenever the total
+  // exceeds the limit, since one entry alone fits.
   Shelves::iterator Largest(Shelves::iterator kept);
 
   void UpdateMetrics();

@@ -70,11 +70,11 @@ ApiResult<std::string> StoredResponseBody(ResponseStore& store, const std::strin
 
 namespace {
 
-// A page of a list, as its query asks for it.
+// A page of a list, as requested in the query.
 struct Page {
   size_t limit = 20;
   bool newest_first = true;
-  std::string after;  // the id of the item before the first; "": from the start
+  std::string after;  // id of the item before the first; "": from the start
 };
 
 ApiResult<Page> ReadPage(std::string_view query) {
@@ -103,7 +103,7 @@ ApiResult<Page> ReadPage(std::string_view query) {
   return page;
 }
 
-// An item as the list shows it: with an id, and its text in parts.
+// An item as the list shows it: with an id and its text in parts.
 Value ListedItem(const Value& item, std::string id) {
   Value::Map out = item.AsMap();
   const Value* type = out.Find("type");
@@ -133,7 +133,7 @@ ApiResult<std::string> InputItemsBody(ResponseStore& store, const std::string& t
   const auto kept = store.Find(tenant, id);
   if (kept == nullptr) return tl::unexpected(NotKept(id, "response_id"));
   AISP_ASSIGN_OR_RETURN(const Page page, ReadPage(query));
-  // The place on the list of each item, and back; only the page's own items are made.
+  // Maps a list position to an item and back; only the page's own items are built.
   const size_t count = kept->inputs;
   const auto at = [&](size_t place) { return page.newest_first ? count - 1 - place : place; };
   const auto own_id = [&](size_t item) { return fmt::format("{}_in_{}", id, item); };

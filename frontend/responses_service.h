@@ -1,6 +1,5 @@
-// /v1/responses: a request for a response as a chat, its answer as a response object, and those
-// that are kept for later (frontend/response_store.h). Any thread; what they are given outlives
-// them.
+// /v1/responses: converts a request to a chat, its answer to a response object, and serves stored
+// responses (frontend/response_store.h). Any thread; arguments outlive the result.
 #pragma once
 
 #include <memory>
@@ -12,7 +11,7 @@
 
 namespace aisp {
 
-// `tenant`: whose responses may be named, and who may name this one.
+// `tenant`: owns the responses that may be referenced, and this one.
 ApiResult<PreparedRequest> PrepareResponse(const TextModel& model,
                                            std::shared_ptr<ResponseStore> store,
                                            const std::string& tenant, const std::string& body);
@@ -20,14 +19,14 @@ ApiResult<PreparedRequest> PrepareResponse(const TextModel& model,
 // The bodies of GET and DELETE /v1/responses/ID; NOT_FOUND names the id.
 ApiResult<std::string> StoredResponseBody(ResponseStore& store, const std::string& tenant,
                                           const std::string& id);
-// The body of GET /v1/responses/ID/input_items: what the response was made from, as a page of a
-// list. `query`: limit (1 to 100, 20), order (desc, asc), after (an item's id).
+// The body of GET /v1/responses/ID/input_items: one page of the response's input. `query`: limit (1
+// to 100, default 20), order (desc, asc), after (an item's id).
 ApiResult<std::string> InputItemsBody(ResponseStore& store, const std::string& tenant,
                                       const std::string& id, std::string_view query);
 ApiResult<std::string> DeleteResponse(ResponseStore& store, const std::string& tenant,
                                       const std::string& id);
 
-// The body of POST /v1/responses/input_tokens: the tokens of the prompt that such a request makes.
+// The body of POST /v1/responses/input_tokens: the number of prompt tokens of such a request.
 ApiResult<std::string> CountInputTokens(const TextModel& model, ResponseStore& store,
                                         const std::string& tenant, const std::string& body);
 

@@ -1,5 +1,5 @@
-// ServedAdapters: which LoRA adapters requests may name, and the digests that they go by inside.
-// The router's thread sets it, any thread reads it.
+// ServedAdapters: the LoRA adapters that requests may name, and their digests, which identify them
+// internally. The router's thread sets it, any thread reads it.
 #pragma once
 
 #include <memory>
@@ -15,14 +15,14 @@ class ServedAdapters {
  public:
   ServedAdapters() : now_(std::make_shared<v1::AdapterSet>()) {}
 
-  // What the settings name; once, before any other thread reads.
+  // Sets the adapters from the settings; once, before any other thread reads.
   void Begin(v1::AdapterSet start);
   const v1::AdapterSet& start() const { return start_; }
 
   void Set(const v1::AdapterSet& set);
-  // "": none has this name.
+  // "": unknown name.
   std::string DigestOf(const std::string& name) const;
-  // In the order in which they were loaded.
+  // In the order of loading.
   std::vector<std::string> Names() const;
 
  private:

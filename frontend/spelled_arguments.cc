@@ -20,8 +20,8 @@ bool NeedsEscape(std::string_view piece) {
   });
 }
 
-// Tokens with a byte that no name has, and a trie of those of them that begin with what ends one,
-// behind bytes of a name.
+// Tokens that hold a byte no name may contain, and a trie of those where the first such byte is
+// `end`, which ends the name.
 SpelledTokens::Some Beyond(const TokenTrie& all, bool (*is_name)(std::string_view), char end) {
   std::vector<std::string> pieces(all.vocabulary());
   TokenMask mask(all.vocabulary());
@@ -51,11 +51,11 @@ SpelledTokens::Some Those(const TokenTrie& all, bool (*is)(std::string_view)) {
   return {std::make_shared<const TokenTrie>(pieces), std::move(mask)};
 }
 
-// A place in the arguments, as their spelling and as JSON.
+// A position in the arguments, in both spellings.
 template <typename Spelling>
 struct Place {
   Spelling spelling;
-  size_t calls = 0;  // of the matcher's AdvanceBytes
+  size_t calls = 0;  // the matcher's AdvanceBytes calls up to here
 };
 
 template <typename Spelling>
@@ -103,8 +103,8 @@ class SpelledMatcher final : public Matcher {
   }
 
  private:
-  // Where most tokens are as in a JSON string: takes these, and gives those to be looked at by
-  // themselves. Null: elsewhere.
+  // Inside strings and names most tokens are allowed as in JSON: sets `mask` from the JSON matcher
+  // and returns the exceptions to be checked one by one. Null: elsewhere.
   const SpelledTokens::Some* InString(TokenMask* mask);
 
   bool Step(Spelling* spelling, char c, std::string* json);
@@ -121,7 +121,7 @@ class SpelledMatcher final : public Matcher {
     return true;
   }
 
-  // False: `c` may not follow, and what was fed stays until Restore.
+  // False when `c` may not follow; Restore must then undo what the JSON matcher consumed.
   bool Take(char c, Place<Spelling>* place) {
     std::string json;
     if (!Step(&place->spelling, c, &json) || !Feed(json)) return false;
@@ -164,7 +164,7 @@ class SpelledMatcher final : public Matcher {
 
   const std::unique_ptr<Matcher> json_;
   const std::shared_ptr<const SpelledTokens> tokens_;
-  size_t calls_ = 0;  // of json_->AdvanceBytes, less those that were taken back
+  size_t calls_ = 0;  // json_->AdvanceBytes calls, minus rewinds
   Place<Spelling> at_;
   std::vector<Place<Spelling>> history_;
 };
@@ -191,7 +191,7 @@ bool SpelledMatcher<XmlArguments>::Step(XmlArguments* spelling, char c, std::str
   XmlArguments::Ask ask = XmlArguments::Ask::kNothing;
   if (!spelling->Step(c, json, &ask)) return false;
   if (ask == XmlArguments::Ask::kNothing) return true;
-  // What came before the byte is part of the question.
+  // The JSON matcher must first consume what precedes the byte.
   if (!Feed(std::exchange(*json, {}))) return false;
   if (ask == XmlArguments::Ask::kWhole) return MayFollow("}") || MayFollow(",");
   if (!MayFollow("\"")) spelling->SayHeld(json);
@@ -205,7 +205,7 @@ const SpelledTokens::Some* SpelledMatcher<XmlArguments>::InString(TokenMask* mas
     return at_.spelling.in_key() ? &tokens_->in_tag_names : &tokens_->in_strings;
   }
   if (!at_.spelling.in_text()) return nullptr;
-  // What is held back is text for whatever does not go on with the end.
+  // Any token that does not continue the end marker turns the held bytes into text.
   std::string held;
   XmlArguments(at_.spelling).SayHeld(&held);
   if (Feed(held)) {

@@ -15,7 +15,7 @@ namespace {
 
 int64_t UnixNow() { return static_cast<int64_t>(std::time(nullptr)); }
 
-// "2027-01-31T12:00:00Z", `left` from now.
+// The UTC time `left` from now, as "2027-01-31T12:00:00Z".
 std::string TimeOfDay(Duration left) {
   const std::time_t when = std::time(nullptr) + (left.count() + 999'999'999) / 1'000'000'000;
   std::tm t{};
@@ -72,7 +72,7 @@ Result<std::unique_ptr<Tenants>> Tenants::Load(const Config& config) {
     AISP_RETURN_IF_ERROR(out->Add(entry, fmt::format("{}:{}", path, number), defaults));
   }
   if (file.bad()) return Unavailable(fmt::format("reading http.api_keys_file '{}' failed", path));
-  // A file that was meant to close the door and holds no key must not leave it open.
+  // A key file without keys must not disable authentication.
   if (out->keys_.empty()) {
     return InvalidArgument(fmt::format("http.api_keys_file '{}' holds no key", path));
   }
@@ -142,7 +142,7 @@ void Tenants::Refill(State& state, Instant now) {
     const Rate& rate = *state.limits.requests;
     const auto most = static_cast<double>(rate.count);
     const double share = ToSeconds(now - state.refilled) / ToSeconds(rate.period);
-    // The first time there is nothing to go by: it is full.
+    // The first time the bucket is full.
     state.requests_left =
         state.refilled == Instant{0} ? most : std::min(most, state.requests_left + most * share);
     state.refilled = now;
@@ -239,7 +239,7 @@ void Tenants::Charge(const std::string& tenant, int64_t tokens, Instant now) {
 
 std::string CacheScope(std::string_view tenant, std::string_view salt) {
   if (tenant.empty() && salt.empty()) return "";
-  // The length says where the tenant ends.
+  // The length delimits the tenant, so that no two pairs give the same scope.
   return fmt::format("{}:{}{}", tenant.size(), tenant, salt);
 }
 

@@ -1,9 +1,9 @@
-// Tenants: who may ask, by API key, and how much: requests at once, requests in a time, tokens in a
-// time.
+// Tenants: authentication by API key, and limits per key: requests in flight, requests per time,
+// tokens per time.
 //
-// A tenant is the name of a key (frontend/api_keys.h). Digests are compared in constant time. What
-// is logged is the tenant, never the key. Keys and limits do not change after Load; what is counted
-// belongs to the I/O thread, which alone may call Enter and Charge.
+// A tenant is the name of a key (frontend/api_keys.h). Digests are compared in constant time. The
+// log shows the tenant, never the key. Keys and limits do not change after Load; counters belong to
+// the I/O thread, which alone may call Enter and Charge.
 #pragma once
 
 #include <atomic>
@@ -25,17 +25,16 @@ namespace aisp {
 
 class Tenants {
  public:
-  // Reads http.api_keys and http.api_keys_file. Errors name the line, never what stands in it.
+  // Reads http.api_keys and http.api_keys_file. Errors name the line but never quote it.
   static Result<std::unique_ptr<Tenants>> Load(const Config& config);
 
-  // The tenant of an Authorization header; "" when no keys are asked for. UNAUTHENTICATED says what
-  // to send, or that the key has expired. `unix_s`: now, for tests.
+  // The tenant of an Authorization header; "" when keys are not required. UNAUTHENTICATED says what
+  // to send, or that the key has expired. `unix_s`: the current time, for tests.
   ApiResult<std::string> Authenticate(std::string_view authorization) const;
   ApiResult<std::string> Authenticate(std::string_view authorization, int64_t unix_s) const;
 
-  // A request's places among those of its tenant in flight, one for each of its choices; gives them
-  // back when destroyed, on whatever thread. It may outlive the Tenants: what waits for a thread
-  // that stops goes last.
+  // A request's share of its tenant's limit in flight, one place per choice. The destructor, on any
+  // thread, returns them. May outlive the Tenants.
   class Slot {
    public:
     Slot() = default;
@@ -62,26 +61,26 @@ class Tenants {
     int64_t places_ = 0;
   };
   struct Refusal {
-    ApiError error;  // RESOURCE_EXHAUSTED: which bound, and when there is room again
+    ApiError error;  // RESOURCE_EXHAUSTED: the limit, and when a retry may succeed
     Duration retry_after{};
   };
-  // What it gets beside other tenants; a request of it has this priority (greater goes first).
-  // `asked`: its class; nullopt: that of its key.
+  // The share of `tenant` for a request with this priority (larger first). `asked`: the request's
+  // class; nullopt: that of its key.
   TenantShare ShareOf(const std::string& tenant, int32_t priority,
                       std::optional<ServiceClass> asked = std::nullopt) const;
-  // A request begins, with one choice as far as is known.
+  // Starts a request, counted as one choice.
   tl::expected<Slot, Refusal> Enter(const std::string& tenant, Instant now);
-  // The request has so many choices. INVALID_ARGUMENT when the tenant may never have so many.
+  // Raises the request to `choices`. INVALID_ARGUMENT when they exceed the tenant's limit alone.
   tl::expected<void, Refusal> Widen(const std::string& tenant, Slot* slot, int64_t choices);
-  // A request ended after so many tokens, prompt and answer together. Its last request may take a
-  // tenant beyond its quota: what it will generate is not known before.
+  // Charges a finished request for its prompt and answer tokens. The last request may exceed the
+  // quota, since its length is not known in advance.
   void Charge(const std::string& tenant, int64_t tokens, Instant now);
 
  private:
   struct State {
     TenantLimits limits;
     Slot::Count inflight = std::make_shared<std::atomic<int64_t>>(0);
-    double requests_left = 0;  // refilled all the time, at most limits.requests->count
+    double requests_left = 0;  // refilled continuously, at most limits.requests->count
     Instant refilled = Instant{0};
     int64_t tokens_used = 0;  // since window_begin
     Instant window_begin = kNever;
@@ -90,10 +89,10 @@ class Tenants {
   static void Refill(State& state, Instant now);
 
   std::vector<ApiKey> keys_;
-  std::map<std::string, State> states_;  // one for each tenant
+  std::map<std::string, State> states_;  // one per tenant
 };
 
-// What salts the prefix cache: KV is shared only where this is equal. Different pairs give
+// The salt of the prefix cache: KV is shared only between equal scopes. Different pairs give
 // different scopes.
 std::string CacheScope(std::string_view tenant, std::string_view salt);
 

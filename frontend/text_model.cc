@@ -27,7 +27,7 @@ int64_t LocalTimeS() {
   return static_cast<int64_t>(t) + local.tm_gmtoff;
 }
 
-// The answer goes on where the last message ends: what the template wrote behind it is taken off.
+// Removes what the template wrote after the last message, so that the answer continues it.
 ApiResult<std::string> CutAfterLastMessage(std::string text, const Value& messages) {
   const Value* content = messages.AsList().back().AsMap().Find("content");
   const std::string_view last =
@@ -83,12 +83,12 @@ ApiResult<std::vector<TokenId>> TextModel::RenderChat(const ChatRequest& request
   const RenderOptions options{.now_s = LocalTimeS()};
   auto text = chat_template->Render(context, options);
   if (!text && !request.tools.IsNone()) {
-    // Descriptions are a client's to leave out; some templates fail on that.
+    // Descriptions are optional for clients, but some templates fail without them.
     context.Set("tools", WithDescriptions(request.tools));
     if (auto again = chat_template->Render(context, options)) text = std::move(again);
   }
   if (!text) {
-    // What this request makes of the template is beyond its bounds each time: nothing to try again.
+    // The template's limits depend on the request alone, so a retry would fail as well.
     const Code code =
         text.error().code == Code::kResourceExhausted ? Code::kInvalidArgument : text.error().code;
     return tl::unexpected(ApiError(code, text.error().message, "messages"));

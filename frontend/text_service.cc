@@ -5,13 +5,13 @@
 namespace aisp {
 namespace {
 
-// Before the answer is written: it takes several times the text.
+// Checked before the answer is written, which takes several times the text's memory.
 ApiResult<void> CheckAnswerSize(const TextModel& model, const TokenizeRequest& request,
                                 const std::vector<TokenId>& tokens) {
   size_t bytes = 0;
   for (const TokenId token : tokens) {
     bytes += fmt::formatted_size("{},", token);
-    // In quotes, with a comma.
+    // two quotes and a comma
     constexpr size_t kAround = 3;
     if (request.return_token_strs) bytes += model.tokenizer->IdToPiece(token).size() + kAround;
   }

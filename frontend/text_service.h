@@ -1,5 +1,5 @@
-// What /tokenize and /detokenize answer, for any surface. Pure but for the model that they read:
-// any thread, made for the pool's.
+// Answers /tokenize and /detokenize for any surface. Pure apart from reading the model: any thread,
+// meant for the pool.
 #pragma once
 
 #include <string>
@@ -12,11 +12,11 @@ namespace aisp {
 
 struct Tokenized {
   std::vector<TokenId> tokens;
-  std::vector<std::string> pieces;  // one for each token, when asked for
+  std::vector<std::string> pieces;  // one per token, on request
 };
 ApiResult<Tokenized> Tokenize(const TextModel& model, const TokenizeRequest& request);
 
-// Control tokens are spelled out.
+// Control tokens appear as text.
 ApiResult<std::string> Detokenize(const TextModel& model, const DetokenizeRequest& request);
 
 }  // namespace aisp

@@ -1,6 +1,5 @@
-// Traces: begins and ends the trace of every request for text: who its caller is, whether it is
-// exported, and the last ones for `aisp trace`. No I/O: what exports is a function. The router's
-// thread.
+// Traces: begins and ends the trace of every text request, decides whether it is exported, and
+// keeps the last ones for `aisp trace`. No I/O: exporting is a callback. The router's thread.
 #pragma once
 
 #include <functional>
@@ -24,18 +23,17 @@ class Traces {
  public:
   struct Options {
     size_t capacity = 1024;  // requests kept; 0: none
-    // Of the requests whose caller says nothing, how many are exported. A caller's own flag is
-    // obeyed.
+    // Percentage of exported requests among those without a sampled flag of their own.
     int sample_percent = 100;
   };
   using Export = std::function<void(const RequestTrace&)>;
 
-  // `to` may be null: nothing is exported.
+  // `to` null: nothing is exported.
   Traces(const Options& options, const Clock* clock, uint64_t seed, Export to);
 
   std::shared_ptr<RequestTrace> Start(const std::string& request_id, const TraceHeaders& headers,
                                       Instant received);
-  // Ends it, exports it if it is sampled.
+  // Ends the trace and exports it if it is sampled.
   void Finish(RequestTrace& trace);
   const TraceRing& ring() const { return ring_; }
 

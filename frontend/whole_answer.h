@@ -1,6 +1,6 @@
-// WholeAnswer: what the choices of an answer that is not streamed have said, taken from them, and
-// its JSON. A megabyte of it takes ten milliseconds to write, so a large one is for the pool. Made
-// on the I/O thread; Write on any.
+// WholeAnswer: the output of all choices of an answer that is not streamed, and its JSON. A
+// megabyte takes ten milliseconds to write, so large answers are written on the pool. Created on
+// the I/O thread; Write runs on any.
 #pragma once
 
 #include <functional>
@@ -24,19 +24,19 @@ class WholeAnswer {
   WholeAnswer(const WholeAnswer&) = delete;
   WholeAnswer& operator=(const WholeAnswer&) = delete;
 
-  // Of what it writes, about.
+  // Approximate size of the JSON.
   size_t bytes() const { return bytes_; }
-  // Once.
+  // Call once.
   std::string Write(AnswerEncoder* encoder);
 
  private:
   Usage usage_;
-  std::vector<std::string> stops_;  // that choices_ refer to
+  std::vector<std::string> stops_;  // stop strings that choices_ refer to
   std::vector<Choice> choices_;
-  // Of each prompt, which this many choices share; empty: not wanted.
+  // Logprobs of each prompt, shared by its choices; empty: not requested.
   std::vector<std::vector<ChoiceLogprob>> prompts_;
   size_t choices_of_prompt_ = 1;
-  // Of each prompt whose logprobs go before those of its choices (echo): its code points.
+  // Per prompt with echoed logprobs: its length in code points.
   std::vector<size_t> echoed_;
   size_t bytes_ = 0;
 };

@@ -1,4 +1,4 @@
-// What the threads of one pull share: the sign to stop, and how often something is tried again.
+// Shared by the threads of one pull: the stop sign, and the retry policy.
 #pragma once
 
 #include <atomic>
@@ -12,12 +12,12 @@
 
 namespace aisp {
 
-// Once stopped, it stays so. Any thread.
+// Once stopped, it stays stopped. Any thread.
 class StopSign {
  public:
   void Stop();
   bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
-  // Waits so long, or until it is stopped: CANCELLED.
+  // Waits `ms`; CANCELLED when stopped meanwhile.
   Status Wait(int64_t ms);
 
  private:
@@ -26,15 +26,15 @@ class StopSign {
   std::condition_variable changed_;
 };
 
-// The attempts at one thing. What the network or the server's load is to blame for (UNAVAILABLE,
-// DEADLINE_EXCEEDED) is tried again after a doubling wait: five times in a row without progress,
-// 200 times in all. One thread.
+// Retries of one operation. Network and server errors (UNAVAILABLE, DEADLINE_EXCEEDED) are retried
+// with a doubling delay: at most five times in a row without progress, and 200 times in total. One
+// thread.
 class Attempts {
  public:
   Attempts(const HubOptions& options, StopSign* stop) : options_(options), stop_(stop) {}
 
-  // After a failure: waits, and returns without an error when it shall be tried again.
-  // `retry_after_s`: as the server asked; 60 at most.
+  // After a failure: waits and returns OK if the operation should be retried, else the error.
+  // `retry_after_s`: the server's request, at most 60.
   Status Next(const Error& error, bool progressed, int64_t retry_after_s = 0);
 
  private:
@@ -44,9 +44,9 @@ class Attempts {
   int in_a_row_ = 0;
 };
 
-// The error of an answer that is no success, in words for the operator; `what` was asked for.
+// The error for an unsuccessful answer, in words for operators; `what` was requested.
 Error ErrorOf(const HubReply& reply, const std::string& what, const HubOptions& options);
-// Seconds of its Retry-After; 0: none, or a date.
+// Seconds of Retry-After; 0: absent or a date.
 int64_t RetryAfter(const HubReply& reply);
 
 }  // namespace aisp

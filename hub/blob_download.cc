@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // safetensors' own limit
 constexpr uint64_t kFirstPiece = 64 * 1024;        // holds the header of most files
 
-// Ends a transfer that has brought what was wanted.
+// Returned by callbacks to end a transfer that has brought enough.
 const Error kEnough{Code::kAborted, "enough"};
 
 class BlobDownload {
@@ -34,14 +34,14 @@ class BlobDownload {
   BlobDownload(const BlobDownload&) = delete;
   BlobDownload& operator=(const BlobDownload&) = delete;
 
-  // The lock is held. Takes up what is there.
+  // Resumes from what is on disk. The caller holds the lock.
   static Result<std::unique_ptr<BlobDownload>> Open(const PullContext& context,
                                                     const HubFile& file);
-  // Brings bytes until `end` of them are there.
+  // Downloads until `end` bytes are there.
   Status FetchTo(uint64_t end, HubHttp& http);
-  // The first `bytes`, which are there.
+  // The first `bytes`, which must have been downloaded.
   Result<std::string> Begin(uint64_t bytes) const;
-  // Checks the hash; turns it into the blob. DATA_LOSS: nothing of it is kept.
+  // Checks the hash and turns the file into a blob. DATA_LOSS: the content was deleted.
   Status Finish();
 
  private:
@@ -75,7 +75,7 @@ Status BlobDownload::Resume() {
   if (fstat(fd_, &st) != 0) return Internal(fmt::format("fstat: {}", std::strerror(errno)));
   const auto found = static_cast<uint64_t>(st.st_size);
   if (found > file_.size) {
-    context_.counters->present -= static_cast<int64_t>(file_.size);  // as BytesPresent counted it
+    context_.counters->present -= static_cast<int64_t>(file_.size);  // as counted by BytesPresent
     return Restart();
   }
   std::vector<char> piece(1 << 20);
@@ -133,7 +133,7 @@ Status BlobDownload::Append(std::string_view bytes, uint64_t end) {
 }
 
 Status BlobDownload::OnHead(const HubReply& reply) {
-  if (reply.status == 200) return have_ == 0 ? Status{} : Restart();  // it knows no ranges
+  if (reply.status == 200) return have_ == 0 ? Status{} : Restart();  // the server ignores ranges
   const std::string range = reply.Header("content-range");
   const std::string wanted = fmt::format("bytes {}-", have_);
   if (range.starts_with(wanted)) return {};
@@ -219,7 +219,7 @@ uint64_t IncompleteBytes(const HubCache& cache, const HubFile& file) {
   return error ? 0 : std::min<uint64_t>(size, file.size);
 }
 
-// Until the other process is done, showing how far it is; an error when it stands still.
+// Waits for another process's download, showing its progress; an error when it stalls.
 Result<FileLock> AwaitLock(const PullContext& context, const HubFile& file) {
   const std::string path = context.cache.Lock(file.hash);
   AISP_ASSIGN_OR_RETURN(auto at_once, FileLock::Try(path));
@@ -309,7 +309,7 @@ Status FetchBlob(const PullContext& context, const HubFile& file, HubHttp& http)
   if (BlobIsThere(context.cache, file)) return {};
   AISP_ASSIGN_OR_RETURN(const FileLock lock, AwaitLock(context, file));
   if (BlobIsThere(context.cache, file)) return {};
-  // Content of the wrong hash may be what lay there before: once more from the beginning.
+  // A wrong hash may be due to old content on disk, so download once more from the start.
   for (bool again = true;; again = false) {
     AISP_ASSIGN_OR_RETURN(const auto download, BlobDownload::Open(context, file));
     Status status = download->FetchTo(file.size, http);

@@ -28,7 +28,7 @@ std::string ReadSmall(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-// A name of our own beside `path`, to be renamed to it.
+// A unique temporary name beside `path`.
 std::string Beside(const std::string& path) {
   static std::atomic<int> counter{0};
   return fmt::format("{}.{}-{}.tmp", path, getpid(), counter++);
@@ -91,7 +91,7 @@ std::string HubCache::Commit() const {
 
 bool HubCache::Has(const std::string& commit, const std::string& file) const {
   std::error_code error;
-  return fs::is_regular_file(Snapshot(commit) + "/" + file, error);  // behind the link
+  return fs::is_regular_file(Snapshot(commit) + "/" + file, error);  // follows the link
 }
 
 bool HubCache::KnownAbsent(const std::string& commit, const std::string& file) const {
@@ -131,7 +131,7 @@ Status HubCache::Link(const std::string& commit, const std::string& file,
   const std::string temporary = Beside(path);
   std::error_code error;
   fs::create_symlink("../../blobs/" + hash, temporary, error);
-  // Some volumes know no symbolic links; a second name of the blob is as good.
+  // Some file systems have no symbolic links; a hard link also works.
   if (error) fs::create_hard_link(Blob(hash), temporary, error);
   if (!error) fs::rename(temporary, path, error);
   if (!error) return {};

@@ -1,13 +1,13 @@
-// HubCache: one model in a cache of Hugging Face's layout, as their own tools read and write it:
+// HubCache: one model in a cache with Hugging Face's layout, compatible with their tools:
 //
 //   models--org--name/blobs/HASH                    content, named by its hash
-//   models--org--name/blobs/HASH.incomplete         as much as has come
+//   models--org--name/blobs/HASH.incomplete         a partial download
 //   models--org--name/snapshots/COMMIT/config.json  a link to a blob
-//   models--org--name/refs/main                     the commit that a branch or tag was last seen
-//   at models--org--name/.no_exist/COMMIT/FILE         the hub said that there is no such file
-//   .locks/models--org--name/HASH.lock              held by who downloads HASH
+//   models--org--name/refs/main                     last seen commit of a branch or tag
+//   models--org--name/.no_exist/COMMIT/FILE         the hub has no such file
+//   .locks/models--org--name/HASH.lock              held by the process that downloads HASH
 //
-// Blobs, links and refs come by rename: what is there is whole. Immutable; any thread.
+// Blobs, links and refs are created by rename, so they are always complete. Immutable; any thread.
 #pragma once
 
 #include <string>
@@ -30,20 +30,19 @@ class HubCache {
   std::string Lock(const std::string& hash) const;
   std::string Snapshot(const std::string& commit) const;
 
-  // The commit that refs/ has for the revision, or the revision itself if it is one; "" when the
-  // cache knows none.
+  // The commit in refs/ for the revision, or the revision if it is a commit; "" when unknown.
   std::string Commit() const;
-  // What a snapshot of this commit lacks, for a server: "config.json", the shards that its index
-  // names. Empty: it is whole. Without `weights` the tensors are not asked for. `tokenizer`: also
-  // one, unless the hub is known to have none.
+  // Files that a server needs and the snapshot lacks: "config.json", shards named by its index.
+  // `weights` false: ignores tensors. `tokenizer`: also requires one unless the hub is known to
+  // have none.
   std::vector<std::string> Missing(const std::string& commit, bool weights, bool tokenizer) const;
 
-  // Makes the folders. Errors name the folder.
+  // Creates the folders. Errors name the folder.
   Status Prepare() const;
   // Links `file` of the snapshot to the blob.
   Status Link(const std::string& commit, const std::string& file, const std::string& hash) const;
   Status NoteAbsent(const std::string& commit, const std::string& file) const;
-  // The revision is at `commit`.
+  // Records `commit` as the revision's.
   Status WriteRef(const std::string& commit) const;
 
  private:
@@ -59,11 +58,11 @@ class HubCache {
 // Far more than any model has, and few enough that their sizes can be added up.
 inline constexpr size_t kMaxShards = 4096;
 
-// The names of the shards in the text of a model.safetensors.index.json, sorted. INVALID_ARGUMENT:
-// it is none, names more than kMaxShards, or one is no file name; `where` is for the message.
+// The sorted shard names in a model.safetensors.index.json. INVALID_ARGUMENT: malformed, more than
+// kMaxShards, or an invalid file name; `where` is for the message.
 Result<std::vector<std::string>> ShardsOf(const std::string& index, const std::string& where);
 
-// The folder of a snapshot that is whole. NOT_FOUND says what was looked for and what is missing.
+// The folder of a complete snapshot. NOT_FOUND says what was searched and what is missing.
 Result<std::string> FindSnapshot(const HubOptions& options, const HubRepo& repo, bool weights,
                                  bool tokenizer);
 

@@ -38,7 +38,7 @@ Result<ContentHash> ContentHash::For(std::string_view name, uint64_t size) {
   ContentHash hash(std::move(impl));
   if (!lfs) {
     const std::string begin = fmt::format("blob {}", size);
-    hash.Update({begin.c_str(), begin.size() + 1});  // with its zero byte
+    hash.Update({begin.c_str(), begin.size() + 1});  // including its zero byte
   }
   return hash;
 }

@@ -1,5 +1,5 @@
-// ContentHash: the hash by which the hub names a file's content, computed while the content comes:
-// SHA-256 for what lies in LFS, and Git's SHA-1 of a blob for small files. One thread.
+// ContentHash: the hash by which the hub names a file's content, computed incrementally: SHA-256
+// for LFS files, Git's SHA-1 of a blob for small files. One thread.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace aisp {
 
 class ContentHash {
  public:
-  // By the length of the name: 64 or 40 hexadecimal digits. `size` bytes will come; Git's hash
-  // begins with their number. INVALID_ARGUMENT for any other name.
+  // Selects the hash by the length of `name`: 64 or 40 hexadecimal digits, else INVALID_ARGUMENT.
+  // `size`: bytes that will follow, which Git's hash includes.
   static Result<ContentHash> For(std::string_view name, uint64_t size);
 
   ContentHash(ContentHash&&) noexcept;
@@ -22,7 +22,7 @@ class ContentHash {
   ~ContentHash();
 
   void Update(std::string_view bytes);
-  // Ends it: lower-case hexadecimal digits. Once.
+  // Finishes: lower-case hexadecimal digits. Call once.
   std::string Hex();
 
  private:

@@ -28,7 +28,7 @@ Result<std::optional<FileLock>> FileLock::Try(const std::string& path) {
         fmt::format("the lock {}: {}; the cache has to lie on a file system that knows locks", path,
                     std::strerror(errno)));
   }
-  // Who held it may have removed the file meanwhile: then this is the lock of nothing.
+  // The previous holder may have removed the file, so that this lock is of an unlinked file.
   struct stat held {
   }, named{};
   if (fstat(fd, &held) != 0 || stat(path.c_str(), &named) != 0 || held.st_ino != named.st_ino)
@@ -41,7 +41,7 @@ Result<FileLock> FileLock::Wait(const std::string& path, const std::function<Sta
     AISP_ASSIGN_OR_RETURN(std::optional<FileLock> lock, Try(path));
     if (lock) return std::move(*lock);
     AISP_RETURN_IF_ERROR(give_up());
-    // flock has no descriptor that could be polled, and a blocking one could not be given up.
+    // flock cannot be polled, and a blocking call could not be cancelled.
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
 }

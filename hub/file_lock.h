@@ -1,5 +1,5 @@
-// FileLock: at most one process downloads a blob into a cache. It is flock(2) on the file that
-// Hugging Face's own library locks too, so that both may share a cache. The file stays, as theirs.
+// FileLock: lets one process at a time download a blob. It is flock(2) on the same file as in
+// Hugging Face's library, so both can share a cache. As theirs, the file is not removed.
 #pragma once
 
 #include <functional>
@@ -12,9 +12,9 @@ namespace aisp {
 
 class FileLock {
  public:
-  // Nothing: another process (or another FileLock of this one) has it. An error names the file.
+  // nullopt: another holder has the lock. An error names the file.
   static Result<std::optional<FileLock>> Try(const std::string& path);
-  // Waits for it, asking `give_up` every tenth of a second, whose error ends the waiting.
+  // Waits for the lock, calling `give_up` every 0.1 s; its error ends the wait.
   static Result<FileLock> Wait(const std::string& path, const std::function<Status()>& give_up);
 
   FileLock(FileLock&& other) noexcept;

@@ -13,7 +13,7 @@ namespace aisp {
 namespace {
 
 constexpr int kMaxRedirects = 5;
-constexpr long kSlowBytesPerSecond = 1024;  // below this for timeout_s it counts as stalled
+constexpr long kSlowBytesPerSecond = 1024;  // slower than this for timeout_s counts as stalled
 constexpr size_t kMaxHeaderBytes = 64 * 1024;
 constexpr size_t kMaxErrorBody = 1024;
 
@@ -22,7 +22,7 @@ void InitCurl() {
   std::call_once(once, [] { curl_global_init(CURL_GLOBAL_DEFAULT); });
 }
 
-// "https://host:443", in lower case; "" for what is no http URL.
+// "https://host:443", lower case; "" if not an http(s) URL.
 std::string OriginOf(const std::string& url) {
   CURLU* parsed = curl_url();
   std::string origin;
@@ -39,7 +39,7 @@ std::string OriginOf(const std::string& url) {
   return origin.starts_with("http:") || origin.starts_with("https:") ? origin : "";
 }
 
-// Without what may hold a signature.
+// The URL without its query, which may hold a signature.
 std::string Shown(const std::string& url) { return url.substr(0, url.find('?')); }
 
 }  // namespace
@@ -61,20 +61,20 @@ struct HubHttp::Impl {
   bool OnBytes(std::string_view bytes);
   curl_slist* SetOptions(const HubQuery& q, const std::string& url);
   Result<HubReply> Once(const HubQuery& q, const std::string& url);
-  // Where this answer sends us; "": nowhere.
+  // The URL that this answer redirects to; "": none.
   Result<std::string> Redirect(const HubQuery& q);
 
   const HubOptions options;
   const std::function<bool()> cancelled;
   const std::string origin;
   CURL* const curl;
-  // Of the transfer under way.
+  // Of the current transfer.
   const HubQuery* query = nullptr;
   HubReply reply;
-  Status said;  // by a callback
+  Status said;  // set by a callback
   size_t header_bytes = 0;
   bool head_given = false;
-  std::array<char, CURL_ERROR_SIZE> reason{};  // of curl's error, in its words
+  std::array<char, CURL_ERROR_SIZE> reason{};  // curl's error text
 };
 
 bool HubHttp::Impl::OnHeader(std::string_view line) {
@@ -83,7 +83,7 @@ bool HubHttp::Impl::OnHeader(std::string_view line) {
     said = Unavailable(fmt::format("more than {} bytes of headers", kMaxHeaderBytes));
     return false;
   }
-  if (line.starts_with("HTTP/")) {  // a new head: what came before was a 100 or a proxy's
+  if (line.starts_with("HTTP/")) {  // a new head follows a 100 or a proxy's answer
     reply.headers.clear();
     return true;
   }
@@ -122,7 +122,7 @@ curl_slist* HubHttp::Impl::SetOptions(const HubQuery& q, const std::string& url)
   reason[0] = 0;
   curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, reason.data());
   if (!options.ca_file.empty()) curl_easy_setopt(curl, CURLOPT_CAINFO, options.ca_file.c_str());
-  // A callback of curl is a plain function: these take `this`.
+  // curl's callbacks are plain functions that get `this`.
   curl_easy_setopt(curl, CURLOPT_HEADERDATA, this);
   curl_easy_setopt(
       curl, CURLOPT_HEADERFUNCTION,
@@ -143,7 +143,7 @@ curl_slist* HubHttp::Impl::SetOptions(const HubQuery& q, const std::string& url)
         return static_cast<Impl*>(self)->cancelled() ? 1 : 0;
       });
   curl_slist* headers = nullptr;
-  // As it is stored: a hash is of that.
+  // No compression: the hash is of the stored bytes.
   headers = curl_slist_append(headers, "Accept-Encoding: identity");
   if (!options.token.empty() && OriginOf(url) == origin)
     headers = curl_slist_append(headers, ("Authorization: Bearer " + options.token).c_str());
@@ -221,7 +221,7 @@ Result<std::unique_ptr<HubHttp>> HubHttp::Create(const HubOptions& options,
 
 Result<HubReply> HubHttp::Perform(const HubQuery& query) {
   std::string url = query.url;
-  std::string commit;  // that the hub named before it sent us on
+  std::string commit;  // named by the hub before it redirected
   for (int i = 0; i <= kMaxRedirects; ++i) {
     AISP_ASSIGN_OR_RETURN(HubReply reply, impl_->Once(query, url));
     if (commit.empty()) commit = reply.Header("x-repo-commit");

@@ -28,11 +28,11 @@ namespace fs = std::filesystem;
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr const char* kOneFile = "model.safetensors";
 constexpr auto kTick = std::chrono::milliseconds(200);
-// The sizes of one pull add up without a check: its shards, and a few files beside them.
+// The sizes of one pull, shards and a few more files, can be added without overflow.
 static_assert(INT64_MAX / kMaxFileBytes > static_cast<int64_t>(kMaxShards) + 64);
-constexpr uint64_t kMaxSmallBytes = 64u << 20;  // config.json and the index are read whole
+constexpr uint64_t kMaxSmallBytes = 64u << 20;  // limit for config.json and the index
 
-// One pull under way: steps in order, each over files in parallel.
+// A running pull: steps in order, each over files in parallel.
 class Puller {
  public:
   Puller(const HubOptions& options, const HubRepo& repo, const HubCache& cache, bool weights,
@@ -51,12 +51,11 @@ class Puller {
   Status CheckSpace();
   Status FetchAll();
 
-  // Runs the tasks, in their order, on so many threads as there may be connections. The first error
-  // stops them all.
+  // Runs the tasks in order on at most `connections` threads. The first error stops all.
   Status RunParallel(std::vector<Task> tasks);
   Status RunOne(Task task);
   void Tick();
-  // Fills `out`; nothing when the hub has no such file.
+  // Sets `out`; leaves it empty when the hub has no such file.
   Task DescribeTask(const std::string& name, std::optional<HubFile>* out);
   Status FetchNow(const HubFile& file, std::string* text);
   Status Link(const HubFile& file) { return cache_.Link(commit_, file.name, file.hash); }
@@ -74,7 +73,7 @@ class Puller {
   std::string what_;
   uint64_t total_bytes_ = 0;
   uint64_t new_bytes_ = 0;
-  std::vector<HubFile> small_;  // everything but the weights
+  std::vector<HubFile> small_;  // all files except the weights
   std::vector<HubFile> shards_;
 };
 
@@ -105,7 +104,7 @@ Status Puller::RunParallel(std::vector<Task> tasks) {
       if (task == nullptr) break;
       const Status status = http ? (*task)(**http) : Status(tl::unexpected(http.error()));
       if (status) continue;
-      // Ours is noted before the others are stopped by it.
+      // Recorded before stopping the others, whose errors would be consequences.
       if (std::lock_guard lock(mutex); first) first = status;
       stop_.Stop();
     }
@@ -154,7 +153,7 @@ void Puller::Expect(const HubFile& file) {
   counters_.present += static_cast<int64_t>(present);
 }
 
-// Brings a small file at once and reads it.
+// Downloads a small file at once and reads it.
 Status Puller::FetchNow(const HubFile& file, std::string* text) {
   if (file.size > kMaxSmallBytes) {
     return InvalidArgument(fmt::format("{} has {} bytes, more than {} that such a file may have",
@@ -229,7 +228,7 @@ Status Puller::DescribeRest() {
   for (size_t i = 0; i < std::size(kNames); ++i)
     tasks.push_back(DescribeTask(kNames[i], &found[i]));
   AISP_RETURN_IF_ERROR(RunParallel(std::move(tasks)));
-  // Of two tokenizers the first is read; the second is for models that have no other.
+  // Models with both tokenizers use the first; the second is for models without it.
   if (!found[std::size(kNames) - 1])
     AISP_RETURN_IF_ERROR(RunOne(DescribeTask("tokenizer.model", &sentencepiece)));
   const auto take = [this](const std::optional<HubFile>& file) {
@@ -301,8 +300,8 @@ Result<Pulled> Puller::Run() {
   AISP_RETURN_IF_ERROR(CheckSpace());
   AISP_RETURN_IF_ERROR(CheckHeaders());
   AISP_RETURN_IF_ERROR(FetchAll());
-  // Last: a revision that was whole before stays so until this one is. Without the weights only
-  // where there was none.
+  // Last, so that a complete revision remains until the new one is complete. Without weights only
+  // if there was none.
   if (weights_ || cache_.Commit().empty()) AISP_RETURN_IF_ERROR(cache_.WriteRef(commit_));
   Pulled pulled;
   pulled.folder = cache_.Snapshot(commit_);

@@ -1,6 +1,6 @@
-// Pull: a model by name from the hub into the cache, as much of it as a server needs: config.json,
-// generation_config.json, the tokenizer, the chat template, the safetensors index and the shards
-// that it names. What tells whether the model can be served comes first, its weights last.
+// Pull: downloads what a server needs of a hub model into the cache: config.json,
+// generation_config.json, the tokenizer, the chat template, the safetensors index and its shards.
+// Files that show whether the model can be served come first, the weights last.
 #pragma once
 
 #include <cstdint>
@@ -16,20 +16,20 @@ namespace aisp {
 struct PullProgress {
   std::string what;  // "config.json", "7 files"
   uint64_t done_bytes = 0;
-  uint64_t total_bytes = 0;  // 0: not known yet
-  int waiting = 0;           // files that come through another process
+  uint64_t total_bytes = 0;  // 0: unknown
+  int waiting = 0;           // files downloaded by another process
 };
 
-// What the caller knows about models; each may be empty. The first three are asked in this order,
-// before the weights come, and an error of theirs ends the pull.
+// The caller's checks; each may be empty. The first three run in this order before the weights are
+// downloaded, and an error ends the pull.
 struct PullHooks {
   std::function<Status(const std::string& config_json)> check_config;
   std::function<Status(const std::string& index_json)> check_index;
-  // The JSON header of a file of weights; behind it lie `data_bytes`.
+  // Gets the JSON header of a weights file, which `data_bytes` of data follow.
   std::function<Status(const std::string& file, const std::string& header_json,
                        uint64_t data_bytes)>
       check_header;
-  // Five times a second, on the thread that called Pull.
+  // Called five times a second, on the thread that called Pull.
   std::function<void(const PullProgress&)> on_progress;
   std::function<bool()> cancelled;
 };
@@ -39,13 +39,12 @@ struct Pulled {
   std::string commit;
   int files = 0;
   uint64_t bytes = 0;      // of all these files
-  uint64_t new_bytes = 0;  // that were not there
+  uint64_t new_bytes = 0;  // that were downloaded now
 };
 
-// Returns when the snapshot is whole. Errors: UNAUTHENTICATED, PERMISSION_DENIED and NOT_FOUND as
-// the hub answered; RESOURCE_EXHAUSTED: the disk, with the bytes needed and free; UNAVAILABLE and
-// DEADLINE_EXCEEDED: the network, after retries; DATA_LOSS: a wrong hash; CANCELLED; what the hooks
-// said. After each of them the next Pull goes on from what has come. Without `weights`: all else.
+// Returns when the snapshot is complete. `weights` false: all else. Errors: UNAUTHENTICATED,
+// PERMISSION_DENIED, NOT_FOUND from the hub; RESOURCE_EXHAUSTED: disk full; UNAVAILABLE,
+// DEADLINE_EXCEEDED: network; DATA_LOSS: wrong hash; CANCELLED; a hook's. The next Pull resumes.
 Result<Pulled> Pull(const HubOptions& options, const HubRepo& repo, bool weights,
                     const PullHooks& hooks);
 

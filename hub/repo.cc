@@ -10,7 +10,7 @@ namespace aisp {
 namespace {
 
 constexpr size_t kMaxPart = 96;       // the hub's own limit
-constexpr size_t kMaxRevision = 250;  // a file name, on every file system
+constexpr size_t kMaxRevision = 250;  // must fit in a file name on every file system
 
 bool IsNameCharacter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
@@ -30,7 +30,7 @@ Status CheckPart(std::string_view part, std::string_view what, std::string_view 
                   Excerpt(whole), what, Excerpt(part), kMaxPart));
 }
 
-// A revision becomes a path below refs/.
+// A revision becomes a path below refs/, so it must be a safe one.
 Status CheckRevision(std::string_view revision, std::string_view whole) {
   const auto allowed = [](char c) { return IsNameCharacter(c) || c == '/' || c == '+'; };
   bool good = !revision.empty() && revision.size() <= kMaxRevision &&

@@ -1,5 +1,4 @@
-// HubRepo: the name of a model on the hub, "org/name" or "org/name@revision". Pure values: any
-// thread.
+// HubRepo: a model's name on the hub, "org/name" or "org/name@revision". Pure values: any thread.
 #pragma once
 
 #include <string>
@@ -19,16 +18,16 @@ struct HubRepo {
   std::string Folder() const { return "models--" + org + "--" + name; }
 };
 
-// Two parts with one slash between them, and nothing that only a path has at its beginning: whether
-// the text may be meant as a name. It need not be a valid one.
+// Whether the text looks like a name: two parts with one slash, and no prefix that only a path has.
+// It may still be invalid.
 bool LooksLikeHubRepo(std::string_view text);
 
-// INVALID_ARGUMENT says which part is wrong, and what is allowed in it.
+// INVALID_ARGUMENT says which part is wrong and what is allowed.
 Result<HubRepo> ParseHubRepo(std::string_view text);
 
-// 40 hexadecimal digits in lower case.
+// 40 lower-case hexadecimal digits.
 bool IsCommit(std::string_view text);
-// `length` hexadecimal digits in lower case.
+// `length` lower-case hexadecimal digits.
 bool IsHex(std::string_view text, size_t length);
 
 }  // namespace aisp

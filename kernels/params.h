@@ -1,6 +1,6 @@
-// The arguments of a step's operations: weights, the rows of a step, and one struct of
-// parameters for each operation. Plain data, but for packed weights, which a backend makes.
-// kernels/ops.h says what the operations do and how they may be called.
+// The arguments of a step's operations: weights, the rows of a step, and a parameter struct per
+// operation. Plain data, except packed weights, which a backend makes. kernels/ops.h describes the
+// operations.
 #pragma once
 
 #include <cstddef>
@@ -19,34 +19,34 @@ struct AdaptedLinear;  // kernels/adapters.h
 enum class Epilogue : uint8_t {
   kStore,       // y = x W^T + b
   kAccumulate,  // y += x W^T + b, y is f32
-  // Parts {gate, up}: y = silu(x gate^T) * (x up^T), half as wide. Not everywhere: Ops::Fuses says.
+  // Parts {gate, up}: y = silu(x gate^T) * (x up^T), half as wide. Only where Ops::Fuses allows.
   kGatedSilu,
 };
 
-// How a weight is kept in device memory.
+// Format of a weight in device memory.
 enum class WeightFormat : uint8_t {
   kCompute,   // in its compute dtype
-  kFp8,       // e4m3 with an f32 scale for each output row
-  kFp8Block,  // e4m3 with an f32 scale for each block of 128 x 128
-  kNvfp4,     // e2m1, an e4m3 scale for each 16 elements of a row, an f32 scale for each output row
+  kFp8,       // e4m3 with an f32 scale per output row
+  kFp8Block,  // e4m3 with an f32 scale per block of 128 x 128
+  kNvfp4,     // e2m1, an e4m3 scale per 16 elements of a row, an f32 scale per output row
 };
 
-// What kernels are chosen by.
+// The properties that kernels are chosen by.
 struct LinearTraits {
   WeightFormat format = WeightFormat::kCompute;
-  DType input = DType::kF32;   // of x, where format is kCompute also of the weight
+  DType input = DType::kF32;   // of x, for kCompute also of the weight
   DType output = DType::kF32;  // of y
   Epilogue epilogue = Epilogue::kStore;
   bool bias = false;
-  int64_t n = 0;  // rows of the weight, gate's and up's both
+  int64_t n = 0;  // rows of the weight, gate and up together
   int64_t k = 0;
-  uint8_t family = 0;  // how the backend packed it, in the backend's own numbers
-  size_t bytes = 0;    // that a call streams
+  uint8_t family = 0;  // how the backend packed it, in its own numbering
+  size_t bytes = 0;    // read by a call
 
   int64_t out_features() const { return epilogue == Epilogue::kGatedSilu ? n / 2 : n; }
 };
 
-// A weight matrix in the form that the backend's kernels want. Immutable.
+// A weight matrix in the layout of the backend's kernels. Immutable.
 class PackedLinear {
  public:
   virtual ~PackedLinear() = default;
@@ -60,17 +60,17 @@ class PackedLinear {
   DType output_dtype() const { return traits().output; }
 };
 
-// What a quantised part is multiplied by. Host memory.
+// Scales of a quantised part. Host memory.
 struct PartScales {
   std::span<const float> scales;  // kFp8: [out] or [1]; kFp8Block: [ceil(out/128), ceil(K/128)]
   const void* group_scales = nullptr;  // kNvfp4: e4m3 [out, K / 16]
-  float scale = 1.0f;                  // kNvfp4: of the whole part
+  float scale = 1.0f;                  // kNvfp4: for the whole part
 };
 
 struct LinearSource {
   // Host memory, [out_i, K] each, f32, bf16 or f16; stacked along the output: q, k and v, or gate
-  // and up. A part without data gets random weights. With `scales`, parts are stored as `format`
-  // says: e4m3, or (kU8, [out_i, K / 2]) pairs of e2m1.
+  // and up. A part without data gets random weights. With `scales`, parts are in `format`: e4m3, or
+  // (kU8, [out_i, K / 2]) pairs of e2m1.
   std::span<const TensorView> parts;
   // One f32, bf16 or f16 [out_i] per part (a null view: zeros), or empty.
   std::span<const TensorView> biases;
@@ -97,8 +97,8 @@ struct ExpertsSource {
   };
   std::span<const Expert> experts;
   DType compute_dtype = DType::kF32;
-  int32_t max_rows = 0;  // of one call
-  int32_t top_k = 0;     // experts of a row
+  int32_t max_rows = 0;  // per call
+  int32_t top_k = 0;     // experts per row
   uint64_t random_seed = 0;
 };
 
@@ -120,20 +120,20 @@ struct PagedKvView {
   size_t block_bytes() const { return static_cast<size_t>(num_kv_heads) * head_bytes(); }
 };
 
-// One sequence's rows of a step; its positions are consecutive and end at context_len - 1.
+// One sequence's rows of a step; positions are consecutive and end at context_len - 1.
 struct RowSpan {
   int32_t row_begin = 0;
   int32_t num_rows = 0;
   int32_t context_len = 0;
-  int32_t table_begin = 0;  // of its entries in block_tables
+  int32_t table_begin = 0;  // index of its first entry in block_tables
 };
 
-// Ragged rows in device memory. `host_sequences` is the same as `sequences`, for the launch to size
-// its grid by; empty in a capture.
+// Ragged rows in device memory. `host_sequences` equals `sequences`, for sizing a launch's grid;
+// empty in a capture.
 struct RaggedBatch {
   int32_t rows = 0;
   int32_t num_sequences = 0;
-  int32_t longest_rows = 0;  // the most rows of a sequence; 1: all of them decode
+  int32_t longest_rows = 0;  // maximum rows of a sequence; 1: all decode
   std::span<const RowSpan> host_sequences;
   const RowSpan* sequences = nullptr;
   const int32_t* positions = nullptr;     // [rows]
@@ -146,7 +146,7 @@ struct LinearParams {
   TensorView x;  // [rows, in], the weight's input dtype, dense
   TensorView y;  // [rows, out], the weight's output dtype, dense
   int32_t rows = 0;
-  const AdaptedLinear* adapters = nullptr;  // null: none changes this matrix
+  const AdaptedLinear* adapters = nullptr;  // null: no adapters
 };
 
 // y[i] = x[row_indices ? row_indices[i] : i] / rms(x) * weight
@@ -166,11 +166,11 @@ struct EmbeddingParams {
   const int32_t* slot_tokens = nullptr;  // [slots]
   int32_t rows = 0;
   TensorView hidden;   // f32 [rows, hidden]
-  RmsNormParams norm;  // where its x has data: also the norm of all of `hidden`, which is that x
+  RmsNormParams norm;  // if its x has data: also computes the norm of `hidden`, which is that x
 };
 
-// Normalises (where there are norm weights) and rotates q and k, and appends k and v to the pool.
-// Rotation as in Hugging Face's Llama: element i pairs with i + rotary_dim / 2.
+// Norms (if there are norm weights) and rotates q and k, and appends k and v to the pool. Rotation
+// as in Hugging Face's Llama: element i pairs with i + rotary_dim / 2.
 struct RopeAppendParams {
   TensorView qkv;  // f32 or bf16 [rows, (heads + 2 kv_heads) * head_dim]; q is replaced in place
   TensorView
@@ -183,11 +183,11 @@ struct RopeAppendParams {
   PagedKvView kv;
 };
 
-// Multi-head latent attention's assembly of q, k and v (DeepSeek-V2, arXiv:2405.04434,
-// section 2.1), in the expanded form: k of a head is [k_nope | k_rope], k_rope being shared by all
-// heads; v is padded with zeros to the pool's head_dim. Rotation pairs element 2i with 2i + 1.
+// Assembles q, k and v of multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1)
+// in expanded form: a head's k is [k_nope | k_rope], with k_rope shared by all heads; v is padded
+// with zeros to the pool's head_dim. Rotation pairs element 2i with 2i + 1.
 struct LatentAppendParams {
-  TensorView q;  // f32 [rows, heads * (nope + rope)]; its last `rope` elements per head are rotated
+  TensorView q;  // f32 [rows, heads * (nope + rope)]; the last `rope` elements per head are rotated
                  // in place
   TensorView kv;       // f32 [rows, heads * (nope + v_dim)]: k_nope and v of each head
   TensorView k_rope;   // f32 [rows, >= rope], rows strided: the shared key part before rotation
@@ -200,12 +200,12 @@ struct LatentAppendParams {
   PagedKvView pool;  // num_kv_heads = heads, head_dim >= nope + rope and >= v_dim
 };
 
-// Causal attention of every row over its sequence's pool, prefill chunks and decode rows in one
+// Causal attention of every row over its sequence's pool; prefill chunks and decode rows in one
 // call.
 struct AttentionParams {
   TensorView q;            // f32 or bf16 [rows, >= heads * q_head_dim]; rows may be strided
-  int32_t q_head_dim = 0;  // <= kv.head_dim; the rest of a key is not looked at
-  int32_t v_head_dim = 0;  // <= kv.head_dim; elements of a head in the output
+  int32_t q_head_dim = 0;  // <= kv.head_dim; the rest of a key is ignored
+  int32_t v_head_dim = 0;  // <= kv.head_dim; elements per head in the output
   int32_t num_heads = 0;   // a multiple of kv.num_kv_heads
   float scale = 1.0f;      // of the scores
   int32_t window = 0;      // > 0: a row at position p sees positions > p - window only
@@ -221,7 +221,7 @@ struct SiluMulParams {
   int32_t rows = 0;
 };
 
-// y = x + silu(added), and the same rounded, where `rounded` has data.
+// y = x + silu(added), also rounded if `rounded` has data.
 struct SiluAddParams {
   TensorView x;        // f32 [rows, dim]; may be y
   TensorView added;    // f32 [rows, dim]
@@ -231,12 +231,12 @@ struct SiluAddParams {
 
 enum class ExpertScore : uint8_t { kSoftmax, kSigmoid };
 
-// Which experts a row goes to, and how much each counts. With groups (DeepSeek-V3,
-// arXiv:2412.19437, section 2.1.2) only the `top_groups` groups with the greatest sum of their two
-// best scores take part. Ties go to the lower index.
+// Selects experts and their weights per row. With groups (DeepSeek-V3, arXiv:2412.19437, section
+// 2.1.2) only the `top_groups` groups with the largest sum of their two best scores take part. Ties
+// go to the lower index.
 struct SelectExpertsParams {
   TensorView logits;           // f32 [rows, experts]
-  TensorView correction_bias;  // f32 [experts] or null: added for the choice, not for the weight
+  TensorView correction_bias;  // f32 [experts] or null: added for the selection only
   ExpertScore score = ExpertScore::kSoftmax;
   int32_t top_k = 1;
   int32_t num_groups = 1;
@@ -260,13 +260,12 @@ struct ExpertMlpParams {
 
 // ---- copies of rows ----
 
-// Keeps what the residual stream holds. `from` is f32, `to` f32 or bf16, strided perhaps.
+// Copies the residual stream. `from` is f32, `to` f32 or bf16, possibly strided.
 struct TapParams {
   TensorView from, to;
 };
 
-// Element i of a row to column columns[i] of the same row: to[row][columns[i]] = from[row][i]. Both
-// f32; the other columns stay as they are.
+// to[row][columns[i]] = from[row][i]. Both f32; other columns are unchanged.
 struct SpreadParams {
   TensorView from, to;
   const int32_t* columns = nullptr;  // [from.cols], device memory
@@ -274,21 +273,21 @@ struct SpreadParams {
 
 // ---- drawing tokens ----
 
-// What a row's logits are edited by, in this order: repetition penalty if `repeated`, presence and
-// frequency penalties by `count`, bias, ban. Each token once.
+// Edits of a row's logits, in this order: repetition penalty if `repeated`, presence and frequency
+// penalties by `count`, bias, ban. Each token once.
 struct TokenEdit {
   int32_t token = 0;
-  int32_t count = 0;  // in what was generated
+  int32_t count = 0;  // in the generated tokens
   float bias = 0;
-  uint16_t repeated = 0;  // in the prompt or in what was generated
+  uint16_t repeated = 0;  // in the prompt or the generated tokens
   uint16_t banned = 0;
 };
 
-// One row to draw for, as engine/request.h defines it. Plain data for device memory.
+// One row to draw for, as defined in engine/request.h. Plain data for device memory.
 struct DrawRow {
   int32_t logit_index = 0;  // negative: padding
-  int32_t slot = 0;         // where the token is left for the next step; negative: nowhere
-  uint32_t position = 0;    // of the token that is drawn
+  int32_t slot = 0;         // where the token is stored for the next step; negative: nowhere
+  uint32_t position = 0;    // of the drawn token
   uint32_t choice = 0;
   uint64_t seed = 0;
   float temperature = 1;  // 0: greedy
@@ -301,8 +300,8 @@ struct DrawRow {
   int32_t edit_begin = 0;
   int32_t edit_count = 0;
   int32_t num_logprobs = -1;
-  int32_t drawn_at = 0;  // which of DrawParams::drawn is this row's
-  int32_t mask = -1;     // which of DrawParams::masks is this row's; -1: none
+  int32_t drawn_at = 0;  // index into DrawParams::drawn
+  int32_t mask = -1;     // index into DrawParams::masks; -1: none
 };
 
 enum class DrawStatus : int32_t { kDrawn = 0, kNotFinite = 1, kNothingLeft = 2 };
@@ -310,8 +309,8 @@ enum class DrawStatus : int32_t { kDrawn = 0, kNotFinite = 1, kNothingLeft = 2 }
 struct alignas(16) DrawnToken {
   int32_t token = -1;
   DrawStatus status = DrawStatus::kDrawn;
-  float logprob = 0;  // of the model's own distribution; only where num_logprobs >= 0
-  float log_sum = 0;  // the logarithm of the sum of the exponentials of the row's logits; likewise
+  float logprob = 0;  // of the unedited distribution; only if num_logprobs >= 0
+  float log_sum = 0;  // log of the sum of the exponentials of the row's logits; likewise
 };
 
 struct DrawParams {
@@ -320,12 +319,12 @@ struct DrawParams {
   const TokenEdit* edits = nullptr;
   int32_t num_rows = 0;
   bool filters = true;  // false: no row has top_k, top_p or min_p, which may save launches
-  // A bit for each token of the vocabulary, 1: may be drawn; [.., mask_words] words, rows by
-  // DrawRow::mask. Null: no row has any.
+  // One bit per token of the vocabulary, 1: allowed; [.., mask_words] words, rows by DrawRow::mask.
+  // Null: no row has a mask.
   const uint32_t* masks = nullptr;
   int32_t mask_words = 0;
   int32_t* slot_tokens = nullptr;
-  DrawnToken* drawn = nullptr;  // DrawRow::drawn_at; may be memory of MemoryKind::kHost
+  DrawnToken* drawn = nullptr;  // by DrawRow::drawn_at; may be MemoryKind::kHost
 };
 
 }  // namespace aisp

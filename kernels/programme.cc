@@ -102,7 +102,7 @@ NodeId ProgrammeBuilder::Add(NodeKind kind, std::string_view name, NodeParams pa
   return id;
 }
 
-// By value: a view of another value would be gone when the list of values grows.
+// By value: a reference to another value would dangle when the list of values grows.
 ValueId ProgrammeBuilder::Make(NodeId node, TensorView memory, bool kept) {
   const auto id = static_cast<ValueId>(programme_.values_.size());
   StepValue& value = programme_.values_.emplace_back();
@@ -236,7 +236,7 @@ void ProgrammeBuilder::Draw(ValueId logits) {
 
 uint8_t ProgrammeBuilder::FormsOf(const StepValue& value) const {
   uint8_t forms = kAsRows;
-  // Whoever else reads it would find anything in memory.
+  // Another reader would find unspecified data in memory.
   if (value.kept || value.readers.size() == 1) forms |= kInsideLaunch;
   if (!value.kept && value.readers.size() == 1) forms |= kPublished;
   const bool fp8 = std::all_of(value.readers.begin(), value.readers.end(), [&](NodeId id) {

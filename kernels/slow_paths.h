@@ -1,5 +1,5 @@
-// SlowPaths: which nodes of a programme run in something slower than what is meant for their kind,
-// why, and how often. Whoever prepares steps logs each by name once (model/).
+// SlowPaths: the nodes that run in something slower than the kernel meant for their kind, with
+// reason and count. The preparer of steps logs each by name once (model/).
 //
 // Note and Count on the thread of the Ops; Snapshot from any.
 #pragma once
@@ -16,7 +16,7 @@ namespace aisp {
 struct SlowPathCount {
   std::string op;
   std::string reason;
-  std::string first_node;  // that ran so
+  std::string first_node;  // the first node affected
   uint64_t count = 0;      // launches
 };
 
@@ -32,8 +32,8 @@ class SlowPaths {
     std::string op, reason, first_node;
     std::atomic<uint64_t> count = 0;
   };
-  mutable std::mutex mutex_;   // of the list; entries stay where they are
-  std::deque<Entry> entries_;  // one for each pair of op and reason
+  mutable std::mutex mutex_;   // guards the list; entries keep their addresses
+  std::deque<Entry> entries_;  // one per pair of op and reason
 };
 
 }  // namespace aisp

@@ -7,7 +7,7 @@
 namespace aisp::loadgen {
 namespace {
 
-// Standard normal by Box and Muller's polar method (one of the two it makes).
+// Standard normal by the polar method of Box and Muller; uses one of the two values.
 double DrawNormal(SplitMix64* random) {
   for (;;) {
     const double u = 2 * random->Uniform() - 1;
@@ -30,7 +30,7 @@ double RateAt(const ArrivalPlan& plan, size_t index, size_t count) {
 double DrawGamma(SplitMix64* random, double shape) {
   AISP_CHECK(shape > 0);
   if (shape < 1) {
-    // 1 - u is in (0, 1]: a power of 0 would be a gap of no length.
+    // 1 - u is in (0, 1], since a power of 0 would give a gap of length 0.
     return DrawGamma(random, shape + 1) * std::pow(1 - random->Uniform(), 1 / shape);
   }
   const double d = shape - 1.0 / 3;

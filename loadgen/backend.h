@@ -1,5 +1,5 @@
-// What sends a request and hears its stream: HTTP (http_backend) or gRPC (grpc_backend). Loop
-// thread only.
+// Backend: sends a request and receives its stream, over HTTP (http_backend) or gRPC
+// (grpc_backend). Loop thread only.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +19,11 @@ namespace aisp::loadgen {
 // One chunk of a stream.
 struct Delta {
   bool has_output = false;
-  bool finished = false;  // this choice
+  bool finished = false;  // of this choice
   std::string_view finish_reason = {};
   size_t choice = 0;
   std::string_view raw_text = {};
-  bool escaped = false;  // raw_text has JSON's escapes
+  bool escaped = false;  // raw_text contains JSON escapes
   std::span<const TokenId> token_ids = {};
 };
 
@@ -31,14 +31,14 @@ struct UsageCounts {
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
   int64_t cached_tokens = 0;
-  ServerValues server = {};  // of usage.aisp
+  ServerValues server = {};  // from usage.aisp
 };
 
 // How a request ended.
 struct Ending {
-  bool completed = false;   // with everything that a stream ends with
-  std::string reason = {};  // else: why not
-  int http_status = 0;      // of gRPC: what HTTP would have said, 0 when nothing came
+  bool completed = false;   // with everything that a complete stream has
+  std::string reason = {};  // otherwise: why not
+  int http_status = 0;      // for gRPC the HTTP equivalent; 0: no answer
   bool may_retry = false;   // nothing was done yet: no connection, or 503
   std::optional<Duration> retry_after = {};
 };
@@ -49,15 +49,14 @@ class BackendListener {
   virtual void OnRoute(std::string_view route) = 0;
   virtual void OnDelta(const Delta& delta) = 0;
   virtual void OnUsage(const UsageCounts& usage) = 0;
-  // Last. Of what came before, the counts of usage count.
+  // The last call. Of all usage counts, the latest are valid.
   virtual void OnEnd(const Ending& ending) = 0;
 
  protected:
   ~BackendListener() = default;
 };
 
-// A request under way. Its destructor abandons it, after which the listener hears no more; it must
-// not run within a callback.
+// A running request. The destructor abandons it and silences the listener; not inside a callback.
 class BackendCall {
  public:
   virtual ~BackendCall() = default;

@@ -34,7 +34,7 @@ std::optional<uint32_t> Hex4(std::string_view text) {
   return value;
 }
 
-// A list that is not empty.
+// Whether a list is non-empty.
 bool ReadPresence(JsonScanner* scan, bool* present) {
   return scan->Array([&] {
     *present = true;
@@ -142,7 +142,7 @@ bool ReadChunk(std::string_view json, Chunk* chunk) {
     if (key == "message") return scan.Text(&message);
     return scan.Skip();
   });
-  // The error object of older servers stands at the top.
+  // Older servers put the error object at the top level.
   if (object == "error") {
     chunk->is_error = true;
     chunk->raw_error = message;

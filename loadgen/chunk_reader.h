@@ -1,6 +1,6 @@
-// The JSON of one streamed chunk of OpenAI's API, read in one pass without building a tree: this
-// runs once for each token of every stream. Knows completions and chats, of aisp and of others;
-// what it does not know it skips. Pure; any thread.
+// Parses the JSON of one streamed chunk of OpenAI's API in one pass without a tree, since this runs
+// for every token of every stream. Knows completions and chats, of aisp and others; skips what it
+// does not know. Pure; any thread.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace aisp::loadgen {
 
 struct ChunkChoice {
   int64_t index = 0;
-  // With JSON's escapes; of `text`, or of the delta's `content`.
+  // With JSON escapes; from `text` or the delta's `content`.
   std::string_view raw_text;
   bool has_output = false;         // text, reasoning, a tool call or token ids
   std::string_view finish_reason;  // "": not finished
@@ -25,25 +25,24 @@ struct ChunkUsage {
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
   int64_t cached_tokens = 0;
-  std::string_view raw_aisp;  // the object `aisp`, as it stands
+  std::string_view raw_aisp;  // the object `aisp`, unparsed
 };
 
-// Views point into the text that was read.
+// Views point into the parsed text.
 struct Chunk {
   std::vector<ChunkChoice> choices;
   std::optional<ChunkUsage> usage;
   bool is_error = false;
-  std::string_view raw_error;  // its message, with JSON's escapes
+  std::string_view raw_error;  // the error's message, with JSON escapes
 };
 
-// False: no JSON object. `chunk` is reused to save its memory.
+// False: not a JSON object. `chunk` is reused to avoid allocations.
 bool ReadChunk(std::string_view json, Chunk* chunk);
 
-// The numbers of a JSON object, also of objects within it ("outer.inner"); what is no number is
-// left out.
+// The numbers of a JSON object, including nested ones ("outer.inner"); other values are skipped.
 std::vector<std::pair<std::string, double>> ReadNumbers(std::string_view json);
 
-// The text that a JSON string's inside stands for; broken escapes stay as they are.
+// Decodes the inside of a JSON string; invalid escapes stay unchanged.
 std::string UnescapeJson(std::string_view raw);
 
 }  // namespace aisp::loadgen

@@ -16,7 +16,7 @@ constexpr int64_t kDefaultPrompts = 1000;
 constexpr int64_t kDefaultInput = 1024;
 constexpr int64_t kDefaultOutput = 128;
 
-// A seed for one use: what it is for, and which one.
+// A seed derived from the purpose and an index.
 uint64_t SeedOf(uint64_t seed, uint64_t use, uint64_t index) {
   SplitMix64 a(seed ^ (use * 0x9E3779B97F4A7C15));
   SplitMix64 b(a.Next() + index);
@@ -63,20 +63,20 @@ std::vector<WorkItem> MakePrefixRepetition(const Options& o, int64_t count) {
     item.output_tokens = o.output_len.value_or(kDefaultOutput);
     items.push_back(std::move(item));
   }
-  // Prefixes come in no order, so that a router cannot profit from one.
+  // Prompts are shuffled, so that a router cannot profit from the order of prefixes.
   SplitMix64 random(SeedOf(o.seed, kShuffle, 0));
   for (size_t i = items.size(); i > 1; --i) std::swap(items[i - 1], items[random.Below(i)]);
   return items;
 }
 
-// Requests, or conversations with --turns; `otherwise` when nobody said.
+// The number of requests, or of conversations with --turns; `otherwise` by default.
 int64_t Wanted(const Options& o, int64_t otherwise) {
   if (o.num_conversations > 0) return o.num_conversations;
   if (o.num_prompts > 0) return (o.num_prompts + o.turns - 1) / o.turns;
   return otherwise;
 }
 
-// From items in the order of a file to the number that is wanted.
+// Reduces or repeats the file's items to the wanted number.
 Status FitCount(const Options& o, bool trace, std::vector<WorkItem>* items,
                 std::vector<std::string>* notes) {
   if (items->empty()) {
@@ -92,7 +92,7 @@ Status FitCount(const Options& o, bool trace, std::vector<WorkItem>* items,
       items->resize(static_cast<size_t>(o.num_prompts));
     return {};
   }
-  const std::vector<size_t> first = FirstTurns(*items);  // a conversation is taken whole
+  const std::vector<size_t> first = FirstTurns(*items);  // a conversation is kept whole
   const auto groups = static_cast<int64_t>(first.size());
   const int64_t want = Wanted(o, std::min(groups, kDefaultPrompts));
   if (want > groups) {
@@ -114,7 +114,7 @@ Status FitCount(const Options& o, bool trace, std::vector<WorkItem>* items,
   return {};
 }
 
-// Of every later turn: what was asked and answered before it, as far as it is known now.
+// For every later turn: the length of its history, as far as it is known now.
 void AddHistoryLengths(std::vector<WorkItem>* items) {
   for (size_t i = 1; i < items->size(); ++i) {
     WorkItem& item = (*items)[i];
@@ -163,7 +163,7 @@ std::vector<WorkItem> WarmupItems(const std::vector<WorkItem>& items, int64_t co
 
 namespace {
 
-// Takes tokens off the end of a made-up prompt.
+// Removes tokens from the end of a synthetic prompt.
 void Shorten(WorkItem* item, int64_t tokens) {
   int64_t excess = item->input_tokens - tokens;
   item->input_tokens = tokens;
@@ -180,8 +180,7 @@ void Shorten(WorkItem* item, int64_t tokens) {
 
 namespace {
 
-// A conversation ends before the turn that the context has no room for: nobody can cut what was
-// said before.
+// Ends a conversation before the turn that exceeds the context, since its history cannot be cut.
 void EndLongConversations(std::vector<WorkItem>* items, int64_t max_model_len,
                           std::vector<std::string>* notes) {
   std::vector<WorkItem> out;
@@ -215,7 +214,7 @@ void ClipToContext(std::vector<WorkItem>* items, int64_t max_model_len, int64_t 
     const int64_t input = known ? item.input_tokens : std::max<int64_t>(item.input_tokens, 1);
     const int64_t room = max_model_len - (known ? 0 : frame);
     if (input + item.output_tokens <= room) continue;
-    // The answer keeps up to half of the context, the prompt has the rest.
+    // The answer gets up to half of the context, the prompt the rest.
     const int64_t output =
         std::max<int64_t>(1, std::min(item.output_tokens, std::max(room - input, room / 2)));
     const int64_t kept = std::max<int64_t>(1, std::min(input, room - output));
@@ -223,8 +222,7 @@ void ClipToContext(std::vector<WorkItem>* items, int64_t max_model_len, int64_t 
     input_before += input;
     output_before += item.output_tokens;
     if (known) Shorten(&item, kept);
-    // A text cannot be cut by tokens here: the server judges what it does with a prompt that is too
-    // long.
+    // A text cannot be cut by tokens here; the server decides about a prompt that is too long.
     item.output_tokens = output;
     input_after += known ? kept : input;
     output_after += output;

@@ -1,6 +1,6 @@
-// Datasets: which prompts of which lengths, and when. Made up (random, prefix_repetition, and
-// in words copy, code-edit, chat), prompts from files (sharegpt, custom) or traces that give
-// lengths and times (mooncake, azure, burstgpt). Reads files; otherwise pure.
+// Datasets: the prompts, their lengths, and when they are sent. Synthetic (random,
+// prefix_repetition, and in words copy, code-edit, chat), prompts from files (sharegpt, custom), or
+// traces with lengths and times (mooncake, azure, burstgpt). Reads files; otherwise pure.
 #pragma once
 
 #include <istream>
@@ -13,29 +13,27 @@
 
 namespace aisp::loadgen {
 
-// In the order of sending. `notes`: what the user should know (rows left out, prompts used more
-// than once).
+// In sending order. `notes`: messages for the user (rows skipped, prompts reused).
 Result<std::vector<WorkItem>> LoadDataset(const Options& options, std::vector<std::string>* notes);
 
-// Requests that do not count, of the kind of `items`, with prompts that no counted request shares.
+// Uncounted requests like `items`, with prompts that share nothing with counted ones.
 std::vector<WorkItem> WarmupItems(const std::vector<WorkItem>& items, int64_t count, uint64_t seed);
 
-// Shortens what does not fit into `max_model_len` tokens, of which a chat's frame takes `frame`; a
-// note says how much.
+// Shortens items to `max_model_len` tokens, of which `frame` are the chat template's; adds a note.
 void ClipToContext(std::vector<WorkItem>* items, int64_t max_model_len, int64_t frame,
                    std::vector<std::string>* notes);
 
-// One reader each, for tests.
+// The readers of each format, separate for tests.
 Result<std::vector<WorkItem>> ReadMooncake(std::istream& in, const Options& options);
-// Azure's or BurstGPT's header decides on the columns.
+// The header decides whether the columns are Azure's or BurstGPT's.
 Result<std::vector<WorkItem>> ReadCsvTrace(std::istream& in, const Options& options);
 Result<std::vector<WorkItem>> ReadCustom(std::istream& in, const Options& options);
 Result<std::vector<WorkItem>> ReadShareGpt(std::istream& in, const Options& options);
 
-// "2023-11-16 18:15:46.6805900" -> seconds since 1970 as if it were UTC; also plain seconds.
+// "2023-11-16 18:15:46.6805900" as Unix seconds (read as UTC); also plain seconds.
 Result<double> ParseTraceTime(std::string_view text);
 
-// Tokens of one Mooncake hash id.
+// Tokens per Mooncake hash id.
 inline constexpr int64_t kMooncakeBlock = 512;
 
 }  // namespace aisp::loadgen

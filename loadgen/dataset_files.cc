@@ -18,8 +18,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Text in tokens, before a server has counted: of English, within a fifth of what most tokenizers
-// say.
+// Estimated tokens of an English text, within a fifth of most tokenizers.
 int64_t GuessTokens(std::string_view text) {
   return std::max<int64_t>(1, static_cast<int64_t>(text.size()) / 4);
 }
@@ -34,7 +33,7 @@ Error At(size_t line, std::string message) {
   return Error{Code::kInvalidArgument, fmt::format("line {}: {}", line, message)};
 }
 
-// Calls `each` for the lines that are not empty, with a JSON object.
+// Calls `each` with the JSON object of every non-empty line.
 Status ForEachJsonLine(std::istream& in, const std::function<Status(const Json&)>& each) {
   std::string line;
   for (size_t number = 1; std::getline(in, line); ++number) {
@@ -59,7 +58,7 @@ Result<int64_t> IntField(const Json& json, const char* name) {
   return static_cast<int64_t>(value);
 }
 
-// Times from the first request on.
+// Shifts times so that the first request is at 0.
 void StartAtZero(std::vector<WorkItem>* items) {
   if (items->empty()) return;
   std::stable_sort(items->begin(), items->end(),
@@ -107,8 +106,8 @@ Result<std::vector<WorkItem>> ReadMooncake(std::istream& in, const Options& o) {
     for (const Json& id : json.value("hash_ids", Json::array())) {
       if (!id.is_number_integer())
         return InvalidArgument("'hash_ids' has something that is no whole number");
-      // The last block may be a part of one: its id stands for these tokens too, so equal ids are
-      // equal prompts.
+      // The last block may be partial. Its id covers these tokens too, so equal ids are equal
+      // prompts.
       const int64_t tokens = std::min(left, block);
       if (tokens == 0) break;
       item.parts.push_back(
@@ -169,7 +168,7 @@ Result<std::vector<WorkItem>> ReadCsvTrace(std::istream& in, const Options& o) {
     if (!at || !in_tokens || !out_tokens) {
       return tl::unexpected(At(number, "not a time and two lengths: " + Excerpt(line)));
     }
-    // BurstGPT records failed requests with no answer.
+    // BurstGPT has failed requests with empty answers.
     if (*in_tokens == 0 || *out_tokens == 0) continue;
     WorkItem item;
     if (classes != columns.end() && classes->second < fields.size()) {
@@ -212,7 +211,7 @@ Status SetPrompt(const Json& json, bool chat, WorkItem* item) {
 
 constexpr int64_t kCustomOutput = 256;
 
-// The next turn of this conversation, whose turns before are the last of `items`.
+// The next turn of the conversation at the end of `items`.
 WorkItem Turn(const std::string& text, int64_t output, int64_t conversation,
               const std::vector<WorkItem>* items) {
   WorkItem out;
@@ -225,7 +224,7 @@ WorkItem Turn(const std::string& text, int64_t output, int64_t conversation,
   return out;
 }
 
-// The value of one message of ShareGPT.
+// The text of one ShareGPT message.
 std::string Said(const Json& message) {
   const bool text =
       message.is_object() && message.contains("value") && message["value"].is_string();
@@ -276,7 +275,7 @@ Result<std::vector<WorkItem>> ReadShareGpt(std::istream& in, const Options& o) {
     const auto messages = entry.find("conversations");
     if (messages == entry.end() || !messages->is_array()) continue;
     std::vector<WorkItem> turns;
-    // Questions and answers by turns; the first pair that is not whole is the end.
+    // Alternating questions and answers, up to the first incomplete pair.
     for (size_t i = 0; i + 1 < messages->size() && i < 2 * static_cast<size_t>(o.turns); i += 2) {
       const std::string ask = Said((*messages)[i]), answer = Said((*messages)[i + 1]);
       if (ask.empty() || answer.empty()) break;

@@ -12,16 +12,15 @@
 namespace aisp::loadgen {
 namespace {
 
-// Bodies are built on the loop: after so many, what has arrived gets its turn.
+// Bodies are built on the loop, so launches are limited per turn of the loop.
 constexpr int kLaunchesPerTurn = 32;
 constexpr Duration kFirstBackoff = std::chrono::milliseconds(100);
 constexpr Duration kMaxBackoff = std::chrono::seconds(30);
 
-// The start of the run plus this is the time of arrival 0: setting up is not part of anybody's
-// latency.
+// Delay before arrival time 0, so that setting up is not part of any latency.
 constexpr Duration kLeadTime = std::chrono::milliseconds(1);
 
-// Of one answer, whatever the server sends; a choice is a number below the last.
+// Limits for an answer; a choice index must be below the last.
 constexpr int64_t kMostChunks = 1 << 20;
 constexpr size_t kMostTextBytes = 64 << 20;
 constexpr size_t kMostChoices = 1024;
@@ -33,7 +32,7 @@ Instant At(Instant start, double seconds) {
 
 }  // namespace
 
-// One request from being due to its end.
+// One request, from its due time to its end.
 class Driver::Request final : public BackendListener {
  public:
   Request(Driver* driver, size_t index)
@@ -86,7 +85,7 @@ class Driver::Request final : public BackendListener {
   void OnEnd(const Ending& ending) override;
 
  private:
-  // Why an answer is more than anybody asked for; empty: it is not.
+  // Why an answer exceeds what was requested; "": it does not.
   std::string Excess(const Delta& delta);
   void Retry(const Ending& ending);
   void KeepText(const Delta& delta);
@@ -94,9 +93,9 @@ class Driver::Request final : public BackendListener {
 
   Driver* driver_;
   const size_t index_;
-  WorkItem item_;  // with its history
+  WorkItem item_;  // including history
   RequestRecord& record_;
-  SpokenTurn answer_;  // of a conversation
+  SpokenTurn answer_;  // for conversations
   std::unique_ptr<BackendCall> call_;
   std::shared_ptr<IoLoop::Timer> timeout_, cancel_timer_, retry_timer_;
   int64_t attempts_ = 0;
@@ -215,7 +214,7 @@ void Driver::Pump() {
   const auto limit = static_cast<size_t>(options_.max_concurrency);
   for (int launched = 0; next_ < first_turns_.size(); ++launched) {
     const size_t index = first_turns_[next_];
-    // A slot that becomes free calls again.
+    // Called again when a slot becomes free.
     if (limit > 0 && slots_ >= limit) return;
     if (at_s_[index] > Now()) {
       next_timer_ = loop_->RunAt(At(start_, at_s_[index]), [this] { Pump(); });
@@ -244,7 +243,7 @@ void Driver::Launch(size_t index, double intended_s) {
   record.asked_output_tokens = (*items_)[index].output_tokens;
   ++in_flight_;
   live_[index] = std::make_unique<Request>(this, index);
-  // Whether and when a request is abandoned depends on the seed and its number alone.
+  // Whether and when a request is abandoned depends only on the seed and its index.
   SplitMix64 random(options_.seed ^ (0xCA9CE1 + index * 0x9E3779B97F4A7C15));
   random.Next();
   if (random.Uniform() < options_.cancel_rate) live_[index]->ArmCancel(&random);
@@ -255,7 +254,7 @@ void Driver::Ended(size_t index) {
   if (++ended_ == items_->size()) end_s_ = Now();
   loop_->Post([this, alive = alive_, index] {
     if (!*alive) return;
-    // Only now its slot is free: an abandoned request's connection has closed.
+    // The slot is free only now, when an abandoned request's connection has closed.
     const SpokenTurn answer = live_[index]->TakeAnswer();
     live_[index].reset();
     --in_flight_;
@@ -281,7 +280,7 @@ void Driver::GoOn(size_t index) {
                   fmt::format("turn {} of its conversation was not answered", item.turn + 1));
     } else if (options_.needs_ids && histories_[item.conversation].back().answer_ids.empty() &&
                record.output_tokens > 0) {
-      // Not a cancel: the run asked for what this server cannot do.
+      // Not counted as cancelled: the server cannot do what the run asked for.
       RequestRecord& next = (*records_)[index + 1];
       next.status = RequestStatus::kFailed;
       next.reason =
@@ -295,7 +294,7 @@ void Driver::GoOn(size_t index) {
       const double due_s = record.end_s + options_.turn_delay_s;
       pauses_[index + 1] = loop_->RunAt(At(start_, due_s), [this, index, due_s] {
         const size_t next = index + 1;
-        const double due = due_s;  // the timer goes, and with it what it holds
+        const double due = due_s;  // copied, since erasing the timer destroys its captures
         pauses_.erase(next);
         Launch(next, due);
       });

@@ -1,5 +1,5 @@
-// The flags of aisp-loadgen, as data: names, what they want, what --help says, and what each does
-// to Options. Pure.
+// The flags of aisp-loadgen as data: names, values, help texts, and what each sets in Options.
+// Pure.
 #pragma once
 
 #include <functional>
@@ -28,11 +28,11 @@ struct FlagGroup {
   std::vector<Flag> flags;
 };
 
-// What --dataset-name may be; the first kMadeUpDatasets need no file.
+// The values of --dataset-name; the first kMadeUpDatasets need no file.
 const std::vector<std::string>& DatasetNames();
 inline constexpr int kMadeUpDatasets = 5;
 
-// INVALID_ARGUMENT "'x' is not <accepted>" for what is no number or out of [min, max].
+// INVALID_ARGUMENT "'x' is not <accepted>" when it is not a number in [min, max].
 Result<double> ParseNumber(const std::string& text, double min, double max,
                            std::string_view accepted);
 
@@ -45,9 +45,9 @@ std::vector<FlagGroup> ToldFlags(Options* options);
 // In the order of --help. The flags write to *options, which must outlive them.
 std::vector<FlagGroup> FlagTable(Options* options);
 
-// By name or alias; null when there is none.
+// By name or alias; null when unknown.
 const Flag* FindFlag(const std::vector<FlagGroup>& groups, std::string_view name);
-// "; did you mean --x?" for what was typed instead, or where to look.
+// "; did you mean --x?", or where to look the flag up.
 std::string NearestFlag(std::string_view name, const std::vector<FlagGroup>& groups);
 
 }  // namespace aisp::loadgen

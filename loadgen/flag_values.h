@@ -1,5 +1,5 @@
-// What flags do with their values: setters of fields of Options, each with an error that names the
-// value and what is accepted. Pure; the fields must outlive the setters.
+// Setters of Options' fields for flag values, with errors that name the value and what is accepted.
+// Pure; the fields must outlive the setters.
 #pragma once
 
 #include <functional>
@@ -19,7 +19,7 @@ using FlagSetter = std::function<Status(const FlagValues&)>;
 
 // INVALID_ARGUMENT "'x' is no whole number from min to max".
 Result<int64_t> ParseWhole(const std::string& text, int64_t min, int64_t max);
-// "a,b" or "a b", with any mix of both.
+// Splits "a,b" or "a b", with any mix of both.
 FlagValues FlagParts(const FlagValues& values);
 // "name=value" or "name: value".
 Result<std::pair<std::string, std::string>> FlagPair(const std::string& text, char separator);

@@ -1,4 +1,4 @@
-// Flags of --help: which server, and what it is asked.
+// Flags in the order of --help: the server, and the prompts.
 #include "loadgen/flag_table.h"
 #include "loadgen/flag_values.h"
 

@@ -1,4 +1,4 @@
-// Flags of --help: when requests are sent, many runs, what is told, and the replay server.
+// Flags in the order of --help: timing, multiple runs, output, and the replay server.
 #include "loadgen/flag_table.h"
 #include "loadgen/flag_values.h"
 

@@ -24,7 +24,7 @@ InferenceMetadata MetadataOf(const Options& options) {
   return out;
 }
 
-// The status that HTTP has for it (docs/api.md), so that reports of both look alike.
+// The corresponding HTTP status (docs/api.md), so that reports of both are comparable.
 int HttpStatusOf(Code code) {
   switch (code) {
     case Code::kOk:
@@ -50,7 +50,7 @@ int HttpStatusOf(Code code) {
   }
 }
 
-// Every number of a message by its name, as usage.aisp has them over HTTP.
+// All numbers of a message by name, as in HTTP's usage.aisp.
 void NumbersOf(const google::protobuf::Message& message, const std::string& prefix,
                ServerValues* out) {
   using Field = google::protobuf::FieldDescriptor;

@@ -70,7 +70,7 @@ std::string F(double value) { return fmt::format("{:.2f}", value); }
 
 using Values = std::vector<double>;
 
-// One value of each completed request with output.
+// A value from each completed request with output.
 Values Gather(const std::vector<RequestRecord>& records,
               const std::function<void(const RequestRecord&, Values*)>& add) {
   Values out;
@@ -111,7 +111,7 @@ Chart Cdf(const std::string& title, const std::vector<std::pair<std::string, Val
   return chart;
 }
 
-// Requests under way, a point at each change, thinned.
+// Running requests over time, one point per change, thinned.
 std::vector<std::pair<double, double>> InFlight(const std::vector<RequestRecord>& records) {
   std::vector<std::pair<double, int>> changes;
   for (const RequestRecord& r : records) {
@@ -301,7 +301,7 @@ Series SweepLine(const SweepResult& sweep, const char* name, int color, const Of
                  const OfPoint& x) {
   Series out{name, {}, color, false};
   for (const SweepPoint& p : sweep.points) {
-    // A run that was stopped has no throughput or latency worth a point.
+    // A stopped run has no meaningful throughput or latency.
     if (!p.stopped) out.points.emplace_back(x(p), y(p));
   }
   return out;

@@ -1,5 +1,5 @@
-// One self-contained HTML page for a run, a sweep or a comparison: tables and charts, light and
-// dark, nothing fetched from outside and no script. Pure.
+// A self-contained HTML page for a run, a sweep or a comparison: tables and charts, light and dark,
+// no external resources and no script. Pure.
 #pragma once
 
 #include <string>

@@ -16,7 +16,7 @@ using Json = nlohmann::json;
 
 constexpr size_t kMaxErrorBody = 64 << 10;
 
-// "HTTP 503: message", with what an error body says for people.
+// "HTTP 503: message", with the message of the error body.
 std::string ErrorText(int status, const std::string& body) {
   Chunk chunk;
   std::string message = Excerpt(Trim(body), 200);
@@ -143,7 +143,7 @@ std::string TextOf(const WorkItem& item, const PromptMaker& prompts) {
   return item.made_up() ? prompts.Words(item.parts) : item.text;
 }
 
-// The list of messages, with what was said before.
+// The list of messages, history first.
 std::string Messages(const WorkItem& item, const PromptMaker& prompts) {
   const auto message = [](const char* role, const std::string& text) {
     return fmt::format(R"({{"role":"{}","content":{}}})", role, Quoted(text));

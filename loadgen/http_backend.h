@@ -12,34 +12,33 @@
 
 namespace aisp::loadgen {
 
-// `url`: where the server is. `model`: what requests ask for. `prompts` must outlive the backend.
+// `url`: the server. `model`: sent in requests. `prompts` must outlive the backend.
 Result<std::unique_ptr<Backend>> MakeHttpBackend(IoLoop* loop, const Options& options,
                                                  const Url& url, const std::string& model,
                                                  const PromptMaker* prompts,
                                                  std::shared_ptr<const TlsDialer> tls = nullptr);
 
-// The body of one request, without a socket.
+// Builds the bodies of requests, without a socket.
 class RequestBodies {
  public:
   RequestBodies(const Options& options, const std::string& model);
   std::string Make(const WorkItem& item, const PromptMaker& prompts) const;
-  // Choices of each request.
+  // Choices per request.
   size_t choices() const { return choices_; }
 
  private:
   bool chat_;
-  bool sets_max_tokens_ = true;  // --extra-body does not
+  bool sets_max_tokens_ = true;  // false if --extra-body sets it
   size_t choices_ = 1;
-  std::string tail_;  // the members that all requests share, up to the closing brace
+  std::string tail_;  // members common to all requests, up to the closing brace
 };
 
-// The data of events into deltas, and whether a stream has ended as it must; for tests without a
-// server.
+// Parses events into deltas and checks that a stream ends properly; for tests without a server.
 class StreamReader {
  public:
   StreamReader(BackendListener* listener, size_t choices) : listener_(listener), open_(choices) {}
   void OnData(std::string_view data);
-  // Why the stream has failed or is not complete; "" when it has come to its end.
+  // Why the stream failed or is incomplete; "" when it has ended.
   std::string Problem() const;
 
  private:

@@ -1,5 +1,5 @@
-// JsonScanner: walks over JSON text in one pass without building a tree, for what is read once for
-// each token or request. Views point into the text. Pure; one thread at a time.
+// JsonScanner: scans JSON text in one pass without a tree, for what is parsed per token or request.
+// Views point into the text. Pure; one thread at a time.
 #pragma once
 
 #include <charconv>
@@ -10,7 +10,7 @@ namespace aisp::loadgen {
 
 inline constexpr int kMaxJsonDepth = 64;
 
-// Every function returns false when the text is no JSON; the position is then of no use.
+// Every function returns false when the text is not JSON; the scanner is then unusable.
 class JsonScanner {
  public:
   explicit JsonScanner(std::string_view text) : at_(text.data()), end_(text.data() + text.size()) {}
@@ -29,7 +29,7 @@ class JsonScanner {
     return true;
   }
 
-  // The inside of a string, escapes left as they are.
+  // The inside of a string, with escapes.
   bool String(std::string_view* raw) {
     if (!Take('"')) return false;
     const char* from = at_;
@@ -45,7 +45,7 @@ class JsonScanner {
     }
     return false;
   }
-  // A number, true, false or null, as it stands.
+  // A number, true, false or null, unparsed.
   bool Word(std::string_view* word) {
     Space();
     const char* from = at_;
@@ -78,7 +78,7 @@ class JsonScanner {
         return Word(&ignored);
     }
   }
-  // Any value, as it stands.
+  // Any value, unparsed.
   bool Raw(std::string_view* raw) {
     Space();
     const char* from = at_;
@@ -86,7 +86,7 @@ class JsonScanner {
     *raw = {from, static_cast<size_t>(at_ - from)};
     return read;
   }
-  // Calls `member` at each value; it must consume it. Anything but an object is skipped.
+  // Calls `member` at each value, which it must consume. Anything but an object is skipped.
   template <typename Fn>
   bool Object(Fn member) {
     if (Peek() != '{') return Skip();
@@ -108,7 +108,7 @@ class JsonScanner {
     } while (Take(','));
     return Take(']');
   }
-  // A string into `raw`; null and others are skipped.
+  // Reads a string into `raw`; skips null and other values.
   bool Text(std::string_view* raw) { return Peek() == '"' ? String(raw) : Skip(); }
 
  private:

@@ -14,7 +14,7 @@ std::string RouteReason(const std::string& route) {
   return route.substr(at + 7, route.find(' ', at) - at - 7);
 }
 
-// Which limits a completed request with output did not keep.
+// The limits that a completed request with output missed.
 std::vector<std::string_view> MissedLimits(const RequestRecord& r, const Goodput& limits,
                                            bool latency_from_sent) {
   std::vector<std::string_view> out;
@@ -40,11 +40,11 @@ void ForEachChunk(const std::vector<RequestRecord>& records, Fn each) {
 
 struct Samples {
   std::vector<double> ttft[2], tpot, itl, e2el[2], per_user,
-      lag;  // of two: from intended, from sent
+      lag;  // index 0: from intended, 1: from sent
   std::map<std::string, std::vector<double>> server;
 };
 
-// A server that does not say how many drafts there were says how long they stood on average.
+// Servers that do not report the number of drafts report the mean acceptance length.
 void AddSpeculation(const ServerValues& server, Summary::Speculation* out) {
   const auto value = [&server](std::string_view name) {
     const auto at = std::find_if(server.begin(), server.end(),
@@ -147,7 +147,7 @@ Distribution Describe(std::vector<double> values, const std::vector<double>& per
 int64_t BadSoFar(const std::vector<RequestRecord>& records, const MetricOptions& options,
                  double now_s) {
   int64_t bad = 0;
-  RequestRecord r;  // its times alone
+  RequestRecord r;  // only its times
   for (const RequestRecord& record : records) {
     if (record.sent_s < 0 || record.status == RequestStatus::kCancelled) continue;
     r.intended_s = record.intended_s;
@@ -157,7 +157,7 @@ int64_t BadSoFar(const std::vector<RequestRecord>& records, const MetricOptions&
     r.output_tokens = record.output_tokens;
     r.status = record.status;
     if (r.status == RequestStatus::kPending) {
-      // As if it ended now, which it does at the earliest.
+      // As if it ended now, the earliest possible.
       if (r.first_s < 0) r.first_s = now_s;
       r.last_s = now_s;
       r.output_tokens = 0;
@@ -175,7 +175,7 @@ int64_t PeakConcurrency(const std::vector<RequestRecord>& records) {
     changes.emplace_back(r.sent_s, 1);
     changes.emplace_back(r.end_s, -1);
   }
-  // At equal times ends come first: the one after the other is no overlap.
+  // At equal times ends come first: back-to-back requests do not overlap.
   std::sort(changes.begin(), changes.end());
   int64_t now = 0, peak = 0;
   for (const auto& [time, change] : changes) peak = std::max(peak, now += change);
@@ -200,8 +200,7 @@ double PeakOutputThroughput(const std::vector<RequestRecord>& records, double du
   std::sort(chunks.begin(), chunks.end());
   double within = 0, most = 0;
   size_t oldest = 0;
-  // A chunk that left the window by rounding alone would make the peak of an even stream one chunk
-  // too low.
+  // Tolerance, so that rounding does not drop a chunk from the window of an even stream.
   const double reach_s = window_s * (1 + 1e-9);
   for (const auto& [at, tokens] : chunks) {
     within += tokens;

@@ -1,10 +1,10 @@
-// The numbers of a run, from its records. Pure functions.
+// The metrics of a run, from its records. Pure functions.
 //
 //   TTFT = first chunk with output - start         TPOT = (E2EL - TTFT) / (output tokens - 1)
 //   E2EL = last chunk with output - start          ITL  = time between two chunks with output
 //
-// The start is when the request should have been sent (or was, if asked for). Only completed
-// requests count, except where said.
+// The start is when the request should have been sent (or was sent, on request). Only completed
+// requests count, unless noted.
 #pragma once
 
 #include <array>
@@ -19,8 +19,7 @@
 
 namespace aisp::loadgen {
 
-// Percentile p in [0, 100] of ascending values, linear between ranks, as NumPy's default; 0 of
-// none.
+// Percentile p in [0, 100] of ascending values, interpolated like NumPy's default; 0 if empty.
 double Percentile(const std::vector<double>& sorted, double p);
 
 struct Distribution {
@@ -30,7 +29,7 @@ struct Distribution {
   double std = 0;  // of the population, as NumPy's default
   double min = 0;
   double max = 0;
-  std::vector<double> percentiles;  // those asked for, in their order
+  std::vector<double> percentiles;  // as requested, in that order
   double p99 = 0;
 };
 Distribution Describe(std::vector<double> values, const std::vector<double>& percentiles);
@@ -53,23 +52,24 @@ struct Summary {
   int64_t total_input_tokens = 0;   // of completed requests
   int64_t total_output_tokens = 0;  // of completed requests
   int64_t cached_tokens = 0;
-  int64_t shareable_tokens = -1;  // of all prompts: an earlier one began with them; -1: not known
-  int64_t cancelled_output_tokens = 0;  // what cancelled and failed ones had got
+  int64_t shareable_tokens = -1;        // prompt tokens shared with an earlier prompt's prefix; -1:
+                                        // unknown
+  int64_t cancelled_output_tokens = 0;  // received by cancelled and failed requests
   double request_throughput = 0;
   double request_goodput = -1;  // -1: no limits were given
   int64_t good_requests = 0;
   double output_throughput = 0;
   double total_token_throughput = 0;
-  double peak_output_throughput = 0;  // all requests count
-  int64_t peak_concurrency = 0;       // all requests count
-  int64_t without_usage = 0;          // completed ones whose tokens are counted as chunks
+  double peak_output_throughput = 0;  // counts all requests
+  int64_t peak_concurrency = 0;       // counts all requests
+  int64_t without_usage = 0;          // completed requests whose tokens are counted as chunks
   int64_t retries = 0;
   int64_t resent = 0;
 
   Distribution ttft_ms, tpot_ms, itl_ms, e2el_ms;
   Distribution per_user_tps;  // 1000 / TPOT
-  Distribution lag_ms;        // sent - intended, of all that were sent
-  // TTFT and E2EL from both starts, whatever was asked for.
+  Distribution lag_ms;        // sent - intended, of all sent requests
+  // TTFT and E2EL from both starts, whatever was requested.
   Distribution ttft_from_intended_ms, ttft_from_sent_ms, e2el_from_intended_ms, e2el_from_sent_ms;
 
   std::map<std::string, int64_t> failures;  // reason -> count
@@ -80,13 +80,13 @@ struct Summary {
     Distribution values;
     double total = 0;
   };
-  std::map<std::string, ServerValue> server;  // of usage.aisp, by name
-  // Of usage.aisp.speculation, completed requests together.
+  std::map<std::string, ServerValue> server;  // from usage.aisp, by name
+  // Sums of usage.aisp.speculation over completed requests.
   struct Speculation {
     double drafted = 0, accepted = 0;
-    double drafts = 0;  // that were verified
+    double drafts = 0;  // drafts verified
 
-    // Tokens that a step with a draft brought.
+    // Mean tokens per verify step.
     double acceptance_length() const { return drafts > 0 ? 1 + accepted / drafts : 0; }
     double acceptance() const { return drafted > 0 ? accepted / drafted : 0; }
   };
@@ -99,28 +99,28 @@ struct Summary {
     int64_t cached_tokens = 0;
     Distribution ttft_ms;
   };
-  std::vector<Turn> turns;  // of conversations, from the first on
+  std::vector<Turn> turns;  // of conversations, by turn number
 
   bool adds_up() const {
     return pending == 0 && completed + failed + cancelled + not_sent == requests;
   }
 };
 
-// A good request keeps all limits of `goodput`; one without a second token has no TPOT and keeps
-// that one.
+// A good request meets all limits of `goodput`; one without a second token has no TPOT and meets
+// that limit.
 Summary Summarize(const std::vector<RequestRecord>& records, const MetricOptions& options);
 
-// Requests that have missed a limit already, `now_s` into the run: also those that are under way
-// for too long.
+// Requests that have already missed a limit `now_s` into the run, including running ones that take
+// too long.
 int64_t BadSoFar(const std::vector<RequestRecord>& records, const MetricOptions& options,
                  double now_s);
 
-// The most requests that were under way at a time.
+// The maximum number of concurrent requests.
 int64_t PeakConcurrency(const std::vector<RequestRecord>& records);
-// The most output tokens per second in any window of a whole fraction of the run that is at least a
-// second long (a shorter run is one window), so that it is never below the average.
+// The maximum output tokens per second over windows that divide the run evenly and last at least a
+// second (one window for a shorter run). So it is never below the average.
 double PeakOutputThroughput(const std::vector<RequestRecord>& records, double duration_s);
-// Output tokens in each second of the run; a request's tokens are spread evenly over its chunks.
+// Output tokens per second of the run; a request's tokens are spread evenly over its chunks.
 std::vector<double> TokensPerSecond(const std::vector<RequestRecord>& records);
 
 }  // namespace aisp::loadgen

@@ -293,7 +293,7 @@ Result<Options> ParseOptions(std::span<const std::string> args) {
   }
   if (options.help || options.version) return options;
   if (options.save_detailed) options.save_result = true;
-  // The server's own default: gRPC is one port above HTTP.
+  // The server's default: gRPC is one port above HTTP.
   if (options.kind() == BackendKind::kGrpc && options.grpc_address.empty() &&
       options.base_url.empty()) {
     options.grpc_address = fmt::format("{}:{}", options.host, options.port + 1);

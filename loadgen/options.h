@@ -1,5 +1,5 @@
 // The command line of aisp-loadgen: one table of flags gives parsing, messages and --help. Names
-// are those of `vllm bench serve` where it has them. Pure; prints nothing.
+// follow `vllm bench serve` where it has the flag. Pure; prints nothing.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace aisp::loadgen {
 
 enum class BackendKind { kCompletions, kChat, kGrpc };
 
-// Limits in milliseconds; absent: this one does not count.
+// Limits in milliseconds; an absent one does not count.
 struct Goodput {
   std::optional<double> ttft_ms, tpot_ms, e2el_ms;
   bool any() const { return ttft_ms || tpot_ms || e2el_ms; }
@@ -39,10 +39,10 @@ struct Options {
   std::string api_key;
   std::vector<std::pair<std::string, std::string>> headers;
   double wait_ready_s = 0;
-  std::string tls_ca, tls_cert, tls_key;  // files, of https
+  std::string tls_ca, tls_cert, tls_key;  // file names, for https
   bool tls_insecure = false;
 
-  // What is asked.
+  // The prompts.
   std::string dataset = "random";
   std::string dataset_path;
   int64_t num_prompts = 0;           // 0: 1000, or as many as a trace has
@@ -54,7 +54,7 @@ struct Options {
   int64_t repetition_prefix_len = 256;
   int64_t repetition_suffix_len = 256;
   int64_t turns = 1;
-  int64_t num_conversations = 0;  // 0: by num_prompts
+  int64_t num_conversations = 0;  // 0: from num_prompts
   double turn_delay_s = 0;
   std::string category;
   double length_scale = 1;
@@ -63,17 +63,17 @@ struct Options {
   int64_t vocab_size = 0;
   int64_t max_model_len = 0;
   uint64_t seed = 0;
-  bool seed_given = false;  // else the program takes a fresh one
+  bool seed_given = false;  // else the program picks a new one
   bool ignore_eos = false;
   std::optional<double> temperature, top_p, min_p, repetition_penalty;
   std::optional<double> frequency_penalty, presence_penalty;
   std::optional<int64_t> top_k;
   std::string extra_body;  // a JSON object
 
-  // When it is asked.
+  // The timing.
   std::optional<double> request_rate;  // infinity: all at once
   double burstiness = 1;
-  int64_t max_concurrency = 0;  // 0: none
+  int64_t max_concurrency = 0;  // 0: unlimited
   std::string ramp_up;          // "", "linear", "exponential"
   double ramp_up_start_rps = 0;
   double ramp_up_end_rps = 0;
@@ -85,17 +85,17 @@ struct Options {
   int64_t retries = 0;
   bool latency_from_sent = false;
 
-  // Many runs.
+  // Multiple runs.
   bool sweep = false;
   std::vector<double> sweep_rates, sweep_concurrency;
   double sweep_duration_s = 30;
   double sweep_start = 1;
   double sweep_precision = 0.05;
   double slo_attainment = 0.9;
-  bool stop_when_hopeless = false;  // of --sweep: end a run that cannot keep its limits any more
+  bool stop_when_hopeless = false;  // with --sweep: end a run that cannot meet its limits any more
   std::string ab_url;
   int64_t ab_rounds = 4;
-  std::vector<double> ab_gpus;  // of A and of B; empty: nobody said
+  std::vector<double> ab_gpus;  // GPUs of A and of B; empty: not given
   bool ab_unequal = false;
 
   // The replay server.
@@ -107,7 +107,7 @@ struct Options {
   std::string replay_file;
   int64_t replay_cut_after = 0;
 
-  // What is told.
+  // The output.
   std::vector<std::string> percentile_metrics = {"ttft", "tpot", "itl", "e2el"};
   std::vector<double> percentiles = {99};
   Goodput goodput;
@@ -132,15 +132,15 @@ struct Options {
   bool many_runs() const { return sweep || !sweep_rates.empty() || !sweep_concurrency.empty(); }
 };
 
-// The flags over the defaults, and what they must be together. INVALID_ARGUMENT names the flag, its
+// Applies the flags to the defaults and checks combinations. INVALID_ARGUMENT names the flag, its
 // value and what is accepted.
 Result<Options> ParseOptions(std::span<const std::string> args);
 std::string HelpText();
 
-// A dataset whose requests have times.
+// Whether the dataset's requests have times.
 bool IsTrace(const std::string& dataset);
 
-// "ttft:500" and so on; for tests on its own.
+// Parses "ttft:500" and so on; separate for tests.
 Result<Goodput> ParseGoodput(const std::vector<std::string>& pairs);
 
 // "http://127.0.0.1:8080/prefix" -> host, port, prefix.

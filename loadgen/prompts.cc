@@ -12,7 +12,7 @@
 namespace aisp::loadgen {
 namespace {
 
-// Short common words: most tokenizers have each of them, with the space before it, as one token.
+// Common short words: most tokenizers have each, with a leading space, as one token.
 constexpr std::array<std::string_view, 128> kWords = {
     "the",    "and",   "was",   "for",   "you",    "with",   "that",   "had",   "his",   "her",
     "said",   "one",   "they",  "she",   "not",    "but",    "all",    "were",  "when",  "there",
@@ -60,10 +60,9 @@ std::vector<TokenId> PromptMaker::LongIds(const WorkItem& item) const {
 
 std::string PromptMaker::Words(const std::vector<PromptPart>& parts) const {
   std::string out;
-  double fraction = 0.5;  // what rounding has left over goes to the next part
+  double fraction = 0.5;  // a rounding remainder carries over to the next part
   for (size_t p = 0; p < parts.size(); ++p) {
-    // The frame around the words counts too; it is taken from the end, which no other prompt
-    // shares.
+    // The chat's frame counts too; it is taken from the last part, which no other prompt shares.
     const double frame = p + 1 == parts.size() ? overhead_tokens : 0;
     const double wanted =
         (static_cast<double>(parts[p].tokens) - frame) / tokens_per_word + fraction;
@@ -87,8 +86,8 @@ std::vector<size_t> FirstTurns(const std::vector<WorkItem>& items) {
 }
 
 int64_t SharedPrefixTokens(const std::vector<WorkItem>& items) {
-  // A part that was cut short shares with the whole one what it has: the longest seen for each
-  // chain of parts before it.
+  // A truncated part shares its tokens with the whole part: keeps the longest seen after each chain
+  // of previous parts.
   std::map<std::pair<uint64_t, uint64_t>, int64_t> longest;
   int64_t shared = 0;
   for (const WorkItem& item : items) {

@@ -1,6 +1,6 @@
-// Prompts that are made up: a prompt is a row of parts, and a part is so many tokens that follow
-// from its seed alone. So two prompts share exactly the tokens of the parts that they share, on
-// every run and every machine.
+// Synthetic prompts: a prompt is a list of parts, and a part's tokens follow from its seed and
+// length alone. So two prompts share exactly the tokens of their common parts, on every run and
+// machine.
 #pragma once
 
 #include <cstdint>
@@ -19,27 +19,26 @@ struct PromptPart {
 
 struct WorkItem;
 
-// A turn of a conversation that is over, and what was really answered.
+// A finished turn of a conversation, with the actual answer.
 struct SpokenTurn {
   const WorkItem* asked = nullptr;
   std::string answer;
-  std::vector<TokenId> answer_ids;  // when the server says them
+  std::vector<TokenId> answer_ids;  // if the server returns them
 };
 
-// One request to be made. Either `parts` (made up), or `messages_json` (a chat), or `text`.
+// A request to be made. Has either `parts` (synthetic), `messages_json` (a chat), or `text`.
 struct WorkItem {
   std::vector<PromptPart> parts;
   std::string text;
   std::string messages_json;
-  int64_t input_tokens = -1;  // -1: not known before the server says so
+  int64_t input_tokens = -1;  // -1: unknown until the server reports it
   int64_t output_tokens = 0;
-  double at_s = -1;  // of a trace: seconds from its start; -1: none
-  // Of a trace that says so, else what the user asked for; only `aisp simulate` uses it.
+  double at_s = -1;  // seconds from a trace's start; -1: none
+  // From a trace, else from the user; used only by `aisp simulate`.
   ServiceClass service_class = ServiceClass::kInteractive;
 
-  // Turns of one conversation stand in a row. A turn's own words are those above, what was said
-  // before is `history`, which the driver fills in; its input_tokens are those of both, as far as
-  // they are known beforehand.
+  // Turns of a conversation are adjacent. The fields above are the turn's own; the driver fills in
+  // `history`, what was said before. input_tokens covers both, as far as known in advance.
   int64_t conversation = -1;  // -1: none
   int64_t turn = 0;           // from 0
   const std::vector<SpokenTurn>* history = nullptr;
@@ -49,30 +48,30 @@ struct WorkItem {
 
 // Immutable after setting up; any thread.
 struct PromptMaker {
-  // Of /v1/completions and gRPC: ids are drawn from `pool`, or from [0, vocab) when it is empty. No
-  // ids: prompts are words.
+  // For /v1/completions and gRPC: ids drawn from `pool`, or from [0, vocab) if it is empty. Without
+  // ids, prompts are words.
   bool ids = true;
   std::vector<TokenId> pool;
   int32_t vocab = 0;
-  // Of words: what the server counted for some of ours.
+  // For words: measured with the server's tokenizer.
   double tokens_per_word = 1;
-  double overhead_tokens = 0;  // of a prompt or chat around the words
+  double overhead_tokens = 0;  // tokens of a prompt or chat besides the words
 
-  // The item's, after what was said before.
+  // Ids of the item's history and its own part.
   std::vector<TokenId> LongIds(const WorkItem& item) const;
   std::vector<TokenId> Ids(const std::vector<PromptPart>& parts) const;
   std::string Words(const std::vector<PromptPart>& parts) const;
 };
 
-// Of the items, those that wait for no other: single requests and first turns.
+// The items that wait for no other: single requests and first turns.
 std::vector<size_t> FirstTurns(const std::vector<WorkItem>& items);
 
-// Prompt tokens that an earlier one of these prompts, in their order, began with: what a perfect
-// prefix cache would find.
+// Prompt tokens that an earlier prompt in this order begins with: what a perfect prefix cache would
+// hit.
 int64_t SharedPrefixTokens(const std::vector<WorkItem>& items);
 
-// So many of our words, in a fixed order and each at least once before one comes again: for
-// calibrating and for /tokenize.
+// `count` of our words in a fixed order, each once before any repeats; for calibration and
+// /tokenize.
 std::string SampleWords(size_t count);
 
 }  // namespace aisp::loadgen

@@ -1,5 +1,5 @@
-// What is known about one request: filled in by the driver, read by metrics and reports. Plain
-// data. Times are seconds since the start of the run, on one monotonic clock.
+// The record of one request: written by the driver, read by metrics and reports. Plain data. Times
+// are seconds since the start of the run, on one monotonic clock.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,15 @@
 
 namespace aisp::loadgen {
 
-// kNotSent: the run was interrupted before its turn.
+// kNotSent: the run was interrupted before.
 enum class RequestStatus { kPending, kCompleted, kFailed, kCancelled, kNotSent };
 
-// Numbers that the server said about one request, by name; "a.b" for a number within an object.
+// Numbers that the server returned for a request, by name; "a.b" for nested objects.
 using ServerValues = std::vector<std::pair<std::string, double>>;
 
 struct RequestRecord {
   RequestStatus status = RequestStatus::kPending;
-  std::string reason;  // of a failure or of a cancel
+  std::string reason;  // of a failure or cancellation
   int http_status = 0;
   std::string finish_reason;
 
@@ -25,13 +25,13 @@ struct RequestRecord {
   int64_t turn = 0;
 
   double intended_s = 0;       // when it should have been sent
-  double sent_s = -1;          // when it was, the last attempt; -1: never
+  double sent_s = -1;          // when the last attempt was sent; -1: never
   double first_s = -1;         // first chunk with output
   double last_s = -1;          // last chunk with output, or the finish reason
-  double end_s = -1;           // terminal
+  double end_s = -1;           // when the status became terminal
   std::vector<float> gaps_ms;  // between the chunks with output
 
-  int64_t asked_input_tokens = -1;  // -1: not known, a text
+  int64_t asked_input_tokens = -1;  // -1: unknown (a text)
   int64_t asked_output_tokens = 0;
   int64_t input_tokens = 0;
   int64_t output_tokens = 0;
@@ -39,11 +39,11 @@ struct RequestRecord {
   bool tokens_from_usage = false;
   int64_t chunks = 0;
 
-  int retries = 0;                 // refused connections and 503s tried again
-  int resent = 0;                  // on a new connection, since a kept-alive one was gone
+  int retries = 0;                 // after refused connections and 503s
+  int resent = 0;                  // on a new connection, since the kept-alive one was closed
   std::string route;               // x-aisp-route
   ServerValues server;             // usage.aisp
-  std::vector<std::string> texts;  // of each choice, when texts are kept
+  std::vector<std::string> texts;  // per choice, if texts are kept
 
   double ttft_ms(bool from_sent) const {
     return 1e3 * (first_s - (from_sent ? sent_s : intended_s));
@@ -51,7 +51,7 @@ struct RequestRecord {
   double e2el_ms(bool from_sent) const {
     return 1e3 * (last_s - (from_sent ? sent_s : intended_s));
   }
-  // Per output token after the first; 0 when there is none.
+  // Per output token after the first; 0 if there is none.
   double tpot_ms() const {
     return output_tokens > 1 ? 1e3 * (last_s - first_s) / static_cast<double>(output_tokens - 1)
                              : 0;

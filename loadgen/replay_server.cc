@@ -25,7 +25,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kTokensPerTurn = 256;   // of one stream without a pace
+constexpr int64_t kTokensPerTurn = 256;   // per stream without a pace
 constexpr size_t kMaxUnsent = 256 << 10;  // a slow reader waits rather than being cut
 constexpr Duration kSlowReaderWait = std::chrono::milliseconds(1);
 constexpr Duration kSignalPoll = std::chrono::milliseconds(50);
@@ -42,7 +42,7 @@ int64_t CountWords(std::string_view text) {
   return words;
 }
 
-// Ids of a list, words of a text, and both of what lies within (messages).
+// Counts ids of a list, words of a text, or the sum over nested values (messages).
 bool CountPrompt(JsonScanner* scan, int depth, int64_t* tokens) {
   if (depth > kMaxJsonDepth) return false;
   switch (scan->Peek()) {
@@ -64,7 +64,7 @@ bool CountPrompt(JsonScanner* scan, int depth, int64_t* tokens) {
   }
 }
 
-// One answer under way.
+// A running answer.
 struct Stream {
   std::shared_ptr<HttpExchange> exchange;
   const ReplayTiming* timing = nullptr;  // null: the pace of the options
@@ -119,11 +119,11 @@ struct ReplayServer::Impl : std::enable_shared_from_this<Impl> {
   void Handle(std::shared_ptr<HttpExchange> exchange);
   void Generate(std::shared_ptr<HttpExchange> exchange, bool chat);
   void Tokenize(HttpExchange* exchange) const;
-  // What waits for its turn, as far as there is room.
+  // Starts waiting requests while there is room.
   void Admit();
-  // Everything that is due; then the timer for what comes next.
+  // Sends everything that is due; then sets the timer for the next event.
   void Advance();
-  // One event, or a turn's worth of them without a pace. False: the stream is over.
+  // Sends one event, or a batch of them without a pace. False: the stream has ended.
   bool Continue(Stream* stream);
   void Finish(Stream* stream);
   double DelayMs(const Stream& stream) const;
@@ -134,7 +134,7 @@ struct ReplayServer::Impl : std::enable_shared_from_this<Impl> {
   std::unique_ptr<HttpServer> http;
   SteadyClock clock;
   ReplayCounts counts;
-  std::string event[2], last[2];  // of completions and chats
+  std::string event[2], last[2];  // templates for completions and chats
   std::priority_queue<StreamPtr, std::vector<StreamPtr>, Later> waiting;
   std::deque<StreamPtr> queued;
   std::shared_ptr<IoLoop::Timer> timer;
@@ -172,7 +172,7 @@ void ReplayServer::Impl::Handle(std::shared_ptr<HttpExchange> exchange) {
   exchange->Respond(404, json, R"({"error":{"message":"the replay server has no such path"}})");
 }
 
-// An id for each word, the same each time.
+// One id per word, always the same.
 void ReplayServer::Impl::Tokenize(HttpExchange* exchange) const {
   const Json body = Json::parse(exchange->request().body, nullptr, /*allow_exceptions=*/false);
   Json ids = Json::array();
@@ -271,7 +271,7 @@ bool ReplayServer::Impl::Continue(Stream* stream) {
       Finish(stream);
       return false;
     }
-    // From when it was due, so that the pace does not slip.
+    // Relative to the due time, so that the pace does not drift.
     const double delay_ms = DelayMs(*stream);
     stream->due = stream->due + FromMs(delay_ms);
     if (delay_ms > 0) return true;

@@ -1,6 +1,6 @@
 // A server that computes nothing: it answers OpenAI's streamed requests with made-up tokens at a
-// given pace, or at the pace of a recorded run. Against it a load client measures itself, and a
-// test knows what it should have measured.
+// given pace, or at the pace of a recorded run. A load client can measure itself against it, and a
+// test knows the expected measurements.
 //
 // Loop thread only. The loop must outlive the server. Bounds: those of HttpServer; a stream whose
 // client reads slowly waits.
@@ -21,18 +21,18 @@ struct ReplayOptions {
   uint16_t port = 0;  // 0: a free one
   double ttft_ms = 0;
   double tpot_ms = 0;
-  int64_t chunk_tokens = 1;  // tokens of one event
-  int64_t max_streams = 0;   // answers at a time, the others wait; 0: no bound
-  int64_t cut_after = 0;     // after so many tokens the connection is cut; 0: never
+  int64_t chunk_tokens = 1;  // tokens per event
+  int64_t max_streams = 0;   // concurrent answers, others wait; 0: unlimited
+  int64_t cut_after = 0;     // cut the connection after so many tokens; 0: never
 };
 
-// When the events of one answer come: the first after ttft_ms, each next after its gap.
+// Times of an answer's events: the first after ttft_ms, each next after its gap.
 struct ReplayTiming {
   double ttft_ms = 0;
   std::vector<double> gaps_ms;
 };
 
-// Of the completed requests of a --save-detailed result, in its order.
+// From the completed requests of a --save-detailed result, in its order.
 Result<std::vector<ReplayTiming>> ReadRecording(const std::string& json);
 
 struct ReplayCounts {
@@ -43,8 +43,7 @@ struct ReplayCounts {
 
 class ReplayServer {
  public:
-  // With a recording the n-th request is answered as its n-th, from the start again when it is
-  // over.
+  // With a recording, the n-th request is answered like its n-th, cyclically.
   ReplayServer(IoLoop* loop, const ReplayOptions& options, std::vector<ReplayTiming> recording);
   ~ReplayServer();
   Status Start();
@@ -56,15 +55,15 @@ class ReplayServer {
   std::shared_ptr<Impl> impl_;
 };
 
-// What a request asks for, without building a tree; for tests.
+// The relevant fields of a request, parsed without a tree; for tests.
 struct ReplayRequest {
   bool stream = false;
   int64_t max_tokens = 16;
-  int64_t prompt_tokens = 0;  // ids, or words
+  int64_t prompt_tokens = 0;  // ids or words
 };
 ReplayRequest ReadReplayRequest(const std::string& body);
 
-// Serves until SIGINT or SIGTERM, then says what it did and what CPU that took.
+// Serves until SIGINT or SIGTERM, then prints what it did and the CPU time used.
 Status ServeReplay(const ReplayOptions& options, const std::string& recording_path);
 
 }  // namespace aisp::loadgen

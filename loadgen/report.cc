@@ -86,7 +86,7 @@ void DistributionRows(const Options& o, const Metric& metric, std::string* out) 
   }
 }
 
-// The other start of the two that latencies may have.
+// Latencies from the other of the two possible starts.
 void StartRows(const Summary& s, bool from_sent, std::string* out) {
   const Distribution& ttft = from_sent ? s.ttft_from_intended_ms : s.ttft_from_sent_ms;
   const Distribution& e2el = from_sent ? s.e2el_from_intended_ms : s.e2el_from_sent_ms;
@@ -106,7 +106,7 @@ void SpeculationRows(const Summary& s, std::string* out) {
   Row("Accepted tokens:", static_cast<int64_t>(s.speculation.accepted), out);
 }
 
-// What the server says about itself; milliseconds as distributions, counts also as totals.
+// The server's own numbers; milliseconds as distributions, counts also as totals.
 void ServerRows(const Summary& s, std::string* out) {
   if (s.server.empty()) return;
   Title("What the server says (usage.aisp)", '-', out);

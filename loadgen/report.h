@@ -1,5 +1,5 @@
-// What the user gets to see: the table on stdout, the JSON and CSV files, and the comparison of
-// texts with another run. Keys and table as `vllm bench serve` has them.
+// The output for users: the table on stdout, JSON and CSV files, and the comparison of texts with
+// another run. Keys and table follow `vllm bench serve`.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@
 
 namespace aisp::loadgen {
 
-// What a reader must know to judge the numbers.
+// Facts needed to interpret the numbers.
 struct Environment {
   std::string date = {};  // 20261121-131500
   std::string command_line = {};
@@ -22,16 +22,16 @@ struct Environment {
   std::string model = {};
   std::string target = {};  // path or gRPC method
   int64_t max_model_len = 0;
-  bool of_trace = false;       // requests come when the trace says
-  double cpu_share = 0;        // of the loop's thread over the run, 1 is a whole core
+  bool of_trace = false;       // requests follow the trace's times
+  double cpu_share = 0;        // of the loop's thread over the run; 1 is a whole core
   double peak_cpu_share = 0;   // in the worst second
-  double loop_lag_p99_ms = 0;  // how late the loop's own timers came
+  double loop_lag_p99_ms = 0;  // delay of the loop's own timers
   double loop_lag_max_ms = 0;
   double process_cpu_s = 0;
   std::vector<std::string> notes = {};
 };
 
-// One latency with its name, in the order of tables.
+// A latency with its name, in table order.
 struct Metric {
   std::string_view name;
   std::string_view title;
@@ -41,7 +41,7 @@ struct Metric {
 std::vector<Metric> MetricsOf(const Summary& summary);
 
 std::string Table(const Options& options, const Summary& summary, const Environment& environment);
-// Warnings that the numbers are about this client rather than the server; "" else.
+// Warnings that the client limited the numbers; "" if none.
 std::string ClientWarnings(const Options& options, const Summary& summary,
                            const Environment& environment);
 
@@ -49,8 +49,8 @@ std::string ResultJson(const Options& options, const Summary& summary,
                        const Environment& environment, const std::vector<RequestRecord>& records);
 std::string RequestsCsv(const std::vector<RequestRecord>& records, bool latency_from_sent);
 
-// OK when the texts of all requests that both runs completed are equal; else which request differs
-// and where.
+// OK when the texts of all requests that both runs completed are equal; otherwise an error names
+// the request and the position.
 Result<std::string> CompareTexts(const std::string& baseline_json,
                                  const std::vector<RequestRecord>& records);
 

@@ -201,7 +201,7 @@ std::string RequestsCsv(const std::vector<RequestRecord>& records, bool from_sen
 
 namespace {
 
-// Where two texts part, with what stands there.
+// Where two texts first differ, with the surrounding text.
 std::string Difference(const std::string& a, const std::string& b) {
   const auto at = static_cast<size_t>(
       std::mismatch(a.begin(), a.begin() + static_cast<ptrdiff_t>(std::min(a.size(), b.size())),
@@ -213,7 +213,7 @@ std::string Difference(const std::string& a, const std::string& b) {
                      Excerpt(b.substr(from), 60));
 }
 
-// What is wrong with request `index`, "" if nothing; counts it in `compared` if it was compared.
+// The difference at request `index`, "" if none; increments `compared` if it was compared.
 std::string CompareOne(const Json& then, const RequestRecord& now, size_t index, size_t* compared) {
   if (then.value("status", "") == "cancelled" || now.status == RequestStatus::kCancelled) return "";
   if (then.value("status", "") != "completed") return "";

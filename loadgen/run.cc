@@ -56,7 +56,7 @@ std::string ResultPath(const Options& o, const Session& session) {
   return o.result_dir + "/" + name;
 }
 
-// Everything that can go wrong without any load is found before the first request.
+// Finds problems with files before the first request.
 Status CheckFiles(const Options& o, const std::string& result_path) {
   for (const std::string& path : {o.save_result ? result_path : std::string(), o.csv, o.html}) {
     if (path.empty()) continue;
@@ -82,7 +82,7 @@ Status WriteResults(const Options& o, const std::string& path, const Outcome& ru
   return {};
 }
 
-// The verdict of --compare on stdout; false: texts differ.
+// Prints the result of --compare to stdout; false: texts differ.
 Result<bool> Compare(const Options& o, const std::string& baseline,
                      const std::vector<RequestRecord>& records) {
   if (o.compare.empty()) return true;
@@ -97,17 +97,17 @@ Result<bool> Compare(const Options& o, const std::string& baseline,
   return false;
 }
 
-// A seed that no server has seen, short enough to be typed.
+// A new seed, short enough to be typed.
 uint64_t FreshSeed() { return std::random_device()() % 1'000'000'000; }
 
-// A comparison asks what its baseline asked.
+// A comparison reuses its baseline's seed.
 uint64_t SeedOf(const std::string& baseline) {
   const auto json = nlohmann::json::parse(baseline, nullptr, /*allow_exceptions=*/false);
   const bool known = json.is_object() && json.contains("seed") && json["seed"].is_number_unsigned();
   return known ? json["seed"].get<uint64_t>() : FreshSeed();
 }
 
-// The files of a sweep or a comparison.
+// Writes the files of a sweep or comparison.
 Status WriteMany(const Options& o, const std::string& path, const std::string& json,
                  const std::string& csv, const std::string& html) {
   if (o.save_result) {

@@ -1,5 +1,5 @@
-// One run of the client from command line to exit code: asks the server, makes the prompts, drives
-// the load, writes the results.
+// One invocation of the client from command line to exit code: queries the server, makes the
+// prompts, drives the load, writes the results.
 #pragma once
 
 #include <string>
@@ -7,9 +7,9 @@
 
 namespace aisp::loadgen {
 
-// `args` without the program. Prints to stdout (results) and stderr (progress, notes, errors).
-// Signals SIGINT and SIGTERM must be blocked in the calling thread; the first of them ends the run
-// with what there is.
+// `args` without the program. Prints results to stdout and progress, notes and errors to stderr.
+// SIGINT and SIGTERM must be blocked in the calling thread; the first one ends the run with what
+// there is.
 int RunLoadgen(const std::vector<std::string>& args);
 
 }  // namespace aisp::loadgen

@@ -22,7 +22,7 @@
 namespace aisp::loadgen {
 namespace {
 
-// As many sockets as the system allows: a thousand streams are a thousand of them.
+// Raises the limit of descriptors to the maximum: each stream needs one.
 int64_t RaiseFileLimit() {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
@@ -46,7 +46,7 @@ std::string HostLine() {
                      sysconf(_SC_NPROCESSORS_ONLN));
 }
 
-// Quoted where a shell would split it; the key is nobody's business.
+// Quoted for a shell, without the API key.
 std::string CommandLineOf(const std::vector<std::string>& args) {
   std::string out = "aisp-loadgen";
   bool secret = false;
@@ -71,7 +71,7 @@ std::vector<double> Schedule(const Options& o, const std::vector<WorkItem>& item
     for (const WorkItem& item : items) at.push_back(item.at_s);
     return at;
   }
-  // A rate is that of conversations; their later turns come when the one before is answered.
+  // The rate is that of conversations; later turns follow their previous answer.
   const std::vector<size_t> first = FirstTurns(items);
   const auto times =
       ArrivalTimes({.rate = o.request_rate.value_or(std::numeric_limits<double>::infinity()),
@@ -106,7 +106,7 @@ bool AllMadeUp(const std::vector<WorkItem>& items) {
   return std::all_of(items.begin(), items.end(), [](const WorkItem& i) { return i.made_up(); });
 }
 
-// A server that found more of the prompts in its cache than they share has seen them before.
+// If the server hit more cached tokens than the prompts share, it has seen them before.
 void NoteWarmCache(const Options& o, const Summary& s, std::vector<std::string>* notes) {
   if (s.shareable_tokens < 0 || s.total_input_tokens == 0) return;
   const double slack = 0.05 * static_cast<double>(s.total_input_tokens);
@@ -131,7 +131,7 @@ void Print(const std::vector<std::string>& notes) {
 
 Result<Session> Session::Open(const Options& o, const std::vector<std::string>& args) {
   Session out;
-  std::vector<std::string> of_dataset;  // said when it is loaded for a run
+  std::vector<std::string> of_dataset;  // printed when the dataset is loaded for a run
   AISP_ASSIGN_OR_RETURN(const auto items, LoadDataset(o, &of_dataset));
   const bool made_up =
       o.num_warmups > 0 ||

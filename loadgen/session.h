@@ -1,7 +1,7 @@
-// A server that was asked what it serves, and runs against it: one for a plain run, many for sweeps
-// and comparisons. Prints notes as they come; what a run found is its Outcome.
+// A server that has been queried, and runs against it: one for a plain run, many for sweeps and
+// comparisons. Prints notes as they come; a run's result is its Outcome.
 //
-// One thread; each run has a loop of its own. A session may be moved between runs.
+// One thread; each run has its own loop. A session may be moved between runs.
 #pragma once
 
 #include <string>
@@ -17,22 +17,21 @@
 namespace aisp::loadgen {
 
 struct Outcome {
-  Options options;  // of this run: a round of a sweep has its own rate and seed
+  Options options;  // of this run: a sweep varies rate and seed
   Environment environment;
   Summary summary;
   std::vector<RequestRecord> records;
   bool interrupted = false;
-  bool stopped = false;  // early, since its limits could not be kept any more
+  bool stopped = false;  // early, since the limits could not be met any more
 };
 
 class Session {
  public:
-  // Reads the dataset once, so that a broken one is found before the server is asked. `args`: for
-  // the report.
+  // Reads the dataset once, to find errors before the server is queried. `args`: for the report.
   static Result<Session> Open(const Options& options, const std::vector<std::string>& args);
 
-  // One run with these options, which differ from those of Open in rate, concurrency, count and
-  // seed at most. Its dataset is made anew from the seed.
+  // One run with these options, which may differ from those of Open only in rate, concurrency,
+  // count and seed. Its dataset is made anew from the seed.
   Result<Outcome> Run(const Options& options);
   const std::string& server() const { return base_.server; }
   const std::string& model() const { return base_.model; }
@@ -40,7 +39,7 @@ class Session {
 
  private:
   Target target_;
-  Environment base_;  // what all runs share
+  Environment base_;  // common to all runs
   bool said_notes_ = false;
 };
 

@@ -55,8 +55,8 @@ struct Range {
 
 Axis XAxis(const Chart& chart, Range range) {
   Axis out{range.low, range.high, kLeft, kWidth - kRight, chart.log_x};
-  // Three decades at most: what is below lies at the edge. Less than one is easier to read on a
-  // linear axis.
+  // At most three decades, values below are clamped. Less than one decade reads better on a linear
+  // axis.
   constexpr double kDecades = 1e-3, kNarrow = 10;
   if (chart.log_x && range.high > range.low * kNarrow) {
     out.low = std::max(range.low, range.high * kDecades);
@@ -119,7 +119,7 @@ void DrawSeries(const Series& series, const Axis& x, const Axis& y, std::string*
     }
     *out += "\"/>";
   }
-  // A line of few points shows them; each says its values.
+  // Lines with few points show them, with their values.
   constexpr size_t kFew = 60;
   if (!series.dots && series.points.size() > kFew) return;
   const size_t step = series.points.size() / kMostDots + 1;

@@ -12,14 +12,16 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kFewest = 10;        // requests of a run
-constexpr int64_t kRoundsOfASlot = 8;  // requests for each slot of a closed loop
-constexpr double kLowest = 1e-3;       // a server that cannot keep its limits at this rate has none
+constexpr int64_t kFewest = 10;        // requests per run
+constexpr int64_t kRoundsOfASlot = 8;  // requests per slot of a closed loop
+constexpr double kLowest = 1e-3;       // a server that misses its limits at this rate has no
+                                       // sustainable rate
 constexpr double kHighest = 1e6;
 
 Options PointOptions(const Options& o, bool of_rates, double value, size_t index) {
   Options out = o;
-  out.seed = o.seed + 1 + index;  // what one run has asked must not help the next
+  out.seed = o.seed + 1 + index;  // different prompts, so that one run does not warm the cache for
+                                  // the next
   int64_t count = 0;
   if (of_rates) {
     out.request_rate = value;
@@ -62,8 +64,8 @@ Result<SweepPoint> RunPoint(Session* session, const Options& o, bool of_rates, d
   const Summary& s = point.outcome.summary;
   point.stopped = point.outcome.stopped;
   if (o.goodput.any()) {
-    // What this client gave up on purpose says nothing about the server, unless it stopped because
-    // the server was lost.
+    // Deliberately cancelled requests are not judged, unless the run stopped because the server was
+    // lost.
     const int64_t judged = s.requests - (point.stopped ? 0 : s.cancelled + s.not_sent);
     point.attainment =
         judged > 0 ? static_cast<double>(s.good_requests) / static_cast<double>(judged) : 0;

@@ -1,5 +1,5 @@
-// Runs at several rates or concurrencies against one server, and the search for the highest rate at
-// which enough requests keep their limits (goodput frontier).
+// Runs at several rates or concurrencies, and the search for the highest rate at which enough
+// requests meet their limits (goodput frontier).
 #pragma once
 
 #include <optional>
@@ -12,20 +12,20 @@
 
 namespace aisp::loadgen {
 
-// Which rate to try next. Doubles while the limits are kept (halves until they are), then goes
-// between the highest rate that kept them and the lowest that did not, at their geometric mean,
-// until they are near each other. Pure; at most kMaxRuns.
+// Chooses the next rate. Doubles while the limits are met (halves until they are), then bisects
+// between the highest rate that met them and the lowest that did not, at their geometric mean,
+// until they are close. Pure; at most kMaxRuns.
 class RateSearch {
  public:
   static constexpr int kMaxRuns = 40;
-  // `precision`: the search is over when the two are this part of the lower one apart.
+  // `precision`: the relative difference at which the search ends.
   RateSearch(double start, double precision) : start_(start), precision_(precision) {}
-  // nullopt: it is over.
+  // nullopt: the search has ended.
   std::optional<double> Next() const;
   void Record(double rate, bool kept);
-  // The highest that kept the limits.
+  // The highest rate that met the limits.
   std::optional<double> best() const { return low_; }
-  // The lowest that did not.
+  // The lowest rate that did not.
   std::optional<double> failed() const { return high_; }
 
  private:
@@ -36,17 +36,17 @@ class RateSearch {
 };
 
 struct SweepPoint {
-  double value = 0;        // requests per second, or requests at a time
-  double attainment = -1;  // good requests of those planned; -1: no limits were given
-  bool kept = false;       // attainment is enough
-  bool stopped = false;    // early: it could not be enough any more
+  double value = 0;        // requests per second, or concurrent requests
+  double attainment = -1;  // good requests over planned ones; -1: no limits were given
+  bool kept = false;       // attainment is sufficient
+  bool stopped = false;    // early: it could not become sufficient
   Outcome outcome;
 };
 
 struct SweepResult {
   bool of_rates = true;
   std::vector<SweepPoint> points;  // ascending by value
-  std::optional<size_t> best;      // the highest that kept the limits
+  std::optional<size_t> best;      // the highest that met the limits
   bool interrupted = false;
 };
 

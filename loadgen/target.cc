@@ -33,7 +33,7 @@ class Prober {
   }
 
  private:
-  // A new connection each time: the server may restart while we wait for it.
+  // A new connection each time, since the server may restart while we wait for it.
   Result<HttpAnswer> Ask(std::string_view method, const std::string& path, const Json& body = {}) {
     AISP_ASSIGN_OR_RETURN(
         HttpClient client,
@@ -46,7 +46,7 @@ class Prober {
                           headers);
   }
 
-  // Servers without /ready say 404, or what they like.
+  // Servers without /ready return 404 or anything else.
   Status Ready() {
     const auto answer = Ask("GET", "/ready");
     if (!answer) {
@@ -136,7 +136,7 @@ class Prober {
     return PoolOf(tokens);
   }
 
-  // What the server counts for so many of our words.
+  // The server's token count for `words` of our words.
   Result<int64_t> CountWords(size_t words) {
     Json body = {{"model", target_->model}, {"max_tokens", 1}, {"stream", false}};
     if (options_.kind() == BackendKind::kChat) {
@@ -156,7 +156,7 @@ class Prober {
     return json["usage"].value("prompt_tokens", unknown);
   }
 
-  // Two lengths give the slope (tokens per word) and what is around the words.
+  // Two lengths give the slope (tokens per word) and the constant (tokens around the words).
   Status Calibrate() {
     const size_t room =
         target_->max_model_len > 0 ? static_cast<size_t>(target_->max_model_len) : 4096;

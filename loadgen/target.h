@@ -1,4 +1,4 @@
-// Asks the server, before the run, what it serves and how it counts tokens. Blocks.
+// Queries the server before the run: its model, and how it counts tokens. Blocks.
 #pragma once
 
 #include <memory>
@@ -13,19 +13,19 @@
 namespace aisp::loadgen {
 
 struct Target {
-  Url url;                               // of HTTP
-  std::shared_ptr<const TlsDialer> tls;  // of https
+  Url url;                               // for HTTP
+  std::shared_ptr<const TlsDialer> tls;  // for https
   std::string model;
-  int64_t max_model_len = 0;  // 0: not known
+  int64_t max_model_len = 0;  // 0: unknown
   PromptMaker prompts;
   std::vector<std::string> notes;
 };
 
-// `made_up`: the dataset has prompts that are made here, whose words or ids must be chosen. Waits
+// `made_up`: the dataset is synthetic, so words or ids must be chosen for the server. Waits
 // --wait-ready for the server.
 Result<Target> AskServer(const Options& options, bool made_up);
 
-// The distinct token ids of our words, for prompts of ids; too few are an error.
+// The distinct token ids of our words, for prompts of ids; an error if there are too few.
 Result<std::vector<TokenId>> PoolOf(const std::vector<TokenId>& tokens);
 
 }  // namespace aisp::loadgen

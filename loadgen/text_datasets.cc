@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kCharactersOfToken = 4;  // of English, and of code
+constexpr int64_t kCharactersOfToken = 4;  // for English and for code
 constexpr int64_t kChatOutput = 128;
 
 template <size_t N>
@@ -32,7 +32,7 @@ constexpr std::array<std::string_view, 8> kPlaces{"orchard", "harbour", "mill", 
 constexpr std::array<std::string_view, 8> kFeelings{"glad",  "tired",  "curious", "proud",
                                                     "quiet", "hungry", "brave",   "lost"};
 
-// Sentences until they have so many tokens; the first one begins every story.
+// Sentences with about `tokens` tokens; the first one is the same in every story.
 std::string Story(int64_t tokens, SplitMix64& random) {
   const std::string_view hero = Pick(kNames, random), friend_of = Pick(kNames, random);
   std::string out = fmt::format("Once there was a child named {} who lived near the {}.", hero,
@@ -69,7 +69,7 @@ constexpr std::array<std::string_view, 8> kVerbs{"count", "load",  "merge", "fin
 constexpr std::array<std::string_view, 8> kNouns{"rows",  "users", "files", "orders",
                                                  "words", "items", "jobs",  "pages"};
 
-// Functions of one class until they have so many tokens; `name` is what most of them read.
+// Functions of one class with about `tokens` tokens; most of them read `name`.
 std::string SourceFile(int64_t tokens, std::string_view name, SplitMix64& random) {
   std::string out =
       fmt::format("class Store:\n    def __init__(self, {0}):\n        self.{0} = {0}\n", name);
@@ -101,7 +101,7 @@ std::string SourceFile(int64_t tokens, std::string_view name, SplitMix64& random
 }
 
 struct Asked {
-  std::vector<std::string> messages;  // of the user and of the assistant by turns
+  std::vector<std::string> messages;  // alternating user and assistant
   std::string text;                   // the same as one text
   int64_t output_tokens = 0;
 };

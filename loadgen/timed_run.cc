@@ -142,7 +142,7 @@ void TimedRun::SampleCpu() {
   const double cpu_s = CpuSeconds(RUSAGE_THREAD);
   const Instant now = clock_.Now();
   const double wall_s = ToSeconds(now - sampled_);
-  // A share of a short time says little.
+  // CPU shares over short intervals are unreliable.
   if (wall_s >= 0.5) peak_cpu_ = std::max(peak_cpu_, (cpu_s - cpu_sampled_s_) / wall_s);
   cpu_sampled_s_ = cpu_s;
   sampled_ = now;

@@ -1,5 +1,5 @@
-// One timed run: the loop with the drivers of warm-ups and of the run itself, signals, the progress
-// line, and what the run cost this client. Makes nothing of the results.
+// One timed run: the loop with the drivers of warm-up and run, signals, the progress line, and the
+// client's own cost. Does not evaluate results.
 //
 // Used once, on the thread that then runs the loop. Loop, backend, options and items must outlive
 // it.
@@ -19,10 +19,10 @@
 
 namespace aisp::loadgen {
 
-// CPU time of RUSAGE_SELF or RUSAGE_THREAD, user and system.
+// User and system CPU time of RUSAGE_SELF or RUSAGE_THREAD.
 double CpuSeconds(int who);
 
-// Whether SIGINT or SIGTERM is waiting, which main() has blocked; the next one ends the program as
+// Whether SIGINT or SIGTERM, which main() has blocked, is pending; the next one ends the program as
 // usual.
 bool TookStopSignal();
 
@@ -32,7 +32,7 @@ class TimedRun {
   TimedRun(IoLoop* loop, Backend* backend, const Options& options, bool needs_ids)
       : loop_(loop), backend_(backend), options_(options), needs_ids_(needs_ids) {}
 
-  // Runs the loop to the end of the run. Warm-ups leave notes only.
+  // Runs the loop to the end of the run. Warm-ups only produce notes.
   void Run(const std::vector<WorkItem>& warmups, const std::vector<WorkItem>& items,
            std::vector<double> at_s, std::vector<RequestRecord>* records);
 
@@ -40,7 +40,7 @@ class TimedRun {
   bool stopped() const { return stopped_; }
   double duration_s() const { return driver_->elapsed_s(); }
   double cpu_share() const { return cpu_s_ / std::max(duration_s(), 1e-9); }
-  // How late the loop's own timers came, at P99 and at worst: what it sends and hears is as late.
+  // P99 and maximum delay of the loop's timers, hence the error of its time stamps.
   double loop_lag_p99_ms() const;
   double loop_lag_max_ms() const;
   double peak_cpu_share() const { return std::max(peak_cpu_, cpu_share()); }

@@ -16,7 +16,7 @@ using Json = nlohmann::ordered_json;
 struct Measure {
   std::string_view name;
   bool more_is_better;
-  std::function<double(const Summary&)> of;  // 0: no value
+  std::function<double(const Summary&)> of;  // returns 0 for no value
 };
 
 std::vector<Measure> Measures(const Options& o) {
@@ -59,7 +59,7 @@ std::vector<VersusRow> CompareRounds(const Options& o, const std::vector<Outcome
     row.name = measure.name;
     row.more_is_better = measure.more_is_better;
     double logs = 0;
-    // Throughput at unequal GPUs is compared by GPU; latencies are what a user sees.
+    // With unequal GPUs throughput is compared per GPU; latencies are as users see them.
     const double scale = measure.more_is_better ? gpus : 1;
     for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
       const double of_a = measure.of(a[i].summary);
@@ -107,7 +107,7 @@ Result<VersusResult> RunVersus(Session* a, Session* b, const Options& of_a, cons
       if (out.interrupted) break;
     }
   }
-  // A round that was broken off has one side only.
+  // An interrupted round has only one side.
   const size_t whole = std::min(out.a.size(), out.b.size());
   out.a.resize(whole);
   out.b.resize(whole);

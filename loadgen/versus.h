@@ -1,5 +1,5 @@
-// Two servers, A and B, asked the same prompts by turns: A B, B A, A B, ... so that what drifts on
-// the machine meets both. What counts is the ratio of each round, not the two averages.
+// Two servers, A and B, get the same prompts in alternating order (A B, B A, A B, ...), so that
+// drift of the machine affects both. The result is the ratio per round, not of the two averages.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ struct VersusRow {
   double ratio = 0;  // B / A, geometric mean over the rounds
   double low = 0;    // lowest and highest ratio of a round
   double high = 0;
-  size_t rounds = 0;    // in which both gave a value
+  size_t rounds = 0;    // with a value from both
   size_t b_better = 0;  // rounds
 };
 
@@ -32,7 +32,7 @@ struct VersusResult {
 
 Result<VersusResult> RunVersus(Session* a, Session* b, const Options& of_a, const Options& of_b);
 
-// Of the rounds; pure.
+// Pure.
 std::vector<VersusRow> CompareRounds(const Options& options, const std::vector<Outcome>& a,
                                      const std::vector<Outcome>& b);
 std::string VersusTable(const Options& options, const VersusResult& versus);

@@ -10,8 +10,8 @@ namespace {
 
 constexpr int32_t kSmallestBlock = 16;
 
-// Cuts int32 arrays from a piece of memory that exists twice, on the host and on the device.
-// Without host memory only the addresses on the device are told.
+// Carves int32 arrays from memory that exists on the host and on the device. Without host memory
+// only device addresses are computed.
 class Cutter {
  public:
   Cutter(void* host, void* device)
@@ -154,7 +154,7 @@ Result<DeviceBatch> BatchUpload::Upload(const ForwardBatch& b, int32_t vocabular
   const size_t rows = std::max(b.tokens.size(), static_cast<size_t>(pad_to));
   const size_t sequence_count =
       std::max(b.sequences.size(), static_cast<size_t>(PaddedSequences(pad_to)));
-  // Ascending and as many as there are rows: all of them.
+  // Logit rows are ascending, so as many as rows means all.
   const bool all = b.logit_rows.size() == b.tokens.size();
   const size_t logit_rows = all ? rows : pad_to > 0 ? sequence_count : b.logit_rows.size();
   AISP_CHECK(logit_rows >= b.logit_rows.size() &&
@@ -173,7 +173,7 @@ Result<DeviceBatch> BatchUpload::Upload(const ForwardBatch& b, int32_t vocabular
   RowSpan* sequences = cutter.Take<RowSpan>(sequence_count, &out.ragged.sequences);
   int32_t* slots = cutter.Take<int32_t>(rows, &out.ragged.kv_slots);
   if (!b.adapter_of_row.empty()) out.adapter_of_row = cutter.Put(b.adapter_of_row, rows, -1);
-  // Only the tables of this step are copied, each cut to its sequence's length.
+  // Copies only this step's block tables, each cut to its sequence's length.
   size_t table_entries = 0;
   const auto block = static_cast<size_t>(block_tokens);
   for (const SequenceRows& s : b.sequences)

@@ -1,10 +1,11 @@
-// BatchUpload: brings a step's small arrays (tokens, positions, tables) to the device in one copy.
+// BatchUpload: copies a step's small arrays (tokens, positions, block tables) to the device in one
+// copy.
 //
-// The staging memory is reused: the stream of the step before must have passed the copy, which
-// holds because a step is collected before the one after the next is launched and there are two
-// staging areas. There are two places on the device, too: a step's arrays may come to one while the
-// step before reads the other. Where they lie in it depends on the numbers of rows, sequences and
-// logit rows alone, so a captured step finds later arrays where its own were (Padded).
+// There are two staging areas on the host. One may be reused because a step is collected, so that
+// its copy is complete, before the second step after it is launched. There are two places on the
+// device, so that a step's arrays can be copied while the previous step reads the other. Offsets
+// depend only on the numbers of rows, sequences and logit rows, so a captured graph finds later
+// steps' arrays at the same addresses (Padded).
 #pragma once
 
 #include <algorithm>
@@ -28,7 +29,7 @@ struct DeviceBatch {
   RaggedBatch ragged;
   const int32_t* tokens = nullptr;
   const int32_t* slot_of_row = nullptr;
-  const int32_t* logit_rows = nullptr;  // null: all of them
+  const int32_t* logit_rows = nullptr;  // null: all rows
   int32_t num_logit_rows = 0;
   const int32_t* adapter_of_row = nullptr;  // null: no row has an adapter
 };
@@ -38,13 +39,13 @@ class BatchUpload {
   BatchUpload() = default;
   static Result<BatchUpload> Create(Device& device, const BatchLimits& limits);
 
-  // INVALID_ARGUMENT: what the limits do not allow, a token out of the vocabulary, spans that do
-  // not fit each other. With `pad_to` > 0 rows and sequences are added that do nothing; unless the
-  // logits of every row are wanted, there are as many logit rows as sequences then. `place`: which
-  // of the two; what read it last is done when `stream` gets there.
+  // INVALID_ARGUMENT: limits exceeded, a token out of the vocabulary, inconsistent spans. `pad_to`
+  // > 0 adds idle rows and sequences; then there is one logit row per sequence, unless all rows
+  // have one. `place`: which of the two; its last reader has finished when `stream` reaches the
+  // copy.
   Result<DeviceBatch> Upload(const ForwardBatch& batch, int32_t vocabulary, int32_t block_tokens,
                              int32_t pad_to, int32_t place, Device& device, Stream& stream);
-  // Where Upload puts a batch that it pads to `rows`, of sequences of at most `longest` rows, for a
+  // The addresses of a batch padded to `rows`, with sequences of at most `longest` rows, for a
   // capture.
   DeviceBatch Padded(int32_t rows, int32_t longest, int32_t place, bool all_logits = true,
                      bool adapters = false) const;
@@ -53,7 +54,7 @@ class BatchUpload {
 
  private:
   Status Check(const ForwardBatch& batch, int32_t vocabulary, int32_t block_tokens) const;
-  // Of a batch that is padded to so many rows.
+  // Number of sequences in a batch padded to `rows`.
   int32_t PaddedSequences(int32_t rows) const { return std::min(rows, limits_.max_sequences); }
 
   BatchLimits limits_;

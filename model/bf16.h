@@ -1,4 +1,4 @@
-// f32 to bf16 on the host, as everywhere to the nearest, ties to even, and back.
+// Conversion between f32 and bf16 on the host, to nearest, ties to even.
 #pragma once
 
 #include <bit>

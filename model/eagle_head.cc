@@ -46,14 +46,14 @@ size_t EagleHead::bytes() const {
   return weight_bytes_ + rope_memory_.bytes() + memory_.bytes() + columns_.bytes() + upload_bytes();
 }
 
-// Of random weights: tokens from all over the target's vocabulary.
+// For random weights: tokens spread over the target's vocabulary.
 void EagleHead::MakeTokenMap() {
   const int64_t count = spec_.draft_vocabulary, vocabulary = spec_.layer.vocabulary;
   for (int64_t i = 0; i < count; ++i)
     target_tokens_.push_back(static_cast<TokenId>(i * vocabulary / count));
 }
 
-// d2t says for each token of the head how far its id in the target's vocabulary is from its own.
+// d2t has, for each token of the head, its id in the target's vocabulary minus its own id.
 Status EagleHead::ReadTokenMap(const Checkpoint& checkpoint) {
   const int32_t count = spec_.draft_vocabulary, vocabulary = spec_.layer.vocabulary;
   target_tokens_.resize(static_cast<size_t>(count));
@@ -69,7 +69,7 @@ Status EagleHead::ReadTokenMap(const Checkpoint& checkpoint) {
     int64_t offset = 0;
     std::memcpy(&offset, static_cast<const std::byte*>(map.data) + sizeof(offset) * size_t(i),
                 sizeof(offset));
-    // Far offsets are refused before they are added.
+    // Checked before adding, to avoid overflow.
     if (offset < -i || offset >= vocabulary - i) {
       return InvalidArgument(
           fmt::format("{}: d2t[{}] is {}, which is outside of the target's vocabulary of {} tokens",
@@ -200,7 +200,7 @@ void EagleHead::EmitFeatures(ProgrammeBuilder& b) const {
   b.BeginResidual(b.Given(features_), {fc_.get(), features_, hidden_}, "fc");
 }
 
-// Up to the pool; the value is what attention reads its queries from.
+// Emits the nodes up to the KV append; returns the value from which attention reads its queries.
 ValueId EagleHead::EmitKeys(ProgrammeBuilder& b, const TensorView& residual) const {
   const AttentionSpec& a = spec_.layer.layers.front().attention;
   const int64_t size = spec_.layer.hidden;
@@ -247,7 +247,7 @@ void EagleHead::EmitMlp(ProgrammeBuilder& b, const TensorView& residual) const {
   b.LinearAdd(x, {down_.get(), mixed, residual}, "down");
 }
 
-// `keeps`: rows that are drawn from go to where a step goes on; there they lie already.
+// `keeps`: copies the drawn rows to kept_, from which kGoOn continues; kGoOn has them there.
 void EagleHead::EmitOutput(ProgrammeBuilder& b, const TensorView& residual, bool keeps) const {
   b.SetLayer(-1);
   const ValueId rows = b.GatherRows();

@@ -1,6 +1,6 @@
-// EagleHead: the weights of an EAGLE-3 head and its forward pass (model/feature_head.h): one layer
-// over embedding and hidden state side by side, and a head over a part of the vocabulary. Its
-// features are the residual streams in front of chosen layers of the target.
+// EagleHead: the weights and forward pass of an EAGLE-3 head (model/feature_head.h): one layer over
+// the concatenated embedding and hidden state, and an output head over a part of the vocabulary.
+// Its features are the residual streams before chosen layers of the target.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +17,17 @@ namespace aisp {
 
 class EagleHead final : public FeatureHead {
  public:
-  // `embedding`: the target's, [vocabulary, hidden]. Errors name the tensor, or the place in d2t
-  // that is out of the target's vocabulary.
+  // `embedding`: the target's, [vocabulary, hidden]. Errors name the tensor, or the entry of d2t
+  // outside the target's vocabulary.
   static Result<std::unique_ptr<EagleHead>> Load(const std::string& directory,
                                                  const EagleSpec& spec, const TensorView& embedding,
                                                  const FeatureHeadOptions& options, Device& device,
                                                  Ops& ops);
 
   const EagleSpec& spec() const { return spec_; }
-  // The token of the target's vocabulary that each of the head's logits is of.
+  // For each logit of the head, its token in the target's vocabulary.
   std::span<const TokenId> target_tokens() const { return target_tokens_; }
-  // Device bytes beside the KV pool.
+  // Device bytes, without the KV pool.
   size_t bytes() const;
 
  private:
@@ -47,7 +47,7 @@ class EagleHead final : public FeatureHead {
 
   const EagleSpec spec_;
   DType activation_ = DType::kF32;
-  bool fused_ = false;  // gate, up and their product in one operation
+  bool fused_ = false;  // gate, up and their product are one operation
   TensorView embedding_;
   std::vector<TokenId> target_tokens_;
   DeviceVector input_norm_, hidden_norm_, post_norm_, final_norm_;
@@ -56,8 +56,8 @@ class EagleHead final : public FeatureHead {
   Workspace unused_;
   Buffer rope_memory_, memory_, columns_;
   TensorView rope_;
-  // [max_rows, ..]: what a step hands on. `both_`: the normed embedding beside the normed hidden
-  // state. hidden_ is the residual stream of a step that begins, kept_ of one that goes on.
+  // [max_rows, ..]: intermediate tensors. `both_`: the normed embedding and the normed hidden state
+  // side by side. The residual stream is hidden_ for kBegin and kept_ for kGoOn.
   TensorView embedded_, both_, wide_, mixed_, normed_;
   TensorView head_input_;  // [max_sequences, hidden]
 };

@@ -10,7 +10,7 @@ namespace {
 
 constexpr const char* kLayerIds = "eagle_aux_hidden_state_layer_ids";
 
-// Beside the other keys, or, as some write it, in an object of their own.
+// At the top level of config.json or, in some files, in an object of its own.
 const Json* FindLayerIds(const Json& json) {
   if (json.contains(kLayerIds)) return &json.at(kLayerIds);
   const auto inner = json.find("eagle_config");
@@ -50,7 +50,7 @@ Status CheckTarget(const EagleSpec& spec, const ModelSpec& target) {
     return InvalidArgument(
         fmt::format("config.json: {} is {}, and the target's is {}", what, have, want));
   };
-  // Embeddings are the target's, so the head is as wide as they are.
+  // The head uses the target's embeddings, so the widths must be equal.
   if (spec.layer.hidden != target.hidden)
     return refuse("hidden_size", spec.layer.hidden, target.hidden);
   if (spec.target_hidden != target.hidden)
@@ -70,7 +70,7 @@ Result<EagleSpec> ParseEagleSpec(std::string_view config_json, const ModelSpec& 
         "is "
         "\"medusa\"");
   }
-  // Heads call themselves in many ways; the layer is always a Llama one.
+  // Heads use various architecture names; the layer is always a Llama layer.
   json["architectures"] = Json::array({"LlamaForCausalLM"});
   EagleSpec spec;
   AISP_ASSIGN_OR_RETURN(spec.layer, ParseModelSpec(json.dump()));

@@ -20,7 +20,7 @@ class ExpertMlpLayer final : public Sublayer {
     dtype_ = c.compute_dtype;
     AISP_ASSIGN_OR_RETURN(
         norm_, LoadVector(c, plan_.prefix + ".post_attention_layernorm.weight", plan_.hidden));
-    // The router's choice is discrete: it is computed in f32 whatever the rest is.
+    // The router's choice is discrete, so it is always computed in f32.
     LoadContext exact = c;
     exact.compute_dtype = DType::kF32;
     exact.weight_format = WeightFormat::kCompute;

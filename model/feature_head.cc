@@ -49,14 +49,14 @@ void FeatureHead::FormatFeatures(std::span<const float> rows, std::byte* to) con
 Status FeatureHead::TakeFeatures(std::span<const std::byte* const> rows, Stream& stream) {
   AISP_CHECK(static_cast<int64_t>(rows.size()) <= features_.rows());
   const size_t bytes = feature_bytes();
-  if (feature_dtype_ != features_.dtype) {  // on the CPU alone
+  if (feature_dtype_ != features_.dtype) {  // on the CPU only
     const auto size = static_cast<size_t>(feature_size());
     for (size_t i = 0; i < rows.size(); ++i)
       RoundToBf16({reinterpret_cast<const float*>(rows[i]), size},
                   features_.as<uint16_t>() + i * size);
     return {};
   }
-  // Rows that follow each other are one range. The first row stands for all of the memory.
+  // Adjacent rows are merged into one range. `base` is the address that offsets are relative to.
   const std::byte* const base = *std::min_element(rows.begin(), rows.end());
   ranges_.clear();
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -70,7 +70,7 @@ Status FeatureHead::TakeFeatures(std::span<const std::byte* const> rows, Stream&
   return device_.CopyRanges(features_.data, base, ranges_, stream);
 }
 
-// Rows stay where they are while no sequence leaves.
+// Nothing is copied unless a sequence has left.
 Status FeatureHead::GoOnFrom(std::span<const int32_t> outputs, Stream& stream) {
   const size_t bytes = static_cast<size_t>(shape_.hidden) * sizeof(float);
   ranges_.clear();
@@ -81,7 +81,7 @@ Status FeatureHead::GoOnFrom(std::span<const int32_t> outputs, Stream& stream) {
     ranges_.push_back({static_cast<size_t>(outputs[i]) * bytes, i * bytes, bytes});
   }
   if (!moves) return {};
-  // By way of memory that steps which go on do not use: a row may be read where another is written.
+  // Through hidden_, which kGoOn does not use: a source row may be another's destination.
   AISP_RETURN_IF_ERROR(device_.CopyRanges(hidden_.data, kept_.data, ranges_, stream));
   return device_.Copy(kept_.data, hidden_.data, outputs.size() * bytes, stream);
 }
@@ -91,7 +91,7 @@ Result<DeviceBatch> FeatureHead::Upload(const ForwardBatch& batch, int32_t pad_t
   return upload_.Upload(batch, shape_.vocabulary, block_tokens_, pad_to, place, device_, stream);
 }
 
-// Few rows of each sequence are computed as those that verify, whatever logits are wanted.
+// Sequences with few rows use the verify kernels, whichever logits are wanted.
 Bucket FeatureHead::BucketFor(const DeviceBatch& batch, const StepDraws& draws) const {
   Bucket bucket = BucketOf(batch, draws.part, draws.params);
   const int32_t longest = batch.ragged.longest_rows;

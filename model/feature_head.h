@@ -1,16 +1,15 @@
-// FeatureHead: what the heads that draft token by token have in common: they read, beside tokens,
-// what the target has made of the tokens before them, and have KV of their own, one layer of it.
+// FeatureHead: common part of the heads that draft autoregressively. They read tokens and the
+// target's features of the previous tokens, and have one layer with KV of its own.
 //
-// Row i of a sequence reads the embedding of token i + 1 and, of token i, the target's features or,
-// behind the last token that the target has computed, the head's own output one row before. It says
-// which token follows token i + 1. A row's KV stands at the place that its position in the batch
-// says, so a sequence may begin anywhere in a text (rotation is relative).
+// Row i of a sequence reads the embedding of token i + 1 and the target's features of token i or,
+// beyond the last token that the target has computed, the head's own output of the row before. It
+// predicts the token after i + 1. A row's KV is stored by its position in the batch, so a sequence
+// may start anywhere in a text (rotary positions are relative).
 //
-// A step begins, with features, or goes on with outputs; each Part is a programme of its own. As in
-// a Model: everything is allocated by Load, one step at a time, the logits stay valid until the
-// next one, and on the CPU rows do not depend on what else is in a step. Everything is enqueued on
-// the stream that is given. Device and operations outlive it, and so does the model whose
-// embeddings it reads.
+// A step either begins, from features, or goes on, from outputs; each Part has its own programme.
+// As in Model: Load allocates everything, one step at a time, logits stay valid until the next
+// step, and on the CPU a row does not depend on the others. Everything is enqueued on the given
+// stream. Device, operations and the model whose embeddings it reads outlive it.
 #pragma once
 
 #include <array>
@@ -29,9 +28,9 @@ namespace aisp {
 struct FeatureHeadOptions {
   DType compute_dtype = DType::kF32;
   int32_t max_rows = 512;
-  int32_t max_sequences = 64;  // of a step; as many logit rows
+  int32_t max_sequences = 64;  // per step; also the number of logit rows
   int32_t max_context = 2048;
-  // As ModelOptions. Random weights have tokens from all of the target's vocabulary.
+  // As in ModelOptions. Random heads use tokens spread over the target's vocabulary.
   std::optional<uint64_t> random_weights = std::nullopt;
   std::optional<WeightFormat> weight_format = std::nullopt;
 };
@@ -45,10 +44,10 @@ struct HeadShape {
 
 class FeatureHead {
  public:
-  // What a token that the head has no logit for has in target_logits(): finite, for a draw takes
-  // anything else as a fault of the model.
+  // The value in target_logits() for tokens without a logit. Finite, since a draw reports other
+  // values as a fault of the model.
   static constexpr float kNoLogit = -1e9f;
-  // kCatchUp: as kBegin, of rows of which nothing but their KV is wanted.
+  // kCatchUp: as kBegin, for rows of which only the KV is needed.
   enum class Part : uint8_t { kBegin, kGoOn, kCatchUp };
 
   virtual ~FeatureHead() = default;
@@ -58,26 +57,25 @@ class FeatureHead {
   const FeatureHeadOptions& options() const { return options_; }
   const HeadShape& shape() const { return shape_; }
   int32_t feature_size() const { return shape_.feature_size; }
-  // Of a row of features: f32, or the compute dtype on a device that runs beside the host.
+  // Dtype of features: f32, or the compute dtype on an asynchronous device (GPU).
   DType feature_dtype() const { return feature_dtype_; }
   size_t feature_bytes() const {
     return static_cast<size_t>(feature_size()) * DTypeBytes(feature_dtype_);
   }
 
-  // Rows of f32 on the host in the format that TakeFeatures reads.
+  // Converts f32 rows on the host to the format that TakeFeatures reads.
   void FormatFeatures(std::span<const float> rows, std::byte* to) const;
 
-  // Where its KV lies, and, as of Model, the last token drawn for each slot, if rows may read it.
-  // Once, before the first step; errors name what the device has no kernel for.
+  // Sets the KV pool and, if rows may read it, the last token drawn for each slot (as in
+  // Model::Bind). Once, before the first step; errors name what the device has no kernel for.
   Status Bind(const PagedKvView& kv, int32_t* slot_tokens = nullptr);
 
-  // What the next step reads beside its tokens. Row i begins with the features at rows[i], in the
-  // device's memory; or goes on with the head's output at logit row outputs[i], which ascend, of
-  // the step before.
+  // Sets the input of the next step. TakeFeatures: row i reads the features at rows[i], in device
+  // memory. GoOnFrom: row i reads the previous step's output at logit row outputs[i] (ascending).
   Status TakeFeatures(std::span<const std::byte* const> rows, Stream& stream);
   Status GoOnFrom(std::span<const int32_t> outputs, Stream& stream);
 
-  // A step, as of Model. `all_logits` of Padded: of every row, in order; else one for a sequence.
+  // A step, as in Model. `all_logits` of Padded: a logit row for every row, else one per sequence.
   Result<DeviceBatch> Upload(const ForwardBatch& batch, int32_t pad_to, int32_t place,
                              Stream& stream);
   DeviceBatch Padded(int32_t rows, int32_t longest, int32_t place, bool all_logits) const {
@@ -86,9 +84,9 @@ class FeatureHead {
   Status Enqueue(Part part, const DeviceBatch& batch, const StepDraws& draws, Stream& stream);
   Result<PreparedStep*> Prepare(Part part, const DeviceBatch& batch, const StepDraws& draws);
 
-  // f32 [max_sequences, draft vocabulary]: row i is of batch.logit_rows[i] of the last step.
+  // f32 [max_sequences, draft vocabulary]: row i belongs to batch.logit_rows[i] of the last step.
   TensorView logits() const { return logits_; }
-  // The same over the target's vocabulary.
+  // The same, over the target's vocabulary.
   TensorView target_logits() const { return target_logits_; }
 
  protected:
@@ -101,11 +99,10 @@ class FeatureHead {
   Device& device_;
   Ops& ops_;
   const DType feature_dtype_;
-  // What a head allocates. [max_rows, ..]: `features_` as a step reads them, and `hidden_`, f32
-  // [max_rows, hidden], which a step that goes on does not read.
+  // Allocated by the derived class. [max_rows, ..]: `features_` as steps read them; `hidden_`, f32
+  // [max_rows, hidden], which kGoOn does not read.
   TensorView features_, hidden_;
-  // [max_sequences, ..]: of the rows whose logits are wanted. `kept_`: what the head made of them,
-  // which a step that goes on reads.
+  // [max_sequences, ..], for the logit rows. `kept_`: the head's output, which kGoOn reads.
   TensorView kept_, logits_, target_logits_;
 
  private:
@@ -114,7 +111,7 @@ class FeatureHead {
   const HeadShape shape_;
   BatchUpload upload_;
   std::array<Programme, 3> programmes_;                   // by Part
-  std::array<std::optional<PreparedSteps>, 3> prepared_;  // from Bind on
+  std::array<std::optional<PreparedSteps>, 3> prepared_;  // set by Bind
   int32_t block_tokens_ = 0;
   int32_t* slot_tokens_ = nullptr;
   std::vector<CopyRange> ranges_;

@@ -1,4 +1,4 @@
-// Reading small files of a checkpoint whole.
+// Reads small files of a checkpoint.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ namespace aisp {
 
 // NOT_FOUND when it cannot be opened, INVALID_ARGUMENT above 64 MiB; both name the path.
 Result<std::string> ReadTextFile(const std::string& path);
-// Of any size, so that nobody who changes the file changes what was read.
+// Reads a file of any size into memory, so that later changes of the file have no effect.
 Result<std::vector<std::byte>> ReadBytes(const std::string& path);
 bool FileExists(const std::string& path);
 

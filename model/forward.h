@@ -1,9 +1,9 @@
-// ForwardBatch: one ragged step over a model, as the engine hands it down. Views only; the caller
-// keeps the memory alive until the step is collected.
+// ForwardBatch: one ragged step over a model, from the engine. Views only; the caller keeps the
+// memory alive until the step is collected.
 //
 // Rows are tokens. Sequence s owns rows [row_begin, row_begin + num_rows) with consecutive
-// positions that end at context_len - 1; its KV of positions [0, context_len - num_rows) lies in
-// the pool already, the step appends the rest.
+// positions that end at context_len - 1. Its KV of positions [0, context_len - num_rows) is in the
+// pool already; the step appends the rest.
 #pragma once
 
 #include <cstdint>
@@ -20,18 +20,17 @@ struct SequenceRows {
   int32_t table_begin = 0;  // index of the sequence's first entry in block_tables
 };
 
-// A token whose value the host does not know yet: it is the last one sampled for `slot_of_row` and
-// stays on the device.
+// A token that the host does not know yet: the last one sampled for `slot_of_row`, on the device.
 inline constexpr TokenId kTokenOnDevice = -1;
 
 struct ForwardBatch {
   std::span<const TokenId> tokens;     // [rows]; kTokenOnDevice: read the slot's last sampled token
   std::span<const int32_t> positions;  // [rows]
-  std::span<const int32_t> slot_of_row;  // [rows]; the engine's sequence slot, for kTokenOnDevice
+  std::span<const int32_t> slot_of_row;     // [rows]; the engine's slot, for kTokenOnDevice
   std::span<const SequenceRows> sequences;  // [sequences]
   std::span<const int32_t> block_tables;    // concatenated tables of block ids
   std::span<const int32_t> logit_rows;      // rows whose logits are wanted, ascending
-  // [rows]: index of each row's adapter, -1: none. Empty: no row has one.
+  // [rows]: each row's adapter slot, -1: none. Empty: no row has one.
   std::span<const int32_t> adapter_of_row = {};
 };
 

@@ -1,5 +1,5 @@
-// The weights and the flow of one gated MLP (SwiGLU: Shazeer, arXiv:2002.05202); a dense layer's,
-// or the experts' shared one.
+// The weights and nodes of a gated MLP (SwiGLU: Shazeer, arXiv:2002.05202): of a dense layer, or
+// the shared expert.
 #pragma once
 
 #include <memory>
@@ -11,15 +11,15 @@ namespace aisp {
 
 class GatedMlp {
  public:
-  // `name`: of the MLP, "model.layers.3.mlp".
+  // `name`: the MLP's, e.g. "model.layers.3.mlp".
   Status Load(const LoadContext& context, const LayerPlan& plan, const std::string& name,
               int64_t intermediate);
-  // Adds to the residual stream what the MLP makes of `x`, which lies in Scratch::kNormed.
+  // Adds the MLP's output for `x` (in Scratch::kNormed) to the residual stream.
   void Emit(ProgrammeBuilder& programme, const Workspace& workspace, ValueId x) const;
 
  private:
   DType dtype_ = DType::kF32;
-  bool fused_ = false;  // gate, up and their product in one operation
+  bool fused_ = false;  // gate, up and their product are one operation
   int64_t hidden_ = 0;
   int64_t intermediate_ = 0;
   std::unique_ptr<PackedLinear> gate_up_, down_;

@@ -1,5 +1,5 @@
-// GenerationDefaults: what a checkpoint's generation_config.json proposes for sampling, and its end
-// tokens. Plain values.
+// GenerationDefaults: sampling defaults and end tokens from a checkpoint's generation_config.json.
+// Plain values.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 namespace aisp {
 
 struct GenerationDefaults {
-  std::vector<TokenId> eos;  // of generation_config.json and config.json together, without repeats
+  std::vector<TokenId> eos;  // union of generation_config.json and config.json
   std::optional<float> temperature;
   std::optional<float> top_p;
   std::optional<int32_t> top_k;
@@ -23,8 +23,7 @@ struct GenerationDefaults {
   std::optional<float> repetition_penalty;
 };
 
-// `json` may be empty: no file. do_sample = false stands for temperature 0 unless a temperature is
-// given.
+// An empty `json`: no file. do_sample = false means temperature 0 unless a temperature is given.
 Result<GenerationDefaults> ParseGenerationDefaults(std::string_view json, const ModelSpec& spec);
 // A missing generation_config.json is no error.
 Result<GenerationDefaults> LoadGenerationDefaults(const std::string& directory,

@@ -1,5 +1,5 @@
-// Reading numbers out of JSON that somebody else wrote, with errors that name the key. Include in
-// .cc files only (nlohmann).
+// Reads numbers from untrusted JSON, with errors that name the key. Include in .cc files only
+// (nlohmann).
 #pragma once
 
 #include <fmt/format.h>
@@ -24,7 +24,7 @@ inline Result<Json> ParseJsonObject(std::string_view text, std::string_view what
   return json;
 }
 
-// Reads keys of one object; the first error stays.
+// Reads keys of one object; the first error is kept.
 class JsonReader {
  public:
   JsonReader(const Json& json, std::string name) : json_(json), name_(std::move(name)) {}

@@ -1,6 +1,6 @@
 // Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1) in its expanded form:
-// keys and values of every head are cached, which costs memory but lets the one attention kernel
-// serve it.
+// keys and values of every head are cached. That costs memory, but the common attention kernel can
+// be used.
 #include <fmt/format.h>
 
 #include "model/sublayer.h"

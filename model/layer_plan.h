@@ -1,5 +1,5 @@
-// LayerPlan: one layer as it will run: the kinds of its two halves, their numbers, and how its
-// tensors are called. Compiled from a ModelSpec at load. Plain values.
+// LayerPlan: one layer as it will run: the kinds and sizes of attention and MLP, and the names of
+// its tensors. Made from a ModelSpec at load. Plain values.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ struct LayerPlan {
   MlpSpec mlp;
   std::string prefix;    // "model.layers.3"
   std::string mlp_name;  // "model.layers.3.mlp"
-  // Of one gated MLP, the experts' too.
+  // Of a gated MLP, also of experts.
   std::string gate_name, up_name, down_name;
 };
 

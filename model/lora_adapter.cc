@@ -23,7 +23,7 @@ bool IsEmpty(const Json& value) {
   return value.is_null() || value == false || value.empty() || value == "none" || value == "";
 }
 
-// Options that change what is computed and that are not applied here.
+// Options that change the computation and are unsupported here.
 constexpr std::array kNotApplied = {
     "use_dora",
     "use_qalora",
@@ -41,13 +41,13 @@ constexpr std::array kNotApplied = {
     "monteclora_config",
 };
 
-// Ways to begin training that leave the base model's weights as they are.
+// Initialisations that leave the base model's weights unchanged.
 bool KeepsBase(const Json& init) {
   return init.is_boolean() || init == "gaussian" || init == "eva" || init == "orthogonal";
 }
 
-// As bf16 too, in which a GPU holds factors. There a row is multiplied by zero where another
-// adapter's factor stands, which only a finite one leaves zero.
+// Also in bf16, the GPU's format of factors. Kernels multiply rows of other adapters by zero, and
+// only finite factors then give zero.
 bool AllFinite(const TensorView& tensor, float scale) {
   constexpr float kMost = 3.38e38f;
   std::vector<float> values(static_cast<size_t>(tensor.rows() * tensor.cols()));
@@ -62,7 +62,7 @@ struct TensorName {
   bool up = false;
 };
 
-// "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"; nothing: it is none of those.
+// Parses "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"; nullopt for other names.
 std::optional<TensorName> ReadName(std::string_view name) {
   constexpr std::string_view kPrefix = "base_model.model.";
   if (!name.starts_with(kPrefix)) return std::nullopt;

@@ -1,9 +1,9 @@
 // LoraAdapter: a low-rank adapter in PEFT's layout: adapter_config.json and
-// adapter_model.safetensors with `lora_A.weight` [rank, in] and `lora_B.weight` [out, rank] of each
-// matrix that it changes. Files are untrusted: what is not understood is refused by name, since an
-// adapter that is applied in part answers wrongly without a word.
+// adapter_model.safetensors with `lora_A.weight` [rank, in] and `lora_B.weight` [out, rank] for
+// each changed matrix. Files are untrusted, and anything unknown is refused by name: a partly
+// applied adapter would silently give wrong answers.
 //
-// Immutable after Load; any thread. Views lie in memory that it owns.
+// Immutable after Load; any thread. It owns the memory of its views.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@
 
 namespace aisp {
 
-// What adapter_config.json says.
+// Contents of adapter_config.json.
 struct LoraConfig {
   int32_t rank = 0;
   float scale = 1.0f;  // lora_alpha / rank, or / sqrt(rank) with use_rslora
@@ -41,10 +41,10 @@ class LoraAdapter {
                                                          int32_t max_rank);
 
   const std::string& name() const { return name_; }
-  // 32 hexadecimal digits over both files, whole: who has the same digest computes the same.
+  // 32 hexadecimal digits over both files; equal digests compute equal results.
   const std::string& digest() const { return digest_; }
   const LoraConfig& config() const { return config_; }
-  // By module, as the checkpoint names it: "model.layers.0.self_attn.q_proj".
+  // By module name in the checkpoint: "model.layers.0.self_attn.q_proj".
   const std::map<std::string, Matrix>& matrices() const { return matrices_; }
 
  private:

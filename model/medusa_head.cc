@@ -16,7 +16,7 @@
 namespace aisp {
 namespace {
 
-// Rows that do not depend on each other, whatever they are of.
+// A bucket of independent rows.
 Bucket BucketOfRows(int32_t rows) {
   Bucket bucket;
   bucket.rows = bucket.sequences = rows;
@@ -41,7 +41,7 @@ Result<MedusaSpec> ParseMedusaSpec(std::string_view config_json, const ModelSpec
   MedusaSpec spec;
   spec.heads = r.Int("medusa_num_heads", 1, 64);
   spec.blocks = r.IntOr("medusa_num_layers", 1, 0, 16);
-  // Heads as they were first published do not say these two; their tensors do.
+  // The first published heads lack these two keys; their tensors show the values.
   spec.hidden = r.IntOr("hidden_size", target.hidden, 1, 1 << 24);
   spec.vocabulary = r.IntOr("vocab_size", target.vocabulary, 1, 1 << 28);
   spec.draft_vocabulary = r.IntOr("truncated_vocab_size", target.vocabulary, 1, target.vocabulary);
@@ -88,8 +88,8 @@ MedusaHeads::MedusaHeads(const MedusaSpec& spec, const Model& target, const Medu
       feature_dtype_(device.info().asynchronous ? target.compute_dtype() : DType::kF32),
       heads_(static_cast<size_t>(spec.heads)) {}
 
-// Without one, a head has all of the target's vocabulary, or, with random weights, tokens from all
-// over it.
+// Without a token map a head covers the target's whole vocabulary or, with random weights, tokens
+// spread over it.
 Status MedusaHeads::ReadTokenMap(const Checkpoint* checkpoint) {
   const int64_t count = spec_.draft_vocabulary, all = vocabulary();
   for (int64_t i = 0; i < count; ++i)
@@ -153,7 +153,7 @@ Status MedusaHeads::Allocate() {
         *each = c.Take(target_.compute_dtype(), rows, hidden());
     }
     if (beside_host()) target_logits_ = c.Take(DType::kF32, rows * spec_.heads, spec_.vocabulary);
-    // Logits that are spread are soon read: all heads have theirs in one place.
+    // Spread logits are consumed at once, so all heads share one buffer for their own.
     const TensorView own =
         spreads() ? c.Take(DType::kF32, rows, spec_.draft_vocabulary) : TensorView{};
     for (size_t i = 0; i < heads_.size(); ++i) {
@@ -169,7 +169,7 @@ Status MedusaHeads::Allocate() {
   return {};
 }
 
-// Where a head's tokens are in the target's vocabulary; the others never get a logit.
+// Each token's column in a head's logits; tokens without one never get a logit.
 Status MedusaHeads::FillTables() {
   if (!spreads()) return {};
   const size_t bytes = target_tokens_.size() * sizeof(TokenId);
@@ -237,7 +237,7 @@ void MedusaHeads::FormatFeatures(std::span<const float> rows, std::byte* to) con
 
 Status MedusaHeads::TakeFeatures(std::span<const std::byte* const> rows, Stream& stream) {
   AISP_CHECK(!rows.empty() && rows.size() <= static_cast<size_t>(options_.max_rows));
-  // The first row stands for all of the memory.
+  // `base` is the address that offsets are relative to.
   const std::byte* const base = *std::min_element(rows.begin(), rows.end());
   ranges_.clear();
   for (size_t i = 0; i < rows.size(); ++i)

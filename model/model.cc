@@ -23,7 +23,7 @@
 namespace aisp {
 namespace {
 
-// As many elements as all matrices of the layers have, roughly.
+// Approximate number of elements in all matrices of the layers.
 int64_t CountElements(const ModelSpec& spec) {
   int64_t sum = int64_t{spec.vocabulary} * spec.hidden;
   for (const LayerSpec& layer : spec.layers) {
@@ -107,7 +107,7 @@ class LoadedModel final : public Model {
 
  private:
   Status CheckOptions() const;
-  // The bytes of all weights; from now on options_.on_progress hears how many have been read.
+  // Returns the bytes of all weights, and from now on reports to options_.on_progress.
   uint64_t WatchProgress(const Checkpoint* checkpoint, WeightReader* reader);
   Status LoadEmbedding(WeightReader& reader, Stream& stream);
   Status LoadLayers(const LoadContext& context);
@@ -124,7 +124,7 @@ class LoadedModel final : public Model {
   Device& device_;
   Ops& ops_;
   DType dtype_ = DType::kF32;
-  size_t weight_bytes_ = 0;  // without the experts'
+  size_t weight_bytes_ = 0;  // without the experts
   size_t expert_bytes_ = 0;
   Buffer embedding_memory_, rope_memory_, output_, feature_memory_;
   TensorView embedding_, features_;
@@ -137,7 +137,7 @@ class LoadedModel final : public Model {
   AdapterTable adapters_;
   Programme programme_;
   int32_t* slot_tokens_ = nullptr;
-  std::optional<PreparedSteps> prepared_;  // from Bind on
+  std::optional<PreparedSteps> prepared_;  // set by Bind
 };
 
 Status LoadedModel::CheckOptions() const {
@@ -169,8 +169,7 @@ Status LoadedModel::Load(const std::string& directory) {
                ? *options_.compute_dtype
                : ops_.PreferredComputeDType(
                      spec_.dtype, checkpoint ? CountElements(*checkpoint) : CountElements(spec_));
-  // On a CPU, random weights are made in host memory, as if they had been read; a GPU makes them
-  // where they stay.
+  // On a CPU, random weights are generated in host memory like loaded ones; on a GPU, in place.
   WeightReader reader(checkpoint.get(), spec_.quant);
   if (options_.random_weights) {
     reader.MakeRandom(*options_.random_weights, device_.info().asynchronous ? nullptr : &ops_,
@@ -190,7 +189,7 @@ Status LoadedModel::Load(const std::string& directory) {
   context.expert_bytes = &expert_bytes_;
   workspace_.Need(Scratch::kHidden, DType::kF32, spec_.hidden);
   AISP_RETURN_IF_ERROR(LoadLayers(context));
-  context.adapters = nullptr;  // of rows whose logits are wanted, not of all
+  context.adapters = nullptr;  // adapters apply to all rows, not to the logit rows alone
   AISP_RETURN_IF_ERROR(LoadHead(context));
   if (options_.on_progress) options_.on_progress(total_bytes, total_bytes);
   const double weights_s = ToSeconds(clock.Now() - begin);
@@ -219,7 +218,7 @@ uint64_t LoadedModel::WatchProgress(const Checkpoint* checkpoint, WeightReader* 
                                                      DTypeBytes(DType::kBF16);
   if (!options_.on_progress) return total;
   reader->Watch([this, total, done = uint64_t{0}](uint64_t bytes) mutable {
-    // A tied embedding is asked for twice.
+    // A tied embedding is read twice.
     done = std::min(total, done + bytes);
     options_.on_progress(done, total);
   });
@@ -269,7 +268,7 @@ Status LoadedModel::LoadHead(const LoadContext& context) {
   AISP_ASSIGN_OR_RETURN(final_norm_, LoadVector(context, "model.norm.weight", spec_.hidden));
   const bool tied = spec_.tied_embeddings || !context.weights.Has("lm_head.weight");
   const std::string name = tied ? "model.embed_tokens" : "lm_head";
-  // A quantised head costs more quality than its bytes are worth, unless the checkpoint has it so.
+  // Quantising the head costs more quality than it saves memory, so only if the checkpoint does.
   const StackedPart head[] = {{name, spec_.vocabulary}};
   AISP_ASSIGN_OR_RETURN(
       head_, LoadStacked(context, {.parts = head,
@@ -294,7 +293,7 @@ Status LoadedModel::AllocateFeatures() {
   const auto size = static_cast<int64_t>(options_.feature_layers.size()) * spec_.hidden;
   if (size == 0) return {};
   const int64_t rows = ops_.RowCapacity(options_.max_batch_tokens);
-  // On a GPU they stay there, for who multiplies them in that dtype anyway.
+  // On a GPU features stay there, for heads that use this dtype anyway.
   const DType dtype = device_.info().asynchronous ? dtype_ : DType::kF32;
   AISP_ASSIGN_OR_RETURN(
       feature_memory_,
@@ -346,7 +345,7 @@ Status LoadedModel::Bind(std::span<const PagedKvView> layers, int32_t* slot_toke
   AISP_RETURN_IF_ERROR(programme_.BindKv(layers));
   slot_tokens_ = slot_tokens;
   prepared_.emplace(ops_, programme_);
-  // What no kernel serves is refused here.
+  // Reports shapes that no kernel supports.
   Bucket smallest;
   smallest.sequences = smallest.rows = smallest.rows_per_sequence = smallest.logit_rows = 1;
   smallest.all_logits = true;
@@ -356,7 +355,7 @@ Status LoadedModel::Bind(std::span<const PagedKvView> layers, int32_t* slot_toke
   return {};
 }
 
-// Room for all slots, and the adapters of the start.
+// Allocates all slots and loads the configured adapters.
 Status LoadedModel::LoadAdapters() {
   if (adapters_.slots() == 0) return {};
   adapters_.Bind(&programme_);
@@ -398,7 +397,7 @@ Status LoadedModel::Enqueue(const DeviceBatch& batch, const StepDraws& draws,
   return step->Run(inputs, on_layer, stream);
 }
 
-// The residual stream of a step stays where it is until the next one.
+// A step's residual stream is kept until the next step.
 Status LoadedModel::HiddenStates(std::span<const int32_t> rows, std::span<float> out,
                                  Stream& stream) {
   const auto count = static_cast<int64_t>(rows.size());

@@ -1,9 +1,8 @@
 // Model: a checkpoint's weights on one device and its forward pass.
 //
-// Everything is allocated by Load and Bind: a step allocates nothing on the device. One step at a
-// time, on the stream that it is given; the logits of a step stay valid until the next. The device
-// and the operations outlive the model. On the CPU the forward pass is batch- and chunk-invariant,
-// bit for bit (kernels/ops.h).
+// Load and Bind allocate everything: a step allocates no device memory. One step at a time, on the
+// given stream; a step's logits stay valid until the next step. Device and operations outlive the
+// model. On the CPU the forward pass is batch- and chunk-invariant, bit for bit (kernels/ops.h).
 #pragma once
 
 #include <cstddef>
@@ -27,34 +26,30 @@
 namespace aisp {
 
 struct ModelOptions {
-  // In which weights are multiplied: f32 or bf16; nothing: what the device does best with the
-  // checkpoint's own dtype.
+  // Dtype of multiplications: f32 or bf16; nullopt: the device's best for the checkpoint's dtype.
   std::optional<DType> compute_dtype;
-  int32_t max_batch_tokens = 512;  // rows of a step
-  int32_t max_logit_rows = 64;     // rows of a step whose logits are wanted
-  int32_t max_sequences = 64;      // of a step
+  int32_t max_batch_tokens = 512;  // rows per step
+  int32_t max_logit_rows = 64;     // rows per step whose logits are wanted
+  int32_t max_sequences = 64;      // per step
   int32_t max_context =
-      0;  // tokens of a sequence; 0: what config.json says, which is also the limit
-  // Weights are not read but random, from this seed; the directory needs no more than a
-  // config.json.
+      0;  // tokens per sequence; 0: config.json's value, which is also the maximum
+  // Uses random weights from this seed; the directory then needs only a config.json.
   std::optional<uint64_t> random_weights;
-  // How the layers' matrices are kept; nothing: as the checkpoint has them where the device can,
-  // else in the compute dtype.
+  // Format of the layers' matrices; nullopt: the checkpoint's if the device supports it, else the
+  // compute dtype.
   std::optional<WeightFormat> weight_format;
-  // Served beside the weights: slots 0, 1, ... of max_adapters, or of as many as these if that is
-  // less.
+  // LoRA adapters for slots 0, 1, ...; there are at least as many slots.
   std::vector<std::shared_ptr<const LoraAdapter>> adapters;
-  int32_t max_adapters = 0;  // 0, and none given: steps cost nothing for them
-  // Of those that come later. On a GPU memory is reserved for all slots.
+  int32_t max_adapters = 0;  // 0 and no adapters: steps have no overhead for them
+  // Largest rank of later adapters. On a GPU memory is reserved for all slots.
   int32_t max_adapter_rank = 0;
-  // Of every step the residual stream in front of these layers is kept (the number of layers:
-  // behind the last).
+  // Keeps every step's residual stream before these layers (the number of layers: after the last).
   std::vector<int32_t> feature_layers;
-  // Hears, while Load reads, how many bytes of how many weights have been taken up.
+  // Called during Load with the bytes of weights processed so far and in total.
   std::function<void(uint64_t done_bytes, uint64_t total_bytes)> on_progress;
 };
 
-// What a step draws beside its forward pass, if anything.
+// What a step draws after its forward pass, if anything.
 struct StepDraws {
   StepPart part = StepPart::kForward;
   DrawParams params;  // without logits and slot_tokens
@@ -73,58 +68,58 @@ class Model {
   // Device bytes of the workspace.
   virtual size_t workspace_bytes() const = 0;
 
-  // The pool of each layer, and int32 [slots]: the last token drawn for each (kTokenOnDevice). Both
-  // in device memory, which lives as long as the model. Once, before the first step; errors name
-  // what the device has no kernel for.
+  // Sets each layer's pool, and int32 [slots]: the last token drawn for each (kTokenOnDevice). Both
+  // are device memory and outlive the model. Once, before the first step; errors name what the
+  // device has no kernel for.
   virtual Status Bind(std::span<const PagedKvView> layers, int32_t* slot_tokens) = 0;
   virtual const Programme& programme() const = 0;
 
-  // `adapter` as its kernels read it, which takes longest of loading one. Any thread; errors as of
-  // AdapterTable::Pack.
+  // Converts `adapter` to the kernels' layout, the slowest part of loading it. Any thread; errors
+  // as in AdapterTable::Pack.
   virtual Result<PackedAdapter> PackAdapter(const LoraAdapter& adapter) const = 0;
-  // What rows that name this slot (ForwardBatch::adapter_of_row) run with from the next step on; an
-  // empty one empties it. By the thread that enqueues steps, between steps, while no sequence uses
-  // the slot. After an error the slot is empty.
+  // Sets the adapter for rows that name this slot (ForwardBatch::adapter_of_row) from the next step
+  // on; an empty one clears it. On the enqueuing thread, between steps, while no sequence uses the
+  // slot. After an error the slot is empty.
   virtual Status SetPackedAdapter(int32_t slot, PackedAdapter adapter) = 0;
-  // Both; null empties the slot.
+  // PackAdapter, then SetPackedAdapter; null clears the slot.
   Status SetAdapter(int32_t slot, const std::shared_ptr<const LoraAdapter>& adapter);
   virtual int32_t adapter_slots() const = 0;
-  // The slot of the adapter with this digest; -1: it is in none. By the same thread.
+  // The slot of the adapter with this digest; -1: none. On the enqueuing thread.
   virtual int32_t FindAdapter(std::string_view digest) const = 0;
   virtual std::string_view AdapterIn(int32_t slot) const = 0;
 
-  // A step: its arrays to the device (see BatchUpload), then its launches, which a graph may
-  // capture. Upload answers INVALID_ARGUMENT to a token out of the vocabulary, and to more rows,
-  // sequences or positions than the options allow.
+  // A step: copies its arrays to the device (see BatchUpload), then launches, which a graph may
+  // capture. INVALID_ARGUMENT: a token out of the vocabulary, or more rows, sequences or positions
+  // than the options allow.
   virtual Result<DeviceBatch> Upload(const ForwardBatch& batch, int32_t block_tokens,
                                      int32_t pad_to, int32_t place, Stream& stream) = 0;
   virtual DeviceBatch Padded(int32_t rows, int32_t longest, int32_t place,
                              bool adapters = false) const = 0;
-  // `on_layer`: the layer's KV is enqueued (on the CPU: is in the pool). May be empty.
+  // `on_layer`: the layer's KV was enqueued (on the CPU: is in the pool). May be empty.
   virtual Status Enqueue(const DeviceBatch& batch, const StepDraws& draws,
                          const std::function<void(int32_t layer)>& on_layer, Stream& stream) = 0;
-  // The launches of such a step. Enqueue prepares what was not prepared before; in a capture it has
-  // to be there. Valid until the next call.
+  // The launches of a step. Enqueue prepares them if needed; for a capture they must exist before.
+  // Valid until the next call.
   virtual Result<PreparedStep*> Prepare(const Bucket& bucket) = 0;
-  // Bytes of all matrices of the layers and the head.
+  // Bytes of all matrices of the layers and the output head.
   virtual size_t weight_bytes() const = 0;
-  // What a step of `rows` rows reads of them: of a mixture's experts, those that rows choose if all
-  // are equally likely.
+  // Weight bytes that a step of `rows` rows reads; for a mixture of experts the expected value
+  // under uniform routing.
   virtual double StreamedBytes(int32_t rows) const = 0;
-  // f32 [max_logit_rows, vocabulary]: row i is of batch.logit_rows[i] of the last step.
+  // f32 [max_logit_rows, vocabulary]: row i belongs to batch.logit_rows[i] of the last step.
   virtual TensorView logits() const = 0;
-  // [max_batch_tokens, feature_layers * hidden], f32 or, where steps run beside the host, in the
-  // compute dtype: row i is of row i of the last step; no data without feature_layers.
+  // [max_batch_tokens, feature_layers * hidden], f32 or, on an asynchronous device (GPU), the
+  // compute dtype. Row i belongs to row i of the last step. No data without feature_layers.
   virtual TensorView features() const = 0;
-  // [vocabulary, hidden], as the checkpoint has it; in device memory.
+  // [vocabulary, hidden] in the checkpoint's dtype, in device memory.
   virtual TensorView embedding() const = 0;
-  // What the logits are made with, for heads that share it: the final norm, f32 [hidden], and the
-  // matrix over the vocabulary.
+  // The final norm, f32 [hidden], and the output matrix over the vocabulary, for heads that share
+  // them.
   virtual TensorView final_norm() const = 0;
   virtual const PackedLinear& head() const = 0;
-  // Enqueues: hidden states of `rows` of the last step after the final norm, f32 [rows, hidden], to
-  // `out`. Both in host memory; where steps run beside the host, page-locked, and left alone until
-  // the stream has come that far. Not on the path of other steps.
+  // Enqueues copying the final-norm hidden states of `rows` of the last step to `out`, f32 [rows,
+  // hidden]. Both are host memory; on an asynchronous device page-locked, and unchanged until the
+  // stream has got there. Not on the path of other steps.
   virtual Status HiddenStates(std::span<const int32_t> rows, std::span<float> out,
                               Stream& stream) = 0;
 };

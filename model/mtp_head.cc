@@ -82,7 +82,7 @@ Status MtpHead::Allocate() {
     final_ = c.Take(DType::kF32, rows, hidden);
     embedded_ = c.Take(DType::kF32, rows, hidden);
     both_ = c.Take(options_.compute_dtype, rows, 2 * hidden);
-    // Steps that go on read as many rows as they draw.
+    // kGoOn steps read as many rows as they draw.
     kept_ = c.Take(DType::kF32, drawn, hidden);
     head_input_ = c.Take(options_.compute_dtype, drawn, hidden);
     logits_ = target_logits_ = c.Take(DType::kF32, drawn, spec_.model.vocabulary);

@@ -1,10 +1,10 @@
-// MtpHead: the weights of a next-token layer and its forward pass (model/feature_head.h).
+// MtpHead: the weights and forward pass of a next-token (MTP) layer (model/feature_head.h).
 //
-// Its features are the residual stream behind the target's last layer. It norms them as the target
-// does in front of its head, then with `hnorm`; the embedding of the next token with `enorm`;
-// `eh_proj` makes one row of both, which goes through a layer of the model's kind. Behind the last
-// token that the target has computed it goes on with that layer's output. The matrix of the head is
-// the target's unless the checkpoint has one for it.
+// Its features are the residual stream after the target's last layer. They get the target's final
+// norm, then `hnorm`; the next token's embedding gets `enorm`. `eh_proj` projects both to one row,
+// which passes through a layer of the model's kind. Beyond the target's last computed token it
+// continues from that layer's output. The output matrix is the target's unless the checkpoint has
+// its own.
 #pragma once
 
 #include <memory>
@@ -44,8 +44,8 @@ class MtpHead final : public FeatureHead {
   Workspace workspace_;
   Buffer rope_memory_, memory_;
   TensorView rope_;
-  // [max_rows, ..]: the features behind the target's norm; the normed embedding beside the normed
-  // hidden state.
+  // [max_rows, ..]: the features after the target's norm; the normed embedding and normed hidden
+  // state side by side.
   TensorView final_, embedded_, both_;
   TensorView head_input_;  // [max_sequences, hidden]
 };

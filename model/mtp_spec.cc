@@ -34,7 +34,7 @@ Result<MtpSpec> ParseMtpSpec(std::string_view config_json, const ModelSpec& targ
         "layer, its own or one that \"model\" of speculative_config names");
   }
   AISP_RETURN_IF_ERROR(CheckTarget(spec.model, target));
-  // It is of the kind of the last one, whose place it follows.
+  // It has the same kind as the last layer before it.
   spec.model.layers.push_back(spec.model.layers.back());
   spec.layer = CompileLayers(spec.model).back();
   spec.model.layers = {spec.model.layers.back()};

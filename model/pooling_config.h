@@ -1,5 +1,4 @@
-// What a checkpoint says about embeddings: 1_Pooling/config.json, as sentence-transformers writes
-// it.
+// A checkpoint's pooling mode for embeddings: 1_Pooling/config.json of sentence-transformers.
 #pragma once
 
 #include <string>
@@ -9,8 +8,8 @@
 
 namespace aisp {
 
-// "mean", "last" or "cls"; "" when nothing is said; any other mode by its name in the file.
-// INVALID_ARGUMENT: not such a file, or several modes at once.
+// "mean", "last" or "cls"; "" when none is set; other modes by their name in the file.
+// INVALID_ARGUMENT: malformed, or several modes at once.
 Result<std::string> ParsePoolingMode(std::string_view text);
 Result<std::string> LoadPoolingMode(const std::string& directory);
 

@@ -1,6 +1,6 @@
-// PreparedSteps: a programme's launches for the buckets that are in use, prepared once each.
+// PreparedSteps: a programme's prepared launches, cached by bucket.
 //
-// Bounded: the bucket that was used longest ago makes room. One thread, that of the Ops.
+// Bounded: the least recently used bucket is evicted. One thread, that of the Ops.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@
 
 namespace aisp {
 
-// The sizes of a step; `draws` rows are drawn.
+// The bucket of a step; `draws` rows are drawn.
 Bucket BucketOf(const DeviceBatch& batch, StepPart part, const DrawParams& draw);
 
 class PreparedSteps {
  public:
-  // Both outlive this.
+  // Both arguments outlive this object.
   PreparedSteps(Ops& ops, const Programme& programme) : ops_(ops), programme_(programme) {}
 
-  // Valid until the next call. A slow path that a new one brings is logged.
+  // Valid until the next call. Logs any slow path that a new bucket uses.
   Result<PreparedStep*> For(const Bucket& bucket);
   size_t size() const { return entries_.size(); }
 

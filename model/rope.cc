@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kTwoPi = 2 * std::numbers::pi;
 
-// Long wavelengths are stretched by `factor`, short ones kept, those between blended.
+// Long wavelengths are stretched by `factor`, short ones kept, those in between blended.
 double ScaleLlama3(const RopeSpec& rope, double frequency) {
   const double wavelength = kTwoPi / frequency;
   if (wavelength < rope.original_max_position / rope.high_freq_factor) return frequency;
@@ -20,8 +20,8 @@ double ScaleLlama3(const RopeSpec& rope, double frequency) {
   return (1 - smooth) * frequency / rope.factor + smooth * frequency;
 }
 
-// Pairs that turn more than beta_fast times within the original context are kept, less than
-// beta_slow times stretched.
+// Pairs that rotate more than beta_fast times within the original context are kept, those below
+// beta_slow are stretched.
 double ScaleYarn(const RopeSpec& rope, int32_t dim, int32_t pair, double frequency) {
   const auto pair_of_turns = [&](double turns) {
     return dim * std::log(rope.original_max_position / (turns * kTwoPi)) /
@@ -65,7 +65,7 @@ std::vector<float> RopeTable(const RopeSpec& rope, int32_t dim, int32_t position
   for (int32_t position = 0; position < positions; ++position) {
     float* row = &table[static_cast<size_t>(position) * half * 2];
     for (size_t i = 0; i < half; ++i) {
-      // In f32 on purpose: models are trained with angles rounded so.
+      // In f32 on purpose: models are trained with angles rounded this way.
       const float angle = static_cast<float>(position) * frequencies[i];
       row[i] = static_cast<float>(std::cos(static_cast<double>(angle)) * rope.attention_factor);
       row[half + i] =

@@ -77,7 +77,7 @@ Result<StoredTensor> ParseEntry(const Json& entry, uint64_t data_bytes, Extent* 
   if (dtype == nullptr)
     return InvalidArgument(fmt::format("unknown dtype \"{}\"", Excerpt(t.dtype)));
   uint64_t bytes = dtype->bytes;
-  uint64_t stride = 1;  // an extent of 0 leaves no bytes, and the strides of the others
+  uint64_t stride = 1;  // an extent of 0 means no bytes; keeps the other strides valid
   for (const Json& d : entry["shape"]) {
     const auto extent_of = AsUnsigned(d);
     if (!extent_of || *extent_of > uint64_t{1} << 48 ||
@@ -122,7 +122,7 @@ Status CheckExtents(std::vector<Extent> extents, uint64_t data_bytes) {
   return {};
 }
 
-// nlohmann keeps the last of equal keys without a word; tensors named twice must not pass.
+// nlohmann silently keeps the last of equal keys; a tensor named twice must be an error.
 Result<Json> ParseHeader(std::string_view text) {
   std::set<std::string> names;
   std::string twice;
@@ -140,7 +140,7 @@ Result<Json> ParseHeader(std::string_view text) {
   return header;
 }
 
-// Every tensor that the header names, with its extent and without its data.
+// All tensors of the header, each with its extent and without data.
 Result<std::vector<std::pair<Extent, StoredTensor>>> ParseEntries(std::string_view text,
                                                                   uint64_t data_bytes) {
   AISP_ASSIGN_OR_RETURN(const Json header, ParseHeader(text));
@@ -182,7 +182,7 @@ Result<std::map<std::string, StoredTensor>> ParseFile(std::span<const std::byte>
   return tensors;
 }
 
-// The files of a checkpoint, and, with an index, where it says each tensor lies.
+// The files of a checkpoint and, with an index, the file of each tensor.
 struct FileList {
   std::vector<std::string> files;
   std::map<std::string, std::string> file_of_tensor;

@@ -1,6 +1,6 @@
-// Checkpoint: the tensors of a directory's safetensors files, mapped read-only; one
-// model.safetensors, or several named by model.safetensors.index.json. Files are untrusted: every
-// header is checked before a tensor is handed out, so a view never reaches beyond its file.
+// Checkpoint: the tensors of a directory's safetensors files, mapped read-only: one
+// model.safetensors, or several named by model.safetensors.index.json. Files are untrusted: headers
+// are checked before a tensor is returned, so a view never exceeds its file.
 //
 // Views stay valid as long as the Checkpoint. Immutable after Open: any thread.
 #pragma once
@@ -21,7 +21,7 @@
 namespace aisp {
 
 struct StoredTensor {
-  std::string dtype;  // as the file says: "BF16"
+  std::string dtype;  // as in the file: "BF16"
   std::vector<int64_t> shape;
   std::span<const std::byte> data;  // in the mapped file; its alignment is the file's
   std::string file;
@@ -41,13 +41,13 @@ class MappedFile {
   std::span<const std::byte> bytes_;
 };
 
-// Checks the header of one file and returns its tensors. `name` is for messages. INVALID_ARGUMENT
-// says what is wrong: truncated, not JSON, a tensor named twice, an unknown dtype, a size that is
-// not the shape's, offsets out of the file, overlapping, or with holes.
+// Checks a file's header and returns its tensors. `name` is for messages. INVALID_ARGUMENT:
+// truncated, not JSON, a tensor named twice, an unknown dtype, a size that does not match the
+// shape, offsets outside the file, overlapping or with gaps.
 Result<std::map<std::string, StoredTensor>> ParseSafetensors(std::span<const std::byte> file,
                                                              const std::string& name);
 
-// "F32", "BF16", ... as a DType; nothing for a dtype that no kernel of ours reads.
+// "F32", "BF16", ... as a DType; nullopt for one that no kernel reads.
 std::optional<DType> StoredDType(std::string_view name);
 
 class Checkpoint {
@@ -70,10 +70,9 @@ class Checkpoint {
 // A view of a stored tensor; INVALID_ARGUMENT for a dtype without kernels or a rank above 4.
 Result<TensorView> ViewOf(const StoredTensor& tensor, const std::string& name);
 
-// Identifies a checkpoint without reading all of it: XXH3-128 over config.json and, in the order of
-// their names, every tensor's name, dtype, shape and content: whole up to 4 KiB, else eight evenly
-// spaced pieces of 512 bytes. 32 hexadecimal digits. It tells checkpoints apart that differ by
-// training; it does not find a single flipped byte.
+// Identifies a checkpoint without reading all of it: XXH3-128 (32 hexadecimal digits) over
+// config.json and, by name, every tensor's name, dtype, shape and content (whole up to 4 KiB, else
+// eight evenly spaced pieces of 512 bytes). Detects other training, but not a single flipped byte.
 Result<std::string> DigestCheckpoint(const std::string& directory);
 
 }  // namespace aisp

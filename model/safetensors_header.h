@@ -1,5 +1,4 @@
-// The tensors that a safetensors file will hold, from its header alone: for a file that is still to
-// be downloaded. Pure: any thread.
+// Parses a safetensors header alone, for a file that is not downloaded yet. Pure: any thread.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +11,8 @@
 
 namespace aisp {
 
-// As ParseSafetensors, from the header's JSON text, behind which `data_bytes` lie; the tensors have
-// no data.
+// As ParseSafetensors, from the header's JSON text, which `data_bytes` of data follow; the tensors
+// have no data.
 Result<std::map<std::string, StoredTensor>> ParseSafetensorsHeader(std::string_view header,
                                                                    uint64_t data_bytes,
                                                                    const std::string& name);

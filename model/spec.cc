@@ -19,7 +19,7 @@ enum class Bias : uint8_t { kNever, kQkv, kFromConfig };
 enum class Window : uint8_t { kNever, kAlways, kIfUsed };  // kIfUsed: Qwen's use_sliding_window
 enum class Experts : uint8_t { kNone, kMixtral, kQwen, kDeepSeek };
 
-// What config.json does not say because every checkpoint of the family has it so.
+// Properties that all checkpoints of a family share and config.json does not state.
 struct Family {
   std::string_view architecture;
   AttentionKind attention = AttentionKind::kGrouped;
@@ -219,7 +219,7 @@ bool IsDense(JsonReader& r, const Family& f, int32_t layer) {
   return true;
 }
 
-// Window of one layer: layer_types when there, else the family's way.
+// The window of a layer: from layer_types if present, else the family's rule.
 int32_t WindowOf(JsonReader& r, const Family& f, int32_t layer) {
   if (f.window == Window::kNever || !r.Has("sliding_window")) return 0;
   if (f.window == Window::kIfUsed && !r.BoolOr("use_sliding_window", false)) return 0;
@@ -250,9 +250,8 @@ void ParseTokenIds(JsonReader& r, const char* key, std::vector<TokenId>* out) {
   }
 }
 
-// Whether an FP8 checkpoint's quantization_config asks for FP8 activations. Scales are made as rows
-// come, also where the checkpoint brings calibrated ones ("static"), which clip what they have not
-// seen.
+// Whether an FP8 checkpoint asks for FP8 activations. Scales are computed per row at run time, even
+// if the checkpoint has calibrated ones ("static"), which clip values not seen in calibration.
 bool AsksForFp8Activations(const Json& json, const std::string& method) {
   if (method != "compressed-tensors") return true;  // fp8 and modelopt: the format is W8A8
   const auto groups = json.find("config_groups");

@@ -32,8 +32,8 @@ Result<DeviceVector> LoadVector(const LoadContext& context, const std::string& n
 
 namespace {
 
-// Fills `source` with the stored quantised parts; false where the weights are not stored so, or the
-// device has no use for it.
+// Sets `source` to the stored quantised parts; false if they are not quantised or the device does
+// not support the format.
 Result<bool> TakeAsStored(const LoadContext& c, const StackedLinear& stacked,
                           std::vector<TensorView>* parts, std::vector<PartScales>* scales,
                           WeightFormat* format) {
@@ -41,7 +41,7 @@ Result<bool> TakeAsStored(const LoadContext& c, const StackedLinear& stacked,
   if (!stored || !c.ops.Supports(*stored, c.compute_dtype) || stacked.in % 16 != 0) return false;
   for (const StackedPart& part : stacked.parts) {
     if (c.weights.StoredFormat(part.name) != stored) return false;
-    // Blocks of scales must not straddle two parts.
+    // A block of scales must not cover two parts.
     if (*stored == WeightFormat::kFp8Block && stacked.parts.size() > 1 && part.out % 128 != 0)
       return false;
   }

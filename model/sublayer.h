@@ -1,7 +1,7 @@
-// Sublayer: half a layer, the attention or the MLP, with its norm and its weights. It reads the
-// residual stream and adds to it.
+// Sublayer: half a layer (attention or MLP) with its norm and weights. It reads the residual stream
+// and adds to it.
 //
-// One file for each kind. Immutable after load but for the workspace, so one step at a time.
+// One file per kind. Immutable after load except for the workspace, so one step at a time.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,7 @@
 
 namespace aisp {
 
-// What loading half a layer needs.
+// What a sublayer needs to load.
 struct LoadContext {
   Device& device;
   Ops& ops;
@@ -28,21 +28,21 @@ struct LoadContext {
   DType compute_dtype;
   int32_t max_rows = 0;
   TensorView cos_sin;  // in device memory
-  // What operations hand to each other outside the residual stream (Ops::ActivationDType).
+  // Dtype of activations between operations, except the residual stream (Ops::ActivationDType).
   DType activation_dtype = DType::kF32;
-  // How matrices are kept; nothing: as they are stored where the device can, else in the compute
+  // Format of matrices; nullopt: the checkpoint's if the device supports it, else the compute
   // dtype.
   std::optional<WeightFormat> weight_format = std::nullopt;
-  // Sums.
+  // Running sums.
   size_t* weight_bytes = nullptr;
   size_t* expert_bytes = nullptr;
-  AdapterTable* adapters = nullptr;  // null: nobody's
+  AdapterTable* adapters = nullptr;  // null: no adapters
 };
 
 class Sublayer {
  public:
   virtual ~Sublayer() = default;
-  // Its nodes, from the residual stream to the residual stream. After Workspace::Allocate.
+  // Emits its nodes, from residual stream to residual stream. Call after Workspace::Allocate.
   virtual void Emit(ProgrammeBuilder& programme, const Workspace& workspace) const = 0;
 };
 
@@ -53,28 +53,28 @@ Result<std::unique_ptr<Sublayer>> LoadLatentAttention(const LayerPlan& plan,
 Result<std::unique_ptr<Sublayer>> LoadGatedMlp(const LayerPlan& plan, const LoadContext& context);
 Result<std::unique_ptr<Sublayer>> LoadExpertMlp(const LayerPlan& plan, const LoadContext& context);
 
-// The one of the plan's kind.
+// Loads the sublayer of the plan's kind.
 Result<std::unique_ptr<Sublayer>> LoadAttention(const LayerPlan& plan, const LoadContext& context);
 Result<std::unique_ptr<Sublayer>> LoadMlp(const LayerPlan& plan, const LoadContext& context);
 
-// A vector of the checkpoint as f32 in device memory.
+// A checkpoint's vector as f32 in device memory.
 struct DeviceVector {
   Buffer buffer;
   TensorView view;
 };
 Result<DeviceVector> LoadVector(const LoadContext& context, const std::string& name, int64_t n);
-// Matrices stacked along their output, each [out, in], with biases (`name`.bias) if there are.
+// Matrices [out, in] stacked along their output, with optional biases (`name`.bias).
 struct StackedLinear {
   std::span<const StackedPart> parts;
   int64_t in = 0;
   Epilogue epilogue = Epilogue::kStore;
   bool bias = false;
   DType output_dtype = DType::kF32;
-  bool keep_precision = false;  // in the compute dtype, whatever the others are kept in
+  bool keep_precision = false;  // in the compute dtype, whatever the format of others
 };
 Result<std::unique_ptr<PackedLinear>> LoadStacked(const LoadContext& context,
                                                   const StackedLinear& stacked);
-// One matrix, without bias, with an f32 output.
+// One matrix without bias and with an f32 output.
 Result<std::unique_ptr<PackedLinear>> LoadLinear(const LoadContext& context,
                                                  const std::string& name, int64_t out, int64_t in,
                                                  Epilogue epilogue);

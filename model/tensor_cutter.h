@@ -1,4 +1,4 @@
-// TensorCutter: tensors side by side in one allocation; columns of a tensor. For loading.
+// TensorCutter: places tensors in one allocation. Columns: a column range of a tensor. For loading.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace aisp {
 
-// Cuts tensors from one allocation; the first round, without memory, only counts.
+// Without memory it only computes the size needed.
 class TensorCutter {
  public:
   explicit TensorCutter(std::byte* memory) : memory_(memory) {}

@@ -24,7 +24,7 @@ float FromE4M3(uint8_t b) {
   return (b & 0x80) != 0 ? -magnitude : magnitude;
 }
 
-// e2m1, low bit of the four is the mantissa.
+// e2m1: values by code; the lowest bit is the mantissa.
 constexpr std::array<float, 16> kE2M1 = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
                                          -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
 

@@ -1,6 +1,5 @@
-// Workspace: the memory of a step's intermediate tensors. Layers say at load how wide they will
-// want each slot; the widest wins, one allocation follows, and on the step path a tensor is only a
-// view.
+// Workspace: memory of a step's intermediate tensors. At load, layers declare the width that they
+// need of each slot; one allocation serves the widest, and during a step a tensor is only a view.
 //
 // One step at a time.
 #pragma once
@@ -17,7 +16,7 @@ namespace aisp {
 
 enum class Scratch : uint8_t {
   kHidden,     // the residual stream
-  kNormed,     // input of a half layer
+  kNormed,     // input of a sublayer
   kProjected,  // qkv, gate and up
   kMixed,      // output of attention, activation of an MLP
   kLatent,     // latent attention: compressed q and kv
@@ -31,12 +30,12 @@ enum class Scratch : uint8_t {
 
 class Workspace {
  public:
-  // At load: `cols` elements of `dtype` for each row.
+  // At load: declares a need of `cols` elements of `dtype` per row.
   void Need(Scratch slot, DType dtype, int64_t cols) {
     size_t& bytes = row_bytes_[static_cast<size_t>(slot)];
     bytes = std::max(bytes, static_cast<size_t>(cols) * DTypeBytes(dtype));
   }
-  // After the last Need. `rows`: the capacity of every tensor.
+  // Call after the last Need. `rows`: the capacity of every tensor.
   Status Allocate(Device& device, int64_t rows) {
     size_t total = 0;
     for (size_t bytes : row_bytes_) total += DeviceArena::Padded(bytes * static_cast<size_t>(rows));

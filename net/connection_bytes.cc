@@ -1,6 +1,6 @@
 #include "net/connection_bytes.h"
 
-// Not netinet/tcp.h, whose tcp_info is an old one.
+// <linux/tcp.h> rather than <netinet/tcp.h>, whose tcp_info lacks the byte counts.
 #include <arpa/inet.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
@@ -38,7 +38,7 @@ std::string PeerKey(const std::string& grpc_peer) {
     if (const size_t at = host.find(bracket); at != std::string::npos)
       host.erase(at, std::strlen(bracket));
   }
-  host = host.substr(0, host.find('%'));  // a zone
+  host = host.substr(0, host.find('%'));  // without the zone
   unsigned char v6[16] = {};
   in_addr v4{};
   if (inet_pton(AF_INET, host.c_str(), &v4) == 1) {
@@ -131,7 +131,7 @@ void ConnectionBytes::OnRead(const std::string& key, bool whole) {
     if (whole) {
       socket.since = now;
     } else {
-      // A head may be half-read now; what came may as well be of the message.
+      // The bytes may have been of the message or of a half-read head; count them as the message.
       socket.since.received += std::min(MessageBytes(), now.received - socket.since.received);
     }
   }
@@ -139,11 +139,11 @@ void ConnectionBytes::OnRead(const std::string& key, bool whole) {
 
 void ConnectionBytes::End(Socket* socket) {
   socket->ended = true;
-  // A reset in the end: what it still sends would be answered politely for a minute.
+  // Close with a reset; otherwise gRPC would go on answering what arrives for up to a minute.
   const linger reset{1, 0};
   setsockopt(socket->fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
   shutdown(socket->fd, SHUT_RDWR);
-  // What came and was not read yet would still be: thousands of calls.
+  // Discard what is unread in the kernel, which may be thousands of calls.
   while (recv(socket->fd, nullptr, size_t{1} << 30, MSG_DONTWAIT | MSG_TRUNC) > 0) continue;
 }
 

@@ -1,15 +1,15 @@
-// ConnectionBytes: what the connections of a gRPC server may send without getting anywhere. gRPC
-// itself bounds the fields of a head frame by frame, not over the frames that continue it, so a
-// head without an end would be kept for ever, before any key is looked at.
+// ConnectionBytes: bounds the bytes that a gRPC connection may send without completing a head or a
+// message. gRPC limits header fields per frame, not over a head's continuation frames, so a head
+// without end would fill memory before any key is checked.
 //
-// In HTTP/2 nothing comes between the frames of one head. So whenever a head or a message is
-// complete, no other head is half-read, and what counts is what a connection has sent since: no
-// more than kSlack, what it was sent itself in that time (a client answers with window updates) and
-// the messages that are awaited of it. The kernel counts the bytes. Beyond that it is shut down.
+// In HTTP/2 the frames of one head are contiguous. So when a head or a message completes, no other
+// head is half-read, and the bytes received since then are what counts. The bound is kSlack, plus
+// the bytes sent to the peer in that time (it answers with window updates), plus the messages
+// awaited from it. The kernel counts the bytes. A connection beyond the bound is shut down.
 //
-// A key names a connection that was accepted as gRPC's contexts name its peer, or the link for
-// which one was dialled (net/dialled_bytes.h); of a link there may be several, one after another.
-// Any thread; no gRPC here.
+// A key names an accepted connection (by gRPC's name of the peer) or a dialled link
+// (net/dialled_bytes.h), which may have several connections one after another. Any thread; does not
+// use gRPC.
 #pragma once
 
 #include <sys/socket.h>
@@ -23,8 +23,8 @@
 
 namespace aisp {
 
-// "ipv4:192.0.2.7:5000" and "ipv6:%5B2001:db8::1%5D:5000" and the address that they stand for, as
-// one spelling; "" for what is neither.
+// One canonical spelling for "ipv4:192.0.2.7:5000", "ipv6:%5B2001:db8::1%5D:5000" and the socket
+// address they name; "" for anything else.
 std::string PeerKey(const std::string& grpc_peer);
 std::string PeerKey(const sockaddr_storage& peer);
 
@@ -34,53 +34,53 @@ class ConnectionBytes {
 
   explicit ConnectionBytes(size_t max_message_bytes) : max_message_bytes_(max_message_bytes) {}
 
-  // What is told of `key` counts before it has a connection and between two, until it is removed.
+  // Makes `key` count even while it has no connection, until it is removed.
   void Open(const std::string& key);
-  // `fd` is watched, not owned, until one of the two below.
+  // Watches `fd`, which the caller owns, until Remove.
   void Add(const std::string& key, int fd);
   void Remove(const std::string& key, int fd);
   void Remove(const std::string& key);
 
   // A head is complete.
   void OnHead(const std::string& key);
-  // A head or a message is, for those to whom these come in thousands: costs no call of the system,
-  // and what came until the next look is forgiven.
+  // A head or message is complete. For frequent callers: makes no system call, and also forgives
+  // what arrives until the next Enforce.
   void OnProgress(const std::string& key);
-  // A message is awaited, of a call whose head was; then it is here, or is awaited no more.
+  // A message is awaited on a call whose head is complete; OnRead: it arrived or was given up.
   void OnReading(const std::string& key);
   void OnRead(const std::string& key, bool whole);
 
-  // What `fd` has received since it was opened, read or not; 0 where the kernel does not count.
+  // Bytes that `fd` received since it was opened, read or not; 0 if the kernel does not count.
   static uint64_t Received(int fd);
 
   // Shuts down the connections of `key`.
   void Cut(const std::string& key);
-  // Whether it was; not where the bound of bytes ended it.
+  // Whether Cut was called for `key`; false if only Enforce shut it down.
   bool WasCut(const std::string& key);
-  // Shuts down the connections that are beyond their bound and returns how many they are.
+  // Shuts down the connections beyond their bound and returns their number.
   size_t Enforce();
 
  private:
   struct Counts {
     uint64_t received = 0;
-    uint64_t taken = 0;  // of what was sent, by the peer
+    uint64_t taken = 0;  // bytes that the peer acknowledged
   };
   struct Socket {
     int fd = -1;
-    Counts since;  // when a head or a message was complete last
+    Counts since;  // counts when the last head or message completed
     bool ended = false;
   };
   struct Connection {
     std::vector<Socket> sockets;
     uint64_t reading = 0;
     bool cut = false;
-    bool open = false;  // stays without a socket
+    bool open = false;  // kept even without a socket
     bool progressed = false;
   };
   static void End(Socket* socket);
-  // False where the kernel does not count.
+  // False if the kernel does not count.
   static bool Read(int fd, Counts* out);
-  // A message in frames of 16 KiB, each with a head of its own, in TLS's records.
+  // A message plus overhead: a frame header per 16 KiB, and TLS records.
   uint64_t MessageBytes() const { return max_message_bytes_ + max_message_bytes_ / 16; }
 
   const size_t max_message_bytes_;

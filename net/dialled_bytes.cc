@@ -2,7 +2,7 @@
 
 #include <fcntl.h>
 #include <grpc/support/sync.h>
-// Not netinet/tcp.h, as in net/connection_bytes.cc.
+// Not <netinet/tcp.h>, as in net/connection_bytes.cc.
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr Duration kLook = std::chrono::milliseconds(100);
 
-// The kernel's numbers of states (include/net/tcp_states.h), which linux/tcp.h lacks.
+// TCP states by the kernel's numbers (include/net/tcp_states.h), which linux/tcp.h lacks.
 enum TcpState : uint8_t { kEstablished = 1, kSynSent = 2, kClose = 7, kCloseWait = 8 };
 
 TcpState StateOf(int fd) {
@@ -32,7 +32,7 @@ TcpState StateOf(int fd) {
 
 }  // namespace
 
-// The second descriptors, and the thread that looks at them while there are any.
+// The duplicated descriptors, and the body of the thread that checks them.
 class DialledBytes::Sockets {
  public:
   explicit Sockets(std::shared_ptr<ConnectionBytes> bytes) : bytes_(std::move(bytes)) {}
@@ -88,12 +88,12 @@ class DialledBytes::Sockets {
   struct Socket {
     std::string key;
     UniqueDescriptor watch;
-    bool dialled;  // it was seen on its way; before that it is closed too
+    bool dialled;  // has left the closed state in which every socket begins
   };
 
   void Look() {
     if (const size_t ended = bytes_->Enforce(); ended > 0) {
-      LogWarning("connections were closed: the other side sends a head that does not end",
+      LogWarning("connections were closed: the peer sent a head without end",
                  {{"connections", ended}, {"bytes", ConnectionBytes::kSlack}});
     }
     std::erase_if(sockets_, [this](Socket& socket) {
@@ -114,12 +114,12 @@ class DialledBytes::Sockets {
   bool stop_ = false;
 };
 
-// What gRPC takes as a grpc_socket_mutator. Its headers name that type and do not describe it; the
-// layout is the same since gRPC 1.0 (src/core/lib/iomgr/socket_mutator.h), but for the last entry
-// of the table, which came with 1.38 and may be null.
+// The layout of gRPC's grpc_socket_mutator, which its public headers only declare. It has been the
+// same since gRPC 1.0 (src/core/lib/iomgr/socket_mutator.h), except for the table's last entry,
+// which was added in 1.38 and may be null.
 class DialledBytes::Mutator {
  public:
-  // gRPC owns it, by its count of references.
+  // Owned by gRPC through its reference count.
   Mutator(std::shared_ptr<Sockets> sockets, std::string key)
       : sockets_(std::move(sockets)), key_(std::move(key)) {
     static const Table kTable{OnSocket, Compare, Destroy, nullptr};
@@ -152,7 +152,7 @@ class DialledBytes::Mutator {
     delete Of(self);
   }
 
-  Head head_;  // first: gRPC knows this object by it
+  Head head_;  // first member: gRPC's pointer to this object
   const std::shared_ptr<Sockets> sockets_;
   const std::string key_;
 };

@@ -1,9 +1,9 @@
-// DialledBytes: the connections that gRPC channels of this process have dialled, for the count of
-// net/connection_bytes.h: who answers can send a head without an end just as who calls.
+// DialledBytes: adds the connections that this process dials through gRPC to ConnectionBytes, since
+// a server can send an endless head just as a client can.
 //
-// gRPC keeps the descriptors of a channel to itself, but shows each socket to the channel's socket
-// mutator before it connects. A second descriptor of it is kept until the connection has ended.
-// Inside net/ only (it brings gRPC). Any thread.
+// gRPC hides a channel's descriptors, but passes each socket to the channel's socket mutator before
+// it connects. A duplicate of the descriptor is kept until the connection has ended. For net/ only
+// (it includes gRPC). Any thread.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -20,18 +20,18 @@ namespace aisp {
 class DialledBytes {
  public:
   explicit DialledBytes(std::shared_ptr<ConnectionBytes> bytes);
-  // Channels may live on; nothing of theirs is counted any more.
+  // Channels may outlive it; they are then no longer counted.
   ~DialledBytes();
   DialledBytes(const DialledBytes&) = delete;
   DialledBytes& operator=(const DialledBytes&) = delete;
 
-  // What a channel with `arguments` connects to counts as `key`'s, which ends with the channel.
+  // Counts connections of a channel with `arguments` as `key`, which ends with the channel.
   void Watch(const std::string& key, grpc::ChannelArguments* arguments);
-  // Of a channel that anybody may answer: messages are bounded by `max_message_bytes`, none is
-  // unpacked (its size is looked at afterwards), and no window grows beyond a mebibyte.
+  // For channels to untrusted servers: limits messages to `max_message_bytes`, disables compression
+  // (gRPC checks the size only after unpacking), and limits the window to one mebibyte.
   static void Bound(size_t max_message_bytes, grpc::ChannelArguments* arguments);
-  // What runs a function on a thread of its own after a tenth of a second or two; not if this ends
-  // before.
+  // Returns a function that schedules its argument on another thread, 0.1 to 0.2 s later; dropped
+  // if this object is destroyed before.
   std::function<void(std::function<void()>)> Soon() const;
 
  private:

@@ -18,31 +18,31 @@
 namespace aisp {
 namespace {
 
-// Without a descriptor for a new connection it waits in the queue; it is tried again after this.
+// Pause before the next accept after running out of descriptors; connections stay in the queue.
 constexpr int kRetryMs = 100;
 
 bool NothingToAccept(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 
-// The connection itself has failed before it was taken; the next one may be well.
+// Only this connection failed before it was accepted; the next may be fine.
 bool ConnectionBroke(int error) {
   return error == ECONNABORTED || error == EINTR || error == EPROTO || error == ENETDOWN;
 }
 
 constexpr uint64_t kWaker = 0;
 constexpr uint64_t kListener = 1;
-// How often the bytes of connections are looked at.
+// How often the byte counts of connections are checked.
 constexpr int kBytesMs = 100;
-// How often streams are counted, of connections that have received so much meanwhile; a call takes
-// twenty bytes at least. With many connections a count takes longer.
+// How often the streams of busy connections are counted. Busy means kCountBytes received since the
+// last count (a call takes at least twenty bytes). The period grows with the number of connections.
 constexpr Duration kCountPeriod = std::chrono::milliseconds(10);
 constexpr Duration kCountPerConnection = std::chrono::microseconds(20);
 constexpr int kCountMs = 10;
 constexpr uint64_t kCountBytes = 8 << 10;
-// Of one connection twice what gRPC allows a client that keeps to the rules (1024), since those
-// that have ended take a moment; of all twice the calls that a server has.
+// Per connection twice what gRPC allows a well-behaved client (1024), since ended streams remain
+// for a moment; over all connections twice the server's limit of calls.
 constexpr uint64_t kMaxStreams = 2048;
 constexpr uint64_t kMaxAllStreams = 16'384;
-// New connections of an address that has had one cut lately: at once, and in a second.
+// Rate limit for new connections of an address after one of its connections was cut.
 constexpr double kMoreAtOnce = 4;
 constexpr double kMoreASecond = 4;
 constexpr Duration kCutLately = std::chrono::seconds(10);
@@ -145,14 +145,14 @@ bool GrpcAcceptor::Serve() {
     EndThoseThatSendTooMuch(now);
   }
   if (retire_) {
-    // Other processes may hold the socket too, so closing it does not take it out of the set.
+    // Other processes may hold the socket too, so closing it does not remove it from the epoll set.
     if (listen_fd_ >= 0) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listen_fd_, nullptr);
     CloseListener();
     if (!connections_.empty()) return true;
     all_ended_();
     return false;
   }
-  // A wake during the pause is for the next round.
+  // A wake during the pause belongs to the next round, so it is raised again.
   if (accept && !AcceptOne() && waker_->Wait(std::chrono::milliseconds(kRetryMs))) waker_->Wake();
   return true;
 }
@@ -169,8 +169,8 @@ void GrpcAcceptor::Ended(uint64_t number) {
         .first->second.cut_at = now;
   }
   if (bytes_) bytes_->Remove(it->second.key, it->second.watch.get());
-  // Not left to the closing: gRPC holds the same socket until its last call is over, and its end
-  // would be reported without a pause.
+  // Closing is not enough: gRPC holds the same socket until its last call has ended, and epoll
+  // would report its end in a busy loop meanwhile.
   static_cast<void>(epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, it->second.watch.get(), nullptr));
   connections_.erase(it);
 }
@@ -181,7 +181,7 @@ void GrpcAcceptor::EndThoseWithTooManyStreams(Instant now) {
   Connection* most = nullptr;
   for (auto& [number, connection] : connections_) {
     const uint64_t received = ConnectionBytes::Received(connection.watch.get());
-    // Those that had many may have few by now.
+    // Recount those with many streams, which may have ended since.
     if (received - connection.counted_at >= kCountBytes || connection.streams > kMaxStreams / 8) {
       connection.counted_at = received;
       connection.streams = open_streams_.Of(connection.key);
@@ -198,7 +198,7 @@ void GrpcAcceptor::EndForStreams(Connection* connection, Instant now) {
   bytes_->Cut(connection->key);
   if (now < next_stream_warning_) return;
   next_stream_warning_ = now + kWarnInterval;
-  LogWarning("gRPC connections are closed: more streams than their calls can be looked at",
+  LogWarning("gRPC connections are closed: too many open streams",
              {{"peer", connection->party}, {"streams", connection->streams}});
 }
 
@@ -207,7 +207,7 @@ void GrpcAcceptor::EndThoseThatSendTooMuch(Instant now) {
   next_look_ = now + std::chrono::milliseconds(kBytesMs);
   const size_t ended = bytes_->Enforce();
   if (ended > 0) {
-    LogWarning("gRPC connections were closed: a head that does not end",
+    LogWarning("gRPC connections were closed: a request head without end",
                {{"connections", ended}, {"bytes", ConnectionBytes::kSlack}});
   }
 }
@@ -230,7 +230,7 @@ bool GrpcAcceptor::DialsTooOften(const std::string& party) {
 
 bool GrpcAcceptor::Admit(int fd, const sockaddr_storage& peer) {
   const std::string party = PartyOf(peer);
-  // Who is cut would dial again at once, and what he left behind is still being looked at.
+  // A client that was cut redials at once, while its old calls are still being processed.
   if (DialsTooOften(party)) {
     close(fd);
     return false;
@@ -239,7 +239,7 @@ bool GrpcAcceptor::Admit(int fd, const sockaddr_storage& peer) {
   const bool of_party = held != parties_.end() && held->second >= limits_.per_address;
   UniqueDescriptor watch(fcntl(fd, F_DUPFD_CLOEXEC, 0));
   epoll_event event{};
-  event.data.u64 = last_number_ + 1;  // events: the end alone, which is always reported
+  event.data.u64 = last_number_ + 1;  // no events: the hang-up is always reported
   const bool full = of_party || connections_.size() >= limits_.connections;
   if (full || watch.get() < 0 || epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, watch.get(), &event) != 0) {
     if (const Instant now = SteadyClock().Now(); now >= next_warning_) {
@@ -263,7 +263,7 @@ bool GrpcAcceptor::AcceptOne() {
   const int fd =
       accept4(listen_fd_, reinterpret_cast<sockaddr*>(&peer), &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
   if (fd < 0) {
-    // Another process that shares the socket may have been faster.
+    // Another process that shares the socket may have accepted it.
     if (NothingToAccept(errno) || ConnectionBroke(errno)) return true;
     LogWarning("a gRPC connection could not be accepted", {{"error", std::strerror(errno)}});
     return false;

@@ -1,12 +1,12 @@
-// GrpcAcceptor: accepts on a listening socket that was handed to this process and gives the
-// connections to a gRPC server, which cannot listen on a descriptor itself. Unlike gRPC's own
-// listener it can stop accepting while streams go on: what is in the queue then is the successor's.
-// And it bounds connections, which gRPC does not: one beyond a bound is closed at once. To know
-// when one has ended it keeps a second descriptor of each, which reports the end (gRPC shuts a
-// socket down before it closes it) and keeps nothing else alive. By the same descriptor those end
-// that send without getting anywhere (net/connection_bytes.h). Inside net/ only (it brings gRPC).
+// GrpcAcceptor: accepts on an inherited listening socket and passes the connections to a gRPC
+// server, which cannot do that itself. It can stop accepting while streams continue, leaving the
+// queue to the successor process. It also bounds connections, which gRPC does not: those beyond a
+// bound are closed at once. For that it keeps a duplicate descriptor of each connection, which
+// reports the end (gRPC shuts a socket down before closing it). The same descriptor is used to end
+// connections that send without making progress (net/connection_bytes.h). For net/ only (it
+// includes gRPC).
 //
-// Start, Retire and Stop on one thread; the accepting runs on its own.
+// Start, Retire and Stop on one thread; accepting runs on a thread of its own.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -31,13 +31,13 @@ class GrpcAcceptor {
  public:
   struct Limits {
     size_t connections = 4096;
-    size_t per_address = 4096;  // of IPv6: per /64
-    // What the kernel keeps of a connection until gRPC reads it, which it does in one go: as many
-    // calls as fit are made before one is counted. 0: as much as the kernel likes.
+    size_t per_address = 4096;  // for IPv6: per /64 network
+    // Size of the kernel's receive buffer. gRPC reads all of it at once and creates the calls in it
+    // before any is counted, so this bounds them. 0: the kernel's default.
     int receive_buffer = 0;
   };
-  // Before BuildAndStart. Takes `listen_fd`, which AdoptListenSocket or ListenOn gave. `bytes`,
-  // where there is one, learns of each connection and ends those that have sent too much.
+  // Call before BuildAndStart. Takes ownership of `listen_fd` (from AdoptListenSocket or ListenOn).
+  // `bytes`, if not null, is told of each connection and ends those that send too much.
   GrpcAcceptor(grpc::ServerBuilder* builder, int listen_fd,
                std::shared_ptr<grpc::ServerCredentials> credentials, const Limits& limits,
                std::shared_ptr<ConnectionBytes> bytes = nullptr);
@@ -45,43 +45,43 @@ class GrpcAcceptor {
   GrpcAcceptor(const GrpcAcceptor&) = delete;
   GrpcAcceptor& operator=(const GrpcAcceptor&) = delete;
 
-  // After BuildAndStart.
+  // Call after BuildAndStart.
   void Start();
-  // Accepts no more; `ended` runs on the accepting thread when the last connection has ended, at
-  // once if there is none, never after Stop. Once, after Start.
+  // Stops accepting. `ended` runs on the accepting thread once the last connection has ended, at
+  // once if there is none, and never after Stop. Call once, after Start.
   void Retire(std::function<void()> ended);
-  // Nothing is accepted and nothing watched after it; the socket is closed here. Idempotent.
+  // Stops accepting and watching, and closes the socket. Idempotent.
   void Stop();
 
  private:
   struct Connection {
     UniqueDescriptor watch;
     std::string party;
-    std::string key;          // in bytes_
-    uint64_t counted_at = 0;  // bytes received when its streams were counted
+    std::string key;          // its key in bytes_
+    uint64_t counted_at = 0;  // bytes received at the last count of streams
     uint64_t streams = 0;
   };
 
   struct CutLately {
-    double left = 0;  // new connections, when `at`
+    double left = 0;  // tokens of the rate limit at time `at`
     Instant at;
     Instant cut_at;
   };
 
   void Run();
-  // Closes the socket: what waits in its queue is the successor's.
+  // Closes the socket; its queue is left to the successor.
   void CloseListener();
-  // False: it is to be tried again after a pause.
+  // False: try again after a pause.
   bool AcceptOne();
-  // Whether one more may be served; it is closed if not.
+  // Whether one more connection is allowed; otherwise closes it.
   bool Admit(int fd, const sockaddr_storage& peer);
   void Ended(uint64_t number);
   void EndThoseThatSendTooMuch(Instant now);
   void EndThoseWithTooManyStreams(Instant now);
-  // Of an address that has had a connection cut lately.
+  // Rate limit for an address that had a connection cut recently.
   bool DialsTooOften(const std::string& party);
   void EndForStreams(Connection* connection, Instant now);
-  // One round of events. False: the thread is done.
+  // One round of events. False: the thread ends.
   bool Serve();
 
   const std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> server_;
@@ -92,7 +92,7 @@ class GrpcAcceptor {
   std::atomic<bool> retire_{false};
   const Limits limits_;
   const std::shared_ptr<ConnectionBytes> bytes_;  // may be null
-  // The thread's.
+  // Used by the accepting thread only.
   UniqueDescriptor epoll_;
   uint64_t last_number_ = 0;
   std::unordered_map<uint64_t, Connection> connections_;

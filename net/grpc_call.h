@@ -1,15 +1,15 @@
-// One gRPC stream as a link: the queue of what is to be sent, the pacing of what is received, and
-// the two reactors that tie them to gRPC's callbacks. Inside net/ only (it brings gRPC).
+// One gRPC stream as a link: the send queue, the pacing of reads, and the two reactors that connect
+// them to gRPC's callbacks. For net/ only (it includes gRPC).
 //
-// A GrpcCall is shared by the endpoint's table of links, by the reactor and by posted functions;
-// the reactor belongs to gRPC, deletes itself in OnDone and is reachable from its call only until
-// then (`stream_`, under the mutex). Owner's thread: Send, Close, Consumed. Any thread: Abort.
-// gRPC's threads: the rest. No lock is held while an inbox posts, except where the order of posts
-// depends on it; inboxes never call back into a call under their own lock.
+// A GrpcCall is shared by the endpoint's table of links, the reactor and posted functions. The
+// reactor belongs to gRPC, deletes itself in OnDone and is reachable from its call only until then
+// (`stream_`, under the mutex). Owner's thread: Send, Close, Consumed. Any thread: Abort. gRPC's
+// threads: the rest. No lock is held while an inbox posts, except where the order of posts depends
+// on it; inboxes never call back into a call under their own lock.
 //
-// Bounds: queued messages and bytes (over them the link is aborted; over half of them an offered
-// message is refused), and messages received but not
-// yet taken by the owner (over them reading stops and HTTP/2's flow control stops the sender).
+// Bounds: queued messages and bytes (above them the link is aborted; above half of them an offered
+// message is refused), and received messages that the owner has not consumed (above them reading
+// stops, and HTTP/2 flow control stops the sender).
 #pragma once
 
 #include <algorithm>
@@ -33,22 +33,23 @@
 
 namespace aisp {
 
-// What a call asks of its gRPC stream; always under the call's mutex.
+// The operations a call uses on its gRPC stream; always under the call's mutex.
 template <typename In, typename Out>
 class GrpcStream {
  public:
   virtual void Read(In* into) = 0;
   virtual void Write(const Out* message, bool more_follows) = 0;
-  // Everything was written: end our side.
+  // Everything was written: close our side of the stream.
   virtual void FinishWriting() = 0;
-  // End now; no Read, Write or FinishWriting follows. `status` reaches the peer where it can.
+  // Ends the stream now; no Read, Write or FinishWriting follows. The peer receives `status` if
+  // possible.
   virtual void End(const Error& status, bool drop_unsent) = 0;
 
  protected:
   ~GrpcStream() = default;
 };
 
-// The calls whose reactor is alive, so that an endpoint can wait for gRPC to be done with them.
+// The calls whose reactor exists, so that an endpoint can wait until gRPC has released them.
 template <typename Call>
 class LiveCalls {
  public:
@@ -92,8 +93,7 @@ class GrpcCall : public std::enable_shared_from_this<GrpcCall<In, Out>> {
 
   const LinkId id;
 
-  // The stream exists and takes operations. The owner may have spoken before: what it said is done
-  // now.
+  // The stream now accepts operations; performs what the owner requested earlier.
   void Attach(GrpcStream<In, Out>* stream) {
     live_->Add(this->shared_from_this());
     const std::lock_guard lock(mutex_);
@@ -113,7 +113,7 @@ class GrpcCall : public std::enable_shared_from_this<GrpcCall<In, Out>> {
     stream_ = nullptr;
     queue_.clear();
   }
-  // ... and has been.
+  // ... and was deleted.
   void Retire() { live_->Remove(this->shared_from_this()); }
 
   void Send(Out message) {
@@ -123,13 +123,13 @@ class GrpcCall : public std::enable_shared_from_this<GrpcCall<In, Out>> {
     inbox_->Down(id, queued.error());
     Abort(queued.error());
   }
-  // What begins a request leaves room for what ends it.
+  // Messages that begin a request may use half of the queue, so those that end one always fit.
   Status Offer(Out message) {
     return Queue(std::move(message), options_.max_queued_messages / 2,
                  options_.max_queued_bytes / 2);
   }
 
-  // What was sent before goes out first.
+  // Closes after the queued messages were sent.
   void Close() {
     const std::lock_guard lock(mutex_);
     if (ended_ || closing_) return;
@@ -141,9 +141,9 @@ class GrpcCall : public std::enable_shared_from_this<GrpcCall<In, Out>> {
     return closing_;
   }
 
-  // Ends the stream at once; unsent messages are lost. Reports nothing.
+  // Ends the stream at once and drops unsent messages. Reports nothing.
   void Abort(const Error& why) { EndStream(why, /*drop_unsent=*/true); }
-  // The peer has ended its side.
+  // The peer has closed its side.
   void EndStream(const Error& why, bool drop_unsent) {
     const std::lock_guard lock(mutex_);
     if (ended_) return;
@@ -221,7 +221,7 @@ class GrpcCall : public std::enable_shared_from_this<GrpcCall<In, Out>> {
     stream_->Write(&queue_.front().message, queue_.size() > 1);
   }
 
-  // The owner took a message. It may run before Received has counted it: the counts are signed.
+  // The owner consumed a message. May run before Received counted it, so the counts are signed.
   void Consumed(size_t bytes) {
     const std::lock_guard lock(mutex_);
     --unconsumed_messages_;
@@ -240,14 +240,14 @@ class GrpcCall : public std::enable_shared_from_this<GrpcCall<In, Out>> {
 
   std::mutex mutex_;
   GrpcStream<In, Out>* stream_ = nullptr;
-  bool ended_ = false;  // no operation may be started any more
+  bool ended_ = false;  // no operation may be started
   Error end_reason_;
   bool closing_ = false;  // the owner closed the link; the queue drains
   bool up_reported_ = false;
-  bool writing_ = false;  // queue_.front() is with gRPC
+  bool writing_ = false;  // gRPC is writing queue_.front()
   std::deque<Queued> queue_;
   size_t queued_bytes_ = 0;
-  In incoming_;  // belongs to gRPC while a read is outstanding, then to Received
+  In incoming_;  // gRPC's while a read is outstanding, then Received's
   bool reading_paused_ = false;
   int64_t unconsumed_messages_ = 0;
   int64_t unconsumed_bytes_ = 0;
@@ -257,12 +257,12 @@ inline grpc::Status ToGrpcStatus(const Error& error) {
   return {static_cast<grpc::StatusCode>(error.code), error.message};
 }
 
-// In the head with which a link is answered. gRPC tells a head from the end of a call that never
-// came about by asserting that the latter has no fields; one that was cut in its middle has some.
+// Initial metadata of an accepted link. gRPC distinguishes initial metadata from the trailers of a
+// failed call by asserting that the latter is alone; a call cut in its middle violates that.
 inline constexpr char kLinkUp[] = "aisp-link";
 
-// What a stream tells of itself to the count of its connection's bytes. While it lives one message
-// is awaited of it, also while reading pauses: what a paused one sends waits in its window.
+// Reports a stream's progress to ConnectionBytes. One message counts as awaited while the stream
+// lives, also while reading pauses, since what the peer sends then waits in the window.
 class StreamBytes {
  public:
   StreamBytes(std::shared_ptr<ConnectionBytes> bytes, std::string key)
@@ -306,7 +306,7 @@ class ServerStream final : public grpc::ServerBidiReactor<In, Out>, public GrpcS
     if (more_follows) options.set_buffer_hint();
     this->StartWrite(message, options);
   }
-  // The stream ends with its status; what the client still sends is not read.
+  // Ends the stream with its status; what the client still sends is not read.
   void FinishWriting() override { FinishOnce(grpc::Status::OK); }
   void End(const Error& status, bool drop_unsent) override {
     if (drop_unsent) context_->TryCancel();
@@ -352,7 +352,7 @@ template <typename In, typename Out>
 class ClientStream final : public grpc::ClientBidiReactor<Out, In>, public GrpcStream<In, Out> {
  public:
   using Call = GrpcCall<In, Out>;
-  // `key` names the link in `bytes`. `soon` runs a function a little later, if at all.
+  // `key` names the link in `bytes`. `soon` runs a function a little later, or never.
   using Soon = std::function<void(std::function<void()>)>;
   ClientStream(std::shared_ptr<Call> call, std::string address,
                std::shared_ptr<ConnectionBytes> bytes, const std::string& key, Soon soon)
@@ -365,7 +365,7 @@ class ClientStream final : public grpc::ClientBidiReactor<Out, In>, public GrpcS
   template <typename Starter>
   void Start(Starter start) {
     start(&context_, this);
-    // Operations start from other threads until the hold is removed.
+    // Allows operations from other threads until the hold is removed.
     this->AddHold();
     call_->Attach(this);
     this->StartCall();
@@ -389,7 +389,7 @@ class ClientStream final : public grpc::ClientBidiReactor<Out, In>, public GrpcS
       bytes_.OnHead();
       return call_->ReportUp(address_);
     }
-    // The head of an older version, or none: then the end is here before that is asked.
+    // A peer of an older version, or a failed call. A failure is reported before `soon` runs.
     soon_([call = call_, address = address_] { call->ReportUp(address); });
   }
   void OnReadDone(bool ok) override {
@@ -414,7 +414,7 @@ class ClientStream final : public grpc::ClientBidiReactor<Out, In>, public GrpcS
 
  private:
   const std::shared_ptr<Call> call_;
-  // gRPC's own answer aborts the process at what a hostile peer sends; see kLinkUp.
+  // gRPC's own implementation aborts on certain input of a hostile peer; see kLinkUp.
   bool InternalTrailersOnly(const grpc_call*) const override { return false; }
 
   const std::string address_;

@@ -1,4 +1,4 @@
-// gRPC's credentials from what is configured. Inside net/ only.
+// gRPC credentials from the configuration. For net/ only.
 #pragma once
 
 #include <grpcpp/security/credentials.h>
@@ -12,17 +12,17 @@
 
 namespace aisp {
 
-// Of a server that answers other processes of the cluster; `security` may be null.
+// For a server that other processes of the cluster dial; `security` may be null.
 std::shared_ptr<grpc::ServerCredentials> LinkServerCredentials(const LinkSecurity* security);
-// Of one that dials them. Adds the expected name to `arguments`.
+// For the dialling side. Adds the expected peer name to `arguments`.
 std::shared_ptr<grpc::ChannelCredentials> LinkChannelCredentials(const LinkSecurity* security,
                                                                  grpc::ChannelArguments* arguments);
-// What the dialling side sends with every call, where there is a token.
+// Adds the token, if configured, to a call of the dialling side.
 void AddToken(const LinkSecurity* security, grpc::ClientContext* context);
-// Whether a call carries it.
+// Whether a call carries the configured token.
 bool HasToken(const LinkSecurity* security, const grpc::CallbackServerContext& context);
 
-// Of a server for clients. INVALID_ARGUMENT names the setting and the file.
+// For a server for clients. INVALID_ARGUMENT names the setting and the file.
 Result<std::shared_ptr<grpc::ServerCredentials>> ClientServerCredentials(
     const TlsServerOptions& options);
 

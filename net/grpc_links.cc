@@ -17,24 +17,24 @@
 namespace aisp {
 namespace {
 
-// How long a destroyed dialer lets closed links send what they still hold.
+// How long a destroyed dialer waits for closed links to send their queues.
 constexpr std::chrono::milliseconds kFlushLimit{500};
 constexpr std::chrono::milliseconds kCancelLimit{5000};
 constexpr int kConnectTimeoutMs = 5000;
 
-// Of who reaches a server of links without being let in. A link is one stream on a connection of
-// its own; whoever has none for so long is no peer.
+// Bounds for peers that are not authenticated yet. A link is one stream on its own connection, so a
+// connection without a stream for this long is no peer.
 constexpr GrpcAcceptor::Limits kConnections{
     .connections = 4096, .per_address = 1024, .receive_buffer = 0};
 constexpr int kHandshakeTimeoutMs = 10'000;
 constexpr int kIdleMs = 30'000;
 constexpr int kMaxStreamsPerConnection = 16;
-// Links live for hours: of an address, whose workers may all come anew at once.
+// Links live for hours, but all workers of one address may reconnect at once.
 constexpr VainCalls::Limits kVainLinks{.at_once = 1024, .per_second = 100};
 
 int Ms(std::chrono::milliseconds duration) { return static_cast<int>(duration.count()); }
 
-// "ipv4:127.0.0.1:5000" and "ipv6:%5B::1%5D:5000" as people write them.
+// "ipv4:127.0.0.1:5000" and "ipv6:%5B::1%5D:5000" in readable form.
 std::string ReadablePeer(const std::string& peer) {
   std::string out;
   const size_t start = peer.starts_with("ipv4:") || peer.starts_with("ipv6:") ? 5 : 0;
@@ -56,7 +56,7 @@ class Endpoint {
   virtual void CloseAll() = 0;
 };
 
-// A stream that is refused; gRPC owns it.
+// Refuses a stream; owned by gRPC.
 template <typename In, typename Out>
 class Refusal final : public grpc::ServerBidiReactor<In, Out> {
  public:
@@ -67,7 +67,7 @@ class Refusal final : public grpc::ServerBidiReactor<In, Out> {
   void OnDone() override { delete this; }
 };
 
-// The answering side of one kind of link.
+// The accepting side of one kind of link.
 template <typename In, typename Out>
 class ServerEndpoint final : public LinkSender<Out>, public Endpoint {
  public:
@@ -81,7 +81,7 @@ class ServerEndpoint final : public LinkSender<Out>, public Endpoint {
         inbox_(std::make_shared<Inbox>(handler, std::move(post))),
         live_(std::make_shared<typename Call::Live>()) {}
 
-  // A new stream; gRPC owns the reactor.
+  // Handles a new stream; gRPC owns the returned reactor.
   grpc::ServerBidiReactor<In, Out>* Accept(grpc::CallbackServerContext* context) {
     if (!HasToken(options_.security.get(), *context)) {
       LogWarning("a peer without the cluster's token was refused",
@@ -90,7 +90,7 @@ class ServerEndpoint final : public LinkSender<Out>, public Endpoint {
     }
     const LinkId id(next_id_.fetch_add(1));
     auto call = std::make_shared<Call>(id, options_, inbox_, live_);
-    // Before the stream is read, so that Up is posted before its first message.
+    // Before anything is read, so that Up is posted before the first message.
     const bool accepted = inbox_->Accept(id, ReadablePeer(context->peer()), call);
     auto* stream = new ServerStream<In, Out>(call, context, bytes_);
     if (!accepted) {
@@ -177,7 +177,9 @@ class GrpcDialer final : public LinkDialer<Out> {
     for (const auto& call : live_->All()) call->Abort(why);
     if (live_->AwaitEmpty(kCancelLimit)) return;
     LogWarning("grpc_calls_left_behind");
-    static_cast<void>(std::make_unique<Channels>(std::move(channels_)).release());  // see channels_
+    static_cast<void>(std::make_unique<Channels>(std::move(channels_)).release());  // leaked on
+                                                                                    // purpose, see
+                                                                                    // channels_
   }
 
   LinkId Dial(const std::string& address) override {
@@ -215,20 +217,18 @@ class GrpcDialer final : public LinkDialer<Out> {
 
   grpc::ChannelArguments Arguments() const {
     grpc::ChannelArguments args;
-    // As on the answering side: what a paused stream may send.
+    // Bounds what a paused stream may send, as on the accepting side.
     DialledBytes::Bound(options_.max_message_bytes, &args);
     args.SetMaxSendMessageSize(static_cast<int>(options_.max_message_bytes));
     args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, Ms(options_.keepalive_interval));
     args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Ms(options_.keepalive_timeout));
     args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-    // A redial must try at once, not wait for the back-off that an earlier link to the same address
-    // left behind.
+    // A redial must try at once, without the back-off left by an earlier link to the same address.
     args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectTimeoutMs);
     args.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
     args.SetInt(GRPC_ARG_CLIENT_IDLE_TIMEOUT_MS, 1000);
-    // Links stay inside the cluster: no proxy of the environment, no service configuration from
-    // DNS.
+    // Links stay inside the cluster: no proxy from the environment, no service config from DNS.
     args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
     args.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
     return args;
@@ -241,10 +241,10 @@ class GrpcDialer final : public LinkDialer<Out> {
   const std::shared_ptr<Inbox> inbox_;
   const std::shared_ptr<typename Call::Live> live_;
   uint64_t next_id_ = 1;
-  // gRPC 1.51 stops and joins the threads of its callbacks together with the last channel that uses
-  // them; when a callback lets go of that channel, a thread joins itself and the process dies. So a
-  // channel is released here, on the owner's thread, after its stream is gone, and not before
-  // another one is in use. Idle ones drop their connection after a second.
+  // gRPC 1.51 joins its callback threads when their last channel is destroyed. If a callback
+  // releases that channel, a thread joins itself and the process aborts. So channels are released
+  // on the owner's thread, after their stream has ended and while another is in use. Idle ones
+  // disconnect after 1 s.
   Channels channels_;
 };
 
@@ -280,7 +280,7 @@ struct GrpcServer::Impl {
   int port = 0;
 };
 
-// A channel that is never used connects to nothing.
+// An unused channel never connects.
 struct GrpcKeeper::Impl {
   std::shared_ptr<grpc::Channel> channel =
       grpc::CreateChannel("127.0.0.1:1", grpc::InsecureChannelCredentials());
@@ -307,7 +307,7 @@ void GrpcServer::Impl::Configure(grpc::ServerBuilder* builder) const {
   for (const auto& service : services) builder->RegisterService(service.get());
   builder->SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
   builder->SetMaxSendMessageSize(static_cast<int>(options.max_message_bytes));
-  // gRPC looks at a message's size when it is unpacked; nobody here packs any.
+  // gRPC checks a message's size only after unpacking it, so compression is disabled.
   builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
   builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
@@ -316,10 +316,10 @@ void GrpcServer::Impl::Configure(grpc::ServerBuilder* builder) const {
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, Ms(options.keepalive_interval));
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Ms(options.keepalive_timeout));
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  // Clients ping as often as their own settings say; that is no offence.
+  // Clients may send keep-alive pings as often as they are configured to.
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
-  // What a stream may send beyond what was taken of it; a probed window would grow.
+  // Bounds what a stream may send before it is consumed; a probed window would grow.
   builder->AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 1 << 20);
 }
@@ -336,7 +336,7 @@ Status GrpcServer::StartOn(int listen_fd) {
   return impl_->StartOn(listen_fd);
 }
 
-// Never on a port of gRPC's own: its listener bounds nothing.
+// Always through GrpcAcceptor: gRPC's own listener has no bounds.
 Status GrpcServer::Impl::StartOn(int listen_fd) {
   grpc::ServerBuilder builder;
   port = PortOf(listen_fd);

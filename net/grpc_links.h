@@ -1,8 +1,8 @@
 // gRPC behind the LinkSender/LinkDialer/LinkHandler of proto/link.h: one bidirectional stream is
-// one link. Callback API; callbacks only enqueue to `post`, which runs functions in order on the
-// thread that owns the role (IoLoop::Post for the router, the worker loop's inbox for workers).
-// Outgoing queues are bounded in messages and bytes; a link over its bound goes down. Keep-alive
-// pings find dead peers; a link that is closed or lost reports LinkDown once.
+// one link. Callback API: callbacks only enqueue to `post`, which runs functions in order on the
+// thread of the role (IoLoop::Post for the router, the worker loop's inbox for workers). Outgoing
+// queues are bounded in messages and bytes; a link above its bound goes down. Keep-alive pings
+// detect dead peers. A link that is closed or lost reports LinkDown once.
 //
 // gRPC types stay in the .cc files.
 #pragma once
@@ -26,14 +26,12 @@ struct GrpcLinkOptions {
   size_t max_message_bytes = 16 << 20;
   std::chrono::milliseconds keepalive_interval{2000};
   std::chrono::milliseconds keepalive_timeout{2000};
-  std::shared_ptr<const LinkSecurity> security =
-      nullptr;  // null: whoever reaches the port is let in
+  std::shared_ptr<const LinkSecurity> security = nullptr;  // null: no authentication
 };
 
-// Keeps gRPC's own threads and timers alive. gRPC 1.51 destroys its event engine with the last
-// channel or server of a process, while a timer of that channel may still be about to cancel itself
-// there ("full table!" in Abseil, then abort). A process that is about to end holds one of these
-// and leaves with _exit.
+// Keeps gRPC's threads and timers alive. gRPC 1.51 destroys its event engine with the last channel
+// or server, while a timer of that channel may still access it ("full table!" in Abseil, then
+// abort). A process that is about to end holds one of these and leaves with _exit.
 class GrpcKeeper {
  public:
   GrpcKeeper();
@@ -46,14 +44,13 @@ class GrpcKeeper {
   std::unique_ptr<Impl> impl_;
 };
 
-// A gRPC server of one process; services are added before Start. Listens on "host:port", port 0
-// picks a free one.
+// A gRPC server; add services before Start. Listens on "host:port"; port 0 picks a free port.
 class GrpcServer {
  public:
   GrpcServer();
   ~GrpcServer();
-  // Router side of RouterControl.Attach. Returns the sender for those links; `handler` is called
-  // through `post`.
+  // Router side of RouterControl.Attach. Returns the sender of its links; calls `handler` by
+  // `post`.
   LinkSender<v1::RouterMessage>* ServeRouterControl(LinkHandler<v1::WorkerMessage>* handler,
                                                     Poster post,
                                                     const GrpcLinkOptions& options = {});
@@ -61,12 +58,12 @@ class GrpcServer {
   LinkSender<v1::PrefillToDecode>* ServeKvPeer(LinkHandler<v1::DecodeToPrefill>* handler,
                                                Poster post, const GrpcLinkOptions& options = {});
   Status Start(const std::string& address);
-  // On a socket that others may hold too, e.g. this process's successor.
+  // Serves on a socket that other processes may hold too, such as a successor.
   Status StartOn(int listen_fd);
-  // With StartOn: no new connection from now on; streams go on. Else without effect.
+  // After StartOn: accepts no new connections; streams continue. Otherwise no effect.
   void StopAccepting();
   uint16_t port() const;
-  // Ends all streams (LinkDown is not reported any more) and stops. Bounded by `deadline`.
+  // Ends all streams without reporting LinkDown, and stops. Takes at most `deadline`.
   void Shutdown(std::chrono::milliseconds deadline);
 
  private:

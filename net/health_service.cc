@@ -28,10 +28,10 @@ struct HealthService::State {
   OpenPlaces places;
 };
 
-// Sends the newest state, and skips those that came and went while a message was on its way.
+// Sends the newest state; states that changed during a write are skipped.
 class HealthService::Watcher final : public RpcReactor<grpc::ServerWriteReactor<Response>> {
  public:
-  // `known`: of a service that is here.
+  // `known`: whether the watched service exists.
   Watcher(grpc::CallbackServerContext* context, std::shared_ptr<LiveRpcs> live,
           std::shared_ptr<State> state, bool known)
       : RpcReactor(context, std::move(live)), state_(std::move(state)), known_(known) {}
@@ -58,7 +58,7 @@ class HealthService::Watcher final : public RpcReactor<grpc::ServerWriteReactor<
   }
   void Evict(const Error& status) override {
     const std::lock_guard lock(mutex_);
-    // Behind a message that its client does not take the end would wait as well.
+    // The end would wait behind a message that the client does not read, so cancel.
     if (writing_ && !finished_) context_->TryCancel();
     FinishOnce(ToGrpc(status));
   }

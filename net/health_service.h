@@ -1,4 +1,4 @@
-// grpc.health.v1.Health of an InferenceServer. Inside net/ only (it brings gRPC). Any thread.
+// grpc.health.v1.Health of an InferenceServer. For net/ only (it includes gRPC). Any thread.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
   using Request = grpc::health::v1::HealthCheckRequest;
   using Response = grpc::health::v1::HealthCheckResponse;
 
-  // `all_calls`: that LiveRpcs may have of those that nobody waits for.
+  // `all_calls`: LiveRpcs's limit for calls without a key.
   HealthService(std::shared_ptr<LiveRpcs> live, size_t max_watchers, size_t all_calls);
   ~HealthService() override;
 

@@ -40,26 +40,26 @@ struct HttpClient::Impl {
   Status Await(short events) const;
   Status SendAll(std::string_view bytes) const;
   Status SendAllTls(std::string_view bytes) const;
-  // Waits for what the call of OpenSSL with this answer lacks; an error: it failed.
+  // Waits until the OpenSSL call that returned `answer` can continue; an error: the call failed.
   Status AwaitTls(int answer) const;
   Status Handshake();
-  // Appends what arrives to `input`; false at the end of the connection.
+  // Appends received bytes to `input`; false at the end of the connection.
   Result<bool> Receive();
   Result<std::string> ReadLine();
-  // The same, of heads and trailers, all of an answer within kMaxHead.
+  // The same for heads and trailers; those of one answer share kMaxHead.
   Result<std::string> ReadHeadLine();
   Result<HttpAnswer> ReadHead(bool head_request);
   Result<std::optional<std::string>> ReadChunk();
   std::string Take(size_t limit);
 
   int fd = -1;
-  SSL* ssl = nullptr;                    // of https
-  std::shared_ptr<const TlsDialer> tls;  // it belongs to
+  SSL* ssl = nullptr;                    // for https
+  std::shared_ptr<const TlsDialer> tls;  // owner of ssl's context
   std::string authority;
   Duration timeout{};
-  std::string input;  // received, not consumed
+  std::string input;  // received and not yet consumed
   Body body = Body::kNone;
-  size_t left = 0;  // of the body or of the chunk
+  size_t left = 0;  // bytes left of the body or chunk
   size_t head_bytes = 0;
   SseReader sse;
 };
@@ -180,7 +180,7 @@ Result<std::string> HttpClient::Impl::ReadHeadLine() {
 Result<HttpAnswer> HttpClient::Impl::ReadHead(bool head_request) {
   HttpAnswer answer;
   head_bytes = 0;
-  do {  // interim answers (1xx) come before the real one
+  do {  // skip interim answers (1xx)
     AISP_ASSIGN_OR_RETURN(const std::string status_line, ReadHeadLine());
     if (!status_line.starts_with("HTTP/1.") || status_line.size() < 12) {
       return Unavailable("no HTTP answer from " + authority + ": " + Excerpt(status_line));

@@ -1,5 +1,5 @@
-// HttpClient: a small blocking HTTP/1.1 client over one kept-alive connection: for the demo's
-// story, health checks and tests. Not for load: aisp-loadgen has its own. One thread at a time.
+// HttpClient: a small blocking HTTP/1.1 client on one kept-alive connection, for the demo, health
+// checks and tests. Not for load tests: aisp-loadgen has its own. One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -20,41 +20,36 @@ struct HttpAnswer {
   int status = 0;
   HttpHeaders headers;
   std::string body;
-  // First value of a header by case-insensitive name, "" when absent.
+  // First value of a header, by case-insensitive name; "" when absent.
   std::string_view Header(std::string_view name) const;
 };
 
 class HttpClient {
  public:
-  // `timeout` bounds each wait for the network: connecting, sending, and the next bytes of an
-  // answer.
-  // With `tls`: https.
+  // `timeout` bounds each wait: connecting, sending, and the next bytes of an answer. `tls`: https.
   static Result<HttpClient> Connect(const std::string& host, uint16_t port, Duration timeout,
                                     std::shared_ptr<const TlsDialer> tls = nullptr);
   HttpClient(HttpClient&& other) noexcept;
   HttpClient& operator=(HttpClient&& other) noexcept;
   ~HttpClient();
 
-  // One request and its whole answer. Host and Content-Length are set here. UNAVAILABLE: the
-  // connection broke; DEADLINE_EXCEEDED: the timeout passed; after either the client is of no use
-  // any more.
+  // Sends one request and reads the whole answer. Sets Host and Content-Length. UNAVAILABLE: the
+  // connection broke; DEADLINE_EXCEEDED: the timeout passed. After an error the client is unusable.
   Result<HttpAnswer> Request(std::string_view method, std::string_view target,
                              std::string_view body = {}, const HttpHeaders& headers = {});
 
-  // The same, up to the head of the answer; its body is then read by ReadSome, ReadRest or
-  // NextEvent.
+  // As Request, up to the answer's head; read the body with ReadSome, ReadRest or NextEvent.
   Result<HttpAnswer> Open(std::string_view method, std::string_view target,
                           std::string_view body = {}, const HttpHeaders& headers = {});
-  // The next piece of the body, never empty; nullopt at its end.
+  // The next piece of the body, never empty; nullopt at the end.
   Result<std::optional<std::string>> ReadSome();
-  // RESOURCE_EXHAUSTED: it is longer than kMaxBody; whoever answers is not trusted with our memory.
+  // RESOURCE_EXHAUSTED when the body is longer than kMaxBody.
   Result<std::string> ReadRest();
   static constexpr size_t kMaxBody = 256u << 20;
-  // The next event of an SSE body; comments are skipped. nullopt at the end of the body.
+  // The next event of an SSE body, without comments; nullopt at the end of the body.
   Result<std::optional<SseEvent>> NextEvent();
 
-  // For tests of the wire itself: bytes as they are, and what comes back until the server closes or
-  // `timeout` passes.
+  // For tests of the protocol: sends raw bytes; reads until the server closes or `timeout` passes.
   Status SendRaw(std::string_view bytes);
   Result<std::string> ReceiveRaw();
   int fd() const;

@@ -18,14 +18,14 @@ using boost::system::error_code;
 
 namespace {
 
-// One connection may keep the loop busy with so many bytes before the others get a turn.
+// Bytes that one connection may send before the loop serves others.
 constexpr size_t kSendBudget = 256 << 10;
 constexpr size_t kReadChunk = 16 << 10;
-// Where nothing is expected but the client's end: thousands of streams wait so.
+// Buffer while only the client's end is expected, as for thousands of streams.
 constexpr size_t kWatchChunk = 512;
-// Smaller answers do not count towards the bound of whole ones.
+// Smaller answers do not count towards the limit of whole answers.
 constexpr size_t kSmallAnswer = 16 << 10;
-// How long a closing connection waits for the client to have read the last answer.
+// How long a closing connection waits for the client to read the last answer.
 constexpr Duration kLingerTime = std::chrono::seconds(1);
 
 auto Into(error_code& ec) { return asio::redirect_error(asio::use_awaitable, ec); }
@@ -89,7 +89,7 @@ asio::awaitable<void> HttpConnection::Run() {
     if (!dispatched && !complete_) break;
     co_await AwaitAnswer();
     if (closing_) break;
-    // Who sends the next requests together with this one does not keep the loop from others.
+    // Pipelined requests must not keep the loop from other connections.
     if (buffer_.size() > 0) co_await asio::post(socket_.get_executor(), asio::use_awaitable);
   }
   if (!dead_) co_await Linger();
@@ -97,8 +97,7 @@ asio::awaitable<void> HttpConnection::Run() {
   socket_.close(ignored);
 }
 
-// One read into buffer_; false when the connection ended, a deadline passed or WakeReader was
-// called.
+// One read into buffer_; false when the connection ended, timed out or WakeReader was called.
 asio::awaitable<bool> HttpConnection::AwaitBytes() {
   error_code ec;
   reader_waits_ = true;
@@ -118,9 +117,8 @@ asio::awaitable<bool> HttpConnection::AwaitBytes() {
   co_return false;
 }
 
-// Until the answer is sent or the client is gone. Meanwhile the socket is watched; what the client
-// sends already belongs to its next request, and more of it than a head may have stays in the
-// kernel.
+// Waits until the answer is sent or the client is gone, watching the socket. Bytes that arrive
+// belong to the next request; beyond the size of a head they stay in the kernel.
 asio::awaitable<void> HttpConnection::AwaitAnswer() {
   if (buffer_.size() == 0) {
     buffer_.clear();
@@ -139,8 +137,7 @@ asio::awaitable<void> HttpConnection::AwaitAnswer() {
   }
 }
 
-// Closing while bytes of the client are unread would make the kernel send a reset, which may
-// destroy the answer on its way.
+// Closing with unread input makes the kernel send a reset, which may destroy the answer in transit.
 asio::awaitable<void> HttpConnection::Linger() {
   SetPhase(Phase::kLingering);
   timed_out_ = false;
@@ -163,7 +160,7 @@ void HttpConnection::CheckDeadlines(Instant now) {
   socket_.cancel(ignored);
 }
 
-// The kernel takes bytes in lumps of megabytes; what the client took is what it acknowledged.
+// The kernel accepts megabytes at once, so progress is measured by what the client acknowledged.
 bool HttpConnection::Trickles() {
   const size_t holds = socket_.Unacknowledged();
   const size_t acknowledged = held_before_ + taken_ - std::min(holds, held_before_ + taken_);
@@ -213,7 +210,7 @@ void HttpConnection::SetPhase(Phase phase) {
   RestFor(rests && !leaving_ ? party_ : "");
 }
 
-// Who stays with one party keeps its place.
+// A connection that stays with its party keeps its position.
 void HttpConnection::RestFor(const std::string& party) {
   if (party == rests_for_) return;
   if (!rests_for_.empty()) {
@@ -267,7 +264,7 @@ void HttpConnection::Reject(int status, std::string_view message) {
 void HttpConnection::Respond(int status, const HttpHeaders& headers, std::string body) {
   answer_ = IntakeBudget::Share(&state_->answers, "");
   refused_in_row_ = status == 429 ? refused_in_row_ + 1 : 0;
-  // An answer of our own fits always, so this happens once.
+  // Reject's own answer is small, so this does not recurse further.
   if (body.size() > kSmallAnswer && answer_.GrowTo(body.size()) != IntakeBudget::Share::Grown::kYes)
     return Reject(503, "the answers that wait for slow clients fill http.max_total_body");
   HttpHead head;
@@ -342,7 +339,7 @@ void HttpConnection::ScheduleFlush() {
   });
 }
 
-// Moves what is to be sent to out_; false when there is nothing.
+// Moves pending output to out_; false when there is none.
 bool HttpConnection::FillOut() {
   const bool empty = out_sent_ == out_.size();
   if (empty || (!pending_.empty() && out_sent_ > out_.size() / 2)) {
@@ -355,7 +352,7 @@ bool HttpConnection::FillOut() {
   } else if (pending_.size() <= kSmallAnswer) {
     out_.append(pending_);
   } else {
-    // Copying tens of megabytes would keep the loop from others.
+    // Swap only: copying tens of megabytes would block the loop.
     if (!empty) return true;
     out_.swap(pending_);
   }

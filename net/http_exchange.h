@@ -1,4 +1,4 @@
-// The HttpExchange that a connection hands to the handler. Inside net/ only. Loop thread only.
+// The HttpExchange that a connection passes to the handler. For net/ only. Loop thread only.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,7 @@ namespace aisp {
 
 class HttpConnection;
 
-// Invariant: connection_ is set exactly while the answer is not complete and the client is there.
+// Invariant: connection_ is set exactly while the answer is incomplete and the client is there.
 class ServerExchange final : public HttpExchange,
                              public std::enable_shared_from_this<ServerExchange> {
  public:
@@ -29,9 +29,9 @@ class ServerExchange final : public HttpExchange,
   bool alive() const override { return connection_ != nullptr; }
   void OnDisconnect(std::function<void(Gone)> handler) override;
 
-  // For the connection: the answer is complete, or the connection is being destroyed.
+  // Called by the connection when the answer is complete or the connection is destroyed.
   void Detach() { connection_ = nullptr; }
-  // The client is gone; the handler hears of it in a later turn of the loop.
+  // The client is gone; the handler is told in a later turn of the loop.
   void Lose(Gone why);
 
  private:

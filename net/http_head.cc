@@ -97,7 +97,7 @@ bool HttpHeadScanner::ScanField(std::string_view line) {
   return true;
 }
 
-// Fields that may stand there once.
+// Checks the fields that may appear only once.
 bool HttpHeadScanner::TakeSingle(std::string_view name, std::string_view value) {
   const auto again = [&](std::string_view field, bool* has) {
     if (!EqualsIgnoreCaseAscii(name, field) || !std::exchange(*has, true)) return false;

@@ -1,6 +1,6 @@
-// HttpConnection's reading half: a request's head, whether its body is wanted at all, and the body
-// as it arrives.
-#include <utility>  // Asio of Boost 1.74 forgets it
+// The reading half of HttpConnection: a request's head, the decision whether to read its body, and
+// the body.
+#include <utility>  // Boost 1.74's Asio lacks this include
 
 #include <algorithm>
 #include <boost/asio/redirect_error.hpp>
@@ -24,15 +24,15 @@ using boost::system::error_code;
 
 namespace {
 
-// A body's buffer grows by so much at first.
+// The least growth of a body's buffer.
 constexpr size_t kBodyChunk = 16 << 10;
-// Less room than this, or than this part of a whole body, stays unused in its buffer: to move a
-// large body would keep the loop from others.
+// Slack below this size, or below this fraction of the body, is kept: moving a large body to shrink
+// its buffer would block the loop.
 constexpr size_t kLeastSlack = 1024;
 constexpr size_t kSlackPart = 8;
 
-// Room for a body of which `had` bytes have arrived and `announced` (0: unknown) are said to come.
-// What is announced costs nothing to claim: the room follows what has arrived.
+// New capacity for a body with `had` bytes received and `announced` in total (0: unknown). It grows
+// with what has arrived, since announcing costs a client nothing.
 size_t NextCapacity(size_t had, size_t announced) {
   constexpr size_t kFactor = 4;
   const size_t least = had + kBodyChunk;
@@ -40,7 +40,7 @@ size_t NextCapacity(size_t had, size_t announced) {
   return std::max(least, std::min(announced + kBodyChunk, kFactor * had));
 }
 
-// After the second refusal in a row, doubled with each; at most what Retry-After says as a rule.
+// Pause from the second consecutive refusal on, doubled each time.
 constexpr Duration kShortestPause = std::chrono::milliseconds(10);
 constexpr Duration kLongestPause = std::chrono::seconds(1);
 
@@ -66,7 +66,7 @@ Refusal RefusalOf(const error_code& ec, const HttpServerOptions& options) {
 
 std::string ToString(boost::beast::string_view text) { return {text.data(), text.size()}; }
 
-// The head as plain data; false when its target or its Host is not what HTTP/1.1 allows.
+// Converts the head; false when its target or Host is not valid HTTP/1.1.
 template <typename Message>
 bool TakeHead(const Message& message, HttpRequest* request) {
   request->method = ToString(message.method_string());
@@ -87,9 +87,9 @@ bool TakeHead(const Message& message, HttpRequest* request) {
 struct HttpConnection::Intake {
   http::request_parser<http::buffer_body> parser;
   HttpRequest request;
-  // The parser keeps a reference to it.
+  // A member because the parser keeps a reference to it.
   std::function<void(uint64_t, boost::beast::string_view, error_code&)> on_chunk;
-  std::string chunk_error;  // why a chunk's head was refused
+  std::string chunk_error;  // why a chunk's header was refused
 };
 
 asio::awaitable<bool> HttpConnection::ReadRequest() {
@@ -166,7 +166,7 @@ asio::awaitable<bool> HttpConnection::ReadHead(Intake* intake) {
   auto& parser = intake->parser;
   parser.header_limit(static_cast<uint32_t>(options.max_header_bytes));
   parser.body_limit(options.max_body_bytes);
-  // Empty lines before the request are the scanner's business.
+  // Empty lines before the request were accepted by the scanner.
   while (arrived().starts_with("\r\n")) {
     buffer_.consume(2);
     size -= 2;
@@ -175,7 +175,7 @@ asio::awaitable<bool> HttpConnection::ReadHead(Intake* intake) {
   const size_t taken = parser.put(asio::const_buffer(buffer_.data().data(), size), ec);
   buffer_.consume(taken);
   if (ec && ec != http::error::need_buffer) {
-    // The fields were read before the length that is refused.
+    // The fields were read before the error, so the answer can carry the request id.
     NameRequest(ToString(parser.get()["x-request-id"]));
     const std::string method = ToString(parser.get().method_string());
     const auto target = SplitTarget(method, ToString(parser.get().target()));
@@ -186,7 +186,7 @@ asio::awaitable<bool> HttpConnection::ReadHead(Intake* intake) {
   co_return true;
 }
 
-// Names the request and takes what the head says; false when it was refused.
+// Names the request and applies its head; false when it was refused.
 bool HttpConnection::AcceptHead(Intake* intake) {
   const auto& message = intake->parser.get();
   HttpRequest& request = intake->request;
@@ -197,7 +197,7 @@ bool HttpConnection::AcceptHead(Intake* intake) {
     Reject(417, "the only expectation known here is 100-continue");
     return false;
   }
-  // What is packed would be said to be no JSON.
+  // Otherwise a compressed body would be reported as invalid JSON.
   const auto encoding = ToString(message[http::field::content_encoding]);
   if (!encoding.empty() && !EqualsIgnoreCaseAscii(encoding, "identity")) {
     Reject(415, "bodies are read as they are; send this one without Content-Encoding, not as " +
@@ -207,7 +207,7 @@ bool HttpConnection::AcceptHead(Intake* intake) {
   http_1_0_ = message.version() < 11;
   keep_alive_ = message.keep_alive();
   head_request_ = message.method() == http::verb::head;
-  // What follows it would be no HTTP.
+  // What follows CONNECT is not HTTP.
   if (message.method() == http::verb::connect) {
     Reject(501, "CONNECT is for proxies, and this server is none");
     return false;
@@ -228,7 +228,7 @@ bool HttpConnection::AcceptHead(Intake* intake) {
 asio::awaitable<bool> HttpConnection::ReadBody(Intake* intake) {
   auto& parser = intake->parser;
   std::string& body = intake->request.body;
-  // A client of HTTP/1.0 would take 100 for the answer.
+  // An HTTP/1.0 client would take 100 for the answer.
   if (!http_1_0_ && !parser.is_done() && buffer_.size() == 0 &&
       EqualsIgnoreCaseAscii(intake->request.Header("expect"), "100-continue")) {
     out_.append("HTTP/1.1 100 Continue\r\n\r\n");
@@ -240,8 +240,7 @@ asio::awaitable<bool> HttpConnection::ReadBody(Intake* intake) {
     if (!intake->chunk_error.empty()) ec = http::error::bad_chunk;
   };
   parser.on_chunk_header(intake->on_chunk);
-  // All that has arrived at once: a turn of the loop for each chunk would be dear where they are
-  // tiny.
+  // Parse all buffered chunks at once: one turn of the loop per tiny chunk would be slow.
   parser.eager(true);
   const size_t announced = parser.content_length() ? *parser.content_length() : 0;
   while (!parser.is_done()) {
@@ -261,19 +260,19 @@ asio::awaitable<bool> HttpConnection::ReadBody(Intake* intake) {
     }
     if (!GrowBody(body.size())) co_return false;
   }
-  // It is kept until the answer has been sent.
+  // The body is kept until the answer has been sent, so large slack is returned.
   if (body.capacity() - body.size() > std::max(kLeastSlack, body.size() / kSlackPart))
     body.shrink_to_fit();
   body_.Whole();
   co_return true;
 }
 
-// Of a chunk: what stands beside its size, and behind the last one.
+// Checks a chunk's extension, and for the last chunk also the trailers.
 std::string HttpConnection::RefuseChunk(uint64_t size, std::string_view extension) const {
   std::string error = HttpHeadScanner::RefuseExtension(extension);
   if (size > 0 || !error.empty()) return error;
-  // The parser asks once all lines behind the last chunk are in the buffer, of which the extension
-  // is a part.
+  // For the last chunk the parser calls this once all trailer lines are in the buffer, which
+  // `extension` points into.
   const auto bytes = buffer_.data();
   const std::string_view arrived(static_cast<const char*>(bytes.data()), bytes.size());
   const auto at = static_cast<size_t>(extension.data() - arrived.data());
@@ -282,8 +281,7 @@ std::string HttpConnection::RefuseChunk(uint64_t size, std::string_view extensio
   return HttpHeadScanner::RefuseTrailers(arrived.substr(line_end + 2));
 }
 
-// Tells the client why its request was not read, unless it is gone. `why`: where more is known than
-// the code says.
+// Tells the client why its request was not read, unless it is gone. `why`: details beyond the code.
 void HttpConnection::RejectIntake(const error_code& ec, const std::string& why) {
   read_deadline_ = kNever;
   if (dead_) return;
@@ -300,7 +298,7 @@ void HttpConnection::RejectIntake(const error_code& ec, const std::string& why) 
   Reject(refusal.status, why.empty() ? refusal.message : "not a valid HTTP request: " + why);
 }
 
-// False when the body's next bytes are refused.
+// False, and answered, when a limit refuses the body's next bytes.
 bool HttpConnection::GrowBody(size_t bytes) {
   switch (body_.GrowTo(bytes)) {
     case IntakeBudget::Share::Grown::kYes:

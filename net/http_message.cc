@@ -134,7 +134,7 @@ void AppendChunk(std::string_view data, std::string* out) {
 }
 
 std::optional<HttpTarget> SplitTarget(std::string_view method, std::string_view target) {
-  // A fragment never leaves a client; who takes it for a part of the path would see another one.
+  // Clients never send a fragment; a program that took it for part of the path would differ.
   if (target.find('#') != std::string_view::npos) return std::nullopt;
   std::string_view host;
   for (const std::string_view scheme : {"http://", "https://"}) {
@@ -155,7 +155,7 @@ std::optional<HttpTarget> SplitTarget(std::string_view method, std::string_view 
 }
 
 bool IsHostText(std::string_view text) {
-  // [address of IPv6], or a name; then maybe a port.
+  // "[IPv6 address]" or a name, then optionally a port.
   size_t end = std::min(text.find(':'), text.size());
   std::string_view known = "-._~%!$&'()*+,;=";
   if (text.starts_with('[')) {

@@ -1,5 +1,5 @@
-// What HTTP/1.1 looks like on the wire, without any socket: heads of answers, chunks, and the parts
-// of a request's target. Pure functions: any thread.
+// The wire format of HTTP/1.1 without sockets: heads of answers, chunks, and the parts of a
+// request's target. Pure functions: any thread.
 #pragma once
 
 #include <ctime>
@@ -16,9 +16,9 @@ std::string_view HttpReason(int status);
 
 enum class BodyFraming { kLength, kChunked, kUntilClose };
 
-// Appends status line, `headers`, Date, framing and an empty line. `close` and `http_1_0` decide on
-// the Connection field. Control bytes in the values become spaces: a value that came from a client
-// cannot end the head.
+// Appends status line, `headers`, Date, framing and an empty line. `close` and `http_1_0` select
+// the Connection field. Control bytes in values become spaces, so that a client's value cannot end
+// the head.
 struct HttpHead {
   int status = 200;
   const HttpHeaders* headers = nullptr;
@@ -40,14 +40,14 @@ bool StatusHasBody(int status);
 
 struct HttpTarget {
   std::string path, query;
-  std::string host;  // where the target is a URL: the one that counts, whatever Host says
+  std::string host;  // if the target is a URL: overrides Host
 };
-// Splits the target of a request, "/v1/models?x=1" or "http://host/v1/models?x=1". With OPTIONS it
-// may be "*", the server as a whole, which is the path then. Absent for anything else.
+// Splits a request's target, "/v1/models?x=1" or "http://host/v1/models?x=1". With OPTIONS it may
+// be "*", the whole server, which then is the path. Empty for anything else.
 std::optional<HttpTarget> SplitTarget(std::string_view method, std::string_view target);
 
-// Nothing but characters of a host and its port (RFC 3986), which leave out those that end or begin
-// a part of a URL elsewhere; also "".
+// Whether all characters may be in a host and port (RFC 3986). Excludes those that delimit parts of
+// a URL. True for "".
 bool IsHostText(std::string_view text);
 
 }  // namespace aisp

@@ -1,7 +1,6 @@
-// HttpReader: the bytes of HTTP/1.1 answers into heads and pieces of bodies, for clients that are
-// called back. Sans I/O: Feed what arrived, then take items until kMore. Interim answers (1xx) are
-// skipped; chunk lines are bounded, and heads, interim ones and trailers together. One thread at a
-// time.
+// HttpReader: parses HTTP/1.1 answers for asynchronous clients. Sans I/O: Feed what arrived, then
+// take items until kMore. Interim answers (1xx) are skipped. Chunk lines are bounded, as are heads,
+// interim heads and trailers together. One thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -18,24 +17,23 @@ class HttpReader {
   enum class Kind { kMore, kHead, kBody, kEnd };
   struct Item {
     Kind kind = Kind::kMore;
-    std::string_view body;  // of kBody; valid until the next call
+    std::string_view body;  // for kBody; valid until the next call
   };
 
-  // Forgets the answer before; bytes that were fed and not consumed stay.
+  // Starts the next answer; bytes that were fed and not consumed remain.
   void Begin();
   void Feed(std::string_view bytes);
-  // kHead once, kBody as often as there is some, kEnd once. UNAVAILABLE for what is no HTTP; it
-  // stays so.
+  // kHead once, kBody as long as there is data, kEnd once. UNAVAILABLE, permanently, if not HTTP.
   Result<Item> Next();
-  // The connection was closed: kEnd if the answer ends so, else an error.
+  // The connection was closed: kEnd if that ends the answer, else an error.
   Result<Item> AtEof();
 
-  // From kHead on.
+  // Valid from kHead on.
   int status() const { return status_; }
   const HttpHeaders& headers() const { return headers_; }
-  // First value by case-insensitive name, "" when absent.
+  // First value by case-insensitive name; "" when absent.
   std::string_view Header(std::string_view name) const;
-  // From kEnd on: another request may be sent on this connection.
+  // Valid from kEnd on: whether the connection can be reused.
   bool keep_alive() const { return keep_alive_ && begin_ == input_.size(); }
 
  private:
@@ -50,9 +48,9 @@ class HttpReader {
     kDone
   };
 
-  // The next line without its end; false when it is not there yet.
+  // The next line without its end; false when it is incomplete.
   Result<bool> Line(std::string_view* line);
-  // The same, of a head or trailer.
+  // The same for a line of a head or trailer.
   Result<bool> HeadLine(std::string_view* line);
   void BeginHead();
   Result<Item> ReadHead();
@@ -61,13 +59,13 @@ class HttpReader {
   Item TakeBody(size_t limit);
 
   std::string input_;
-  size_t begin_ = 0;  // of what was not consumed
+  size_t begin_ = 0;  // start of the unconsumed input
   State state_ = State::kHead;
   bool in_headers_ = false;
   int status_ = 0;
   bool keep_alive_ = true;
   HttpHeaders headers_;
-  size_t left_ = 0;  // of the body or of the chunk
+  size_t left_ = 0;  // bytes left of the body or chunk
   size_t head_bytes_ = 0;
 };
 

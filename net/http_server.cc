@@ -18,10 +18,10 @@ using boost::system::error_code;
 
 namespace {
 
-// More connections than allowed are told so; more than this many of those are closed without an
-// answer.
+// Connections above the limit get an answer, at most this many at once; others are just closed.
 constexpr size_t kMaxRefusing = 64;
-// Connections that make room for others and have not closed yet.
+// kAcceptedAtOnce: accepted per turn of the loop. kMaxLeaving: connections that are closing to make
+// room and are not closed yet.
 constexpr int kAcceptedAtOnce = 64;
 constexpr size_t kMaxLeaving = 64;
 constexpr Duration kAcceptRetry = std::chrono::milliseconds(100);
@@ -39,7 +39,7 @@ std::string PartyOf(const tcp::endpoint& endpoint) {
   return AddressParty(v6.to_bytes().data());
 }
 
-// Why a connection from there is not served; "" when it is.
+// Why a connection from `party` is refused; "" when it is served.
 std::string RefusalOf(HttpServerState& state, const std::string& party) {
   const HttpServerOptions& options = state.options;
   if (state.connections.size() - state.leaving >= options.max_connections &&
@@ -56,7 +56,7 @@ std::string RefusalOf(HttpServerState& state, const std::string& party) {
   return "";
 }
 
-// The shortest of the timeouts decides how often connections are looked at.
+// Connections are checked at an eighth of the shortest timeout.
 Duration SweepInterval(const HttpServerOptions& options) {
   const Duration shortest = std::min(
       {options.read_timeout, options.idle_timeout, options.write_timeout, options.drain_idle});
@@ -66,7 +66,7 @@ Duration SweepInterval(const HttpServerOptions& options) {
 }  // namespace
 
 bool HttpServerState::MakeRoomFor(const std::string& party) {
-  // They are gone when they have closed, or a second later.
+  // These close within a second.
   if (leaving >= kMaxLeaving) return false;
   const auto own = resting.find(party);
   const std::list<HttpConnection*>* most = own == resting.end() ? nullptr : &own->second;
@@ -154,7 +154,7 @@ void HttpServer::Impl::Accept() {
   acceptor.async_accept([weak = weak_from_this()](const error_code& ec, tcp::socket socket) {
     const auto self = weak.lock();
     if (!self) return;
-    // A connection that was accepted when the draining began is served like the others.
+    // A connection accepted just before draining is served like any other.
     if (!ec) {
       self->OnAccepted(std::move(socket));
       self->AcceptMore();
@@ -162,8 +162,7 @@ void HttpServer::Impl::Accept() {
     if (!self->acceptor.is_open()) return;
     if (!ec) return self->Accept();
     if (ec == asio::error::connection_aborted) return self->Accept();
-    // No file descriptor left, as a rule: those who wait in the backlog are served when one is free
-    // again.
+    // Usually no descriptor is left; connections in the backlog are served when one is free again.
     LogWarning("http_accept_failed", {{"error", ec.message()}});
     self->accept_retry.expires_after(kAcceptRetry);
     self->accept_retry.async_wait([weak](const error_code& wait_ec) {
@@ -173,8 +172,8 @@ void HttpServer::Impl::Accept() {
   });
 }
 
-// A crowd that dials as fast as it can, and whose handshakes take their turns of the loop, keeps
-// nobody behind it in the queue waiting for as many turns.
+// Accepts several at once, so that clients behind a crowd in the queue do not wait one turn of the
+// loop for each of them, with its handshake.
 void HttpServer::Impl::AcceptMore() {
   error_code ec;
   if (!acceptor.is_open()) return;
@@ -186,8 +185,8 @@ void HttpServer::Impl::AcceptMore() {
   }
 }
 
-// Closing a listening socket resets those who wait in its queue; another holder of the socket would
-// serve them.
+// Closing a listening socket resets the connections in its queue, so they are accepted first. If
+// another process holds the socket too, it will serve them.
 void HttpServer::Impl::AcceptQueued() {
   if (state->options.listen_fd >= 0 || !acceptor.is_open()) return;
   error_code ec;
@@ -212,7 +211,7 @@ void HttpServer::Impl::OnAccepted(tcp::socket socket) {
   if (ec) return;
   const std::string party = PartyOf(peer);
   std::string refusal = RefusalOf(*state, party);
-  // Their number is bounded as well: telling it costs a connection for a second.
+  // Refusing politely keeps a connection for a second, so that is bounded too.
   if (!refusal.empty() && state->refusing >= kMaxRefusing) return;
   std::make_shared<HttpConnection>(
       std::move(socket), HttpConnection::Peer{EndpointName(peer), party}, state, std::move(refusal))
@@ -220,7 +219,7 @@ void HttpServer::Impl::OnAccepted(tcp::socket socket) {
   if (!sweeping) Sweep();
 }
 
-// Runs while there are connections.
+// Checks deadlines periodically while there are connections.
 void HttpServer::Impl::Sweep() {
   const Instant now = state->clock.Now();
   for (HttpConnection* connection : state->connections) connection->CheckDeadlines(now);

@@ -17,7 +17,7 @@ namespace asio = boost::asio;
 
 HttpSocket::HttpSocket(Tcp::socket socket, const TlsContext* tls) : socket_(std::move(socket)) {
   if (tls == nullptr) return;
-  error_code ec;  // shows again at the first read
+  error_code ec;  // an error shows again at the first read
   ec = socket_.native_non_blocking(true, ec);
   ssl_ = tls->Accept(socket_.native_handle());
 }
@@ -75,7 +75,7 @@ size_t HttpSocket::Unacknowledged() {
 void HttpSocket::ShutdownSend(error_code& ec) {
   if (tls() && SSL_is_init_finished(ssl_.get()) != 0) {
     ERR_clear_error();
-    SSL_shutdown(ssl_.get());  // says that no more comes; the answer is not awaited
+    SSL_shutdown(ssl_.get());  // sends close_notify; the peer's is not awaited
   }
   ec = socket_.shutdown(Tcp::socket::shutdown_send, ec);
 }
@@ -89,7 +89,7 @@ asio::awaitable<bool> HttpSocket::Handshake(std::shared_ptr<LoopTurns> turns, st
     Wants wants = Wants::kNothing;
     {
       const auto turn = co_await turns->Take(get_executor(), address);
-      // Closed while it waited: the descriptor may be another connection's by now.
+      // Closed during the wait: the descriptor may already be another connection's.
       if (!socket_.is_open()) {
         *why = "the connection ended";
         co_return false;

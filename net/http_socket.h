@@ -1,8 +1,8 @@
-// HttpSocket: the socket of one HTTP connection, plain or with TLS: the part of Asio's socket that
-// the connection uses, and no more. Inside net/ only. Loop thread only.
+// HttpSocket: the socket of one HTTP connection, plain or TLS, with only the operations that the
+// connection needs. For net/ only. Loop thread only.
 //
-// TLS works directly on the non-blocking descriptor: OpenSSL is asked first, and where it wants to
-// wait, the socket is awaited. Nothing of what OpenSSL has decrypted is lost by a cancelled wait.
+// TLS runs directly on the non-blocking descriptor: OpenSSL is called first, and the socket is
+// awaited when it wants to wait. So a cancelled wait never loses decrypted data.
 #pragma once
 
 #include "net/io_loop_impl.h"
@@ -32,8 +32,7 @@ class HttpSocket {
   executor_type get_executor() { return socket_.get_executor(); }
   bool tls() const { return ssl_ != nullptr; }
 
-  // TLS: the exchange before the first byte, each step in its turn; false when it failed, with the
-  // reason for the log.
+  // The TLS handshake, each step in its turn. False when it failed, with the reason for the log.
   boost::asio::awaitable<bool> Handshake(std::shared_ptr<LoopTurns> turns, std::string address,
                                          std::string* why);
 
@@ -46,11 +45,11 @@ class HttpSocket {
   auto async_wait(Tcp::socket::wait_type what, Token&& token) {
     return socket_.async_wait(what, std::forward<Token>(token));
   }
-  // As the plain socket's: would_block when nothing can be taken now.
+  // As the plain socket's: would_block when nothing can be written now.
   size_t write_some(boost::asio::const_buffer bytes, error_code& ec);
 
   void ShutdownSend(error_code& ec);
-  // Bytes that the kernel holds and the client has not acknowledged.
+  // Bytes in the kernel that the client has not acknowledged.
   size_t Unacknowledged();
   void cancel(error_code& ec) { ec = socket_.cancel(ec); }
   void close(error_code& ec) { ec = socket_.close(ec); }
@@ -71,7 +70,7 @@ class HttpSocket {
     return {};
   }
 
-  // One read: at most one wait at a time, and never completed from within its own start.
+  // One read. At most one wait at a time; never completes inside the initiating call.
   struct ReadOperation {
     HttpSocket* socket;
     boost::asio::mutable_buffer buffer;
@@ -104,7 +103,7 @@ class HttpSocket {
   };
 
   size_t TlsRead(boost::asio::mutable_buffer buffer, error_code& ec, Wants& wants);
-  // What to do after `rc` of an OpenSSL call.
+  // What to do after an OpenSSL call returned `rc`.
   Wants After(int rc, error_code& ec) const;
 
   Tcp::socket socket_;

@@ -16,7 +16,7 @@
 namespace aisp {
 namespace {
 
-// One connection is one TCP stream and one lock in gRPC: a thousand streams want more than one.
+// gRPC has one lock per connection, so many streams need several connections.
 constexpr int kConnections = 8;
 
 Error FromGrpc(const grpc::Status& status) {
@@ -32,11 +32,10 @@ std::chrono::system_clock::time_point DeadlineIn(Duration timeout) {
          std::chrono::duration_cast<std::chrono::system_clock::duration>(timeout);
 }
 
-// What servers may send, who are not trusted with this process's memory: a message, and events that
-// the loop has not taken yet, of one stream.
+// Limits for untrusted servers: one message, and the events of one stream that await the loop.
 constexpr size_t kMaxMessageBytes = 16 << 20;
 constexpr size_t kMaxUnheardBytes = 1 << 20;
-// Messages that may come on one connection before one of them is whole.
+// Incomplete messages that may arrive on one connection at a time.
 constexpr int kMessagesAtOnce = 4;
 
 // The connections to one server.
@@ -45,7 +44,7 @@ class Connections {
   std::shared_ptr<grpc::Channel> Connect(const std::string& address, const std::string& key) {
     grpc::ChannelArguments arguments;
     DialledBytes::Bound(kMaxMessageBytes, &arguments);
-    // Each watches sockets of its own, so channels share no connections.
+    // Each channel has its own socket mutator, so channels share no connections.
     dialled_.Watch(key, &arguments);
     for (int i = 0; i < kMessagesAtOnce; ++i) bytes_->OnReading(key);
     return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
@@ -58,7 +57,7 @@ class Connections {
   DialledBytes dialled_{bytes_};
 };
 
-// How many reactors gRPC still knows.
+// Counts the reactors that gRPC still holds.
 class Live {
  public:
   void Add() {
@@ -80,8 +79,7 @@ class Live {
   int count_ = 0;
 };
 
-// What call and reactor share: the reactor as long as gRPC needs it, the call as long as its owner
-// wants to hear.
+// Shared by call and reactor: gRPC releases the reactor, the owner releases the call.
 struct Shared {
   IoLoop* loop = nullptr;
   std::shared_ptr<Live> live;
@@ -92,12 +90,12 @@ struct Shared {
   InferenceListener* listener = nullptr;  // loop thread only; null: abandoned
 
   std::mutex mutex;
-  size_t unheard_bytes = 0;       // of events that are posted
-  bool abandoned = false;         // reading waits for nobody
+  size_t unheard_bytes = 0;       // bytes of events posted to the loop
+  bool abandoned = false;         // reading continues without the loop
   std::function<void()> read_on;  // set while reading waits for the loop
 };
 
-// Reads on where that waited for the loop. Of an abandoned call whatever is left is taken.
+// Resumes reading that waited for the loop. An abandoned call reads to its end.
 void Heard(Shared* shared, size_t bytes) {
   std::function<void()> read_on;
   {
@@ -114,7 +112,7 @@ class Reactor final : public grpc::ClientReadReactor<v1::InferenceEvent> {
   Reactor(v1::Inference::Stub* stub, std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {
     shared_->live->Add();
     stub->async()->Generate(&shared_->context, &shared_->request, this);
-    // Until a read has failed: the loop may start one.
+    // Lets the loop start reads until one has failed.
     AddHold();
     StartRead(&event_);
     StartCall();
@@ -167,7 +165,7 @@ class Reactor final : public grpc::ClientReadReactor<v1::InferenceEvent> {
   }
 
  private:
-  // gRPC's own answer aborts the process where a connection ends inside a head.
+  // gRPC's own implementation aborts when a connection ends inside a head.
   bool InternalTrailersOnly(const grpc_call*) const override { return false; }
   template <typename Fn>
   void ToListener(Fn fn) {
@@ -190,7 +188,7 @@ class Call final : public InferenceCall {
       const std::lock_guard lock(shared_->mutex);
       shared_->abandoned = true;
     }
-    // The client may wait for the reactor on this thread, where nothing posted runs meanwhile.
+    // The client may wait for the reactor on the loop's thread, so nothing posted would run.
     Heard(shared_.get(), 0);
   }
 

@@ -1,9 +1,9 @@
-// InferenceClient: many streams of aisp.v1.Inference at a time, heard on one IoLoop: the gRPC side
-// of aisp-loadgen.
+// InferenceClient: many concurrent streams of aisp.v1.Inference on one IoLoop: the gRPC side of
+// aisp-loadgen.
 //
-// Loop thread: Generate, the listeners, and destroying calls and client. gRPC's own threads only
-// post. A listener must outlive its call; the client must outlive its calls. The destructor waits
-// until gRPC is done with what was abandoned. The two blocking questions need no loop.
+// Loop thread: Generate, the listeners, and destroying calls and client. gRPC's threads only post.
+// A listener must outlive its call, and the client its calls. The destructor waits until gRPC has
+// released abandoned calls. The two blocking queries need no loop.
 #pragma once
 
 #include <memory>
@@ -26,15 +26,14 @@ class InferenceListener {
  public:
   virtual void OnMetadata(std::string_view name, std::string_view value) = 0;
   virtual void OnEvent(const v1::InferenceEvent& event) = 0;
-  // Last. Code::kOk: the server says that the stream is whole.
+  // The last call. Code::kOk: the stream is complete.
   virtual void OnEnd(const Error& status, std::optional<Duration> retry_after) = 0;
 
  protected:
   ~InferenceListener() = default;
 };
 
-// A stream under way; its destructor abandons it, after which the listener hears no more. Not
-// within a callback.
+// A running stream. The destructor abandons it and silences the listener. Not inside a callback.
 class InferenceCall {
  public:
   virtual ~InferenceCall() = default;
@@ -42,13 +41,13 @@ class InferenceCall {
 
 class InferenceClient {
  public:
-  // `address`: host:port. Connecting is part of the first call.
+  // `address`: host:port. Connects with the first call.
   InferenceClient(IoLoop* loop, const std::string& address);
   ~InferenceClient();
   InferenceClient(const InferenceClient&) = delete;
   InferenceClient& operator=(const InferenceClient&) = delete;
 
-  // Names of `metadata` in lower case. The listener is never called inside this call.
+  // Keys of `metadata` are lower case. The listener is never called inside this call.
   std::unique_ptr<InferenceCall> Generate(v1::InferenceRequest request,
                                           const InferenceMetadata& metadata,
                                           InferenceListener* listener);

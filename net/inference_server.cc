@@ -18,27 +18,27 @@ namespace aisp {
 
 namespace {
 
-// How long a client that was refused for lack of room should wait.
+// Retry delay for clients that were refused for lack of room.
 constexpr int kRetryAfterMs = 1000;
 constexpr int kMaxStreamsPerConnection = 1024;
-// Of a tenant or an address, in a burst and in a second.
+// Limits of one tenant or address.
 constexpr VainCalls::Limits kVainCalls{.at_once = 1000, .per_second = 500};
-// Streams that need no key: of Health/Watch, and of reflection. Those that were told to leave are
-// still there for a moment.
+// Streams that need no key: Health/Watch and reflection. Ended ones remain for a moment, hence the
+// margin.
 constexpr size_t kMaxWatchers = 256;
 constexpr size_t kMaxReflecting = 256;
 constexpr size_t kMaxWithoutKey = 2 * (kMaxWatchers + kMaxReflecting);
-// The kernel takes twice as much. Some 300 heads of calls, or 1,600 of twenty bytes.
+// The kernel doubles it. Holds about 300 heads of calls, or 1,600 of twenty bytes.
 constexpr int kReceiveBuffer = 24 << 10;
 constexpr int kLookAheadBytes = 64 << 10;
-// Beside messages: what connections and calls themselves take.
+// Memory besides messages, for connections and calls.
 constexpr size_t kQuotaBase = 256 << 20;
 constexpr const char* kChoosePort = "--grpc-port N, 0 for a free one, or --no-grpc";
 constexpr int kKeepAliveMs = 20'000;
 
 constexpr int64_t kTenYearsS = int64_t{10} * 365 * 86'400;
 
-// A client may name a time that no clock here can hold.
+// Clamps a client's deadline, which our clock may not be able to represent.
 Instant ToInstant(gpr_timespec deadline, Instant now) {
   const gpr_timespec left = gpr_time_sub(gpr_convert_clock_type(deadline, GPR_CLOCK_REALTIME),
                                          gpr_now(GPR_CLOCK_REALTIME));
@@ -60,7 +60,7 @@ RpcInfo InfoOf(const grpc::CallbackServerContext& context, std::string method, I
   return info;
 }
 
-// What StreamHandle and UnaryHandle share: the loop's side of a call.
+// The loop's side of a call, shared by StreamHandle and UnaryHandle.
 template <typename Interface, typename Request, typename Reactor>
 class RpcHandle : public Interface,
                   public std::enable_shared_from_this<RpcHandle<Interface, Request, Reactor>> {
@@ -68,7 +68,7 @@ class RpcHandle : public Interface,
   RpcHandle(RpcInfo info, std::shared_ptr<Reactor> reactor, IoLoop* loop)
       : info_(std::move(info)), reactor_(std::move(reactor)), loop_(loop) {}
 
-  // Before the handler sees it; null: the message was not read.
+  // Call before the handler sees it; null: the message was not read.
   void SetRequest(std::unique_ptr<Request> request) {
     if (request != nullptr) request_.Swap(request.get());
   }
@@ -85,7 +85,7 @@ class RpcHandle : public Interface,
     });
   }
 
-  // The loop is told of the client's end.
+  // Tells the loop that the client is gone.
   void Lose(RpcCall::Gone why) {
     gone_ = true;
     why_ = why;
@@ -99,7 +99,7 @@ class RpcHandle : public Interface,
 
  protected:
   static Error Dropped() { return {Code::kInternal, "the request was given up inside the server"}; }
-  // True for the first of all endings.
+  // True for the first caller only.
   bool EndOnce() {
     on_gone_ = nullptr;
     return !std::exchange(ended_, true);
@@ -157,8 +157,8 @@ RpcIntake::Limits IntakeLimitsOf(const InferenceServerOptions& o) {
           .bytes = o.max_total_bytes};
 }
 
-// aisp.v1.Inference. Not the generated class: that one's methods are called when their message has
-// been read (net/rpc_reactor.h). On the wire it is the same.
+// aisp.v1.Inference. Not the generated class, which calls a method only after its message was read
+// (net/rpc_reactor.h). On the wire they are the same.
 class ClientService final : public grpc::Service {
  public:
   ClientService(IoLoop* loop, const InferenceServerOptions& options, InferenceHandler* handler,
@@ -216,8 +216,8 @@ class ClientService final : public grpc::Service {
     });
   }
 
-  // The head of a call is here: registers it, and when it may send its message, reads that and
-  // posts both to the handler's thread.
+  // A call's head has arrived: registers it, reads its message if it may send one, and posts both
+  // to the handler's thread.
   template <typename Handle, typename Request, typename Reactor, typename Method>
   Reactor* Open(grpc::CallbackServerContext* context, const char* name,
                 const std::shared_ptr<Reactor>& reactor, Method method) {
@@ -272,7 +272,7 @@ class ClientService final : public grpc::Service {
   const std::shared_ptr<ConnectionBytes> bytes_;
   const std::shared_ptr<VainCalls> vain_;
   const std::shared_ptr<RpcIntake> intake_;
-  const std::shared_ptr<RequestIds> ids_;  // the loop's
+  const std::shared_ptr<RequestIds> ids_;  // used by the loop
   const SteadyClock clock_;
   int methods_ = 0;
 };
@@ -292,7 +292,7 @@ struct InferenceServer::Impl : std::enable_shared_from_this<InferenceServer::Imp
             {"aisp.v1.Inference", "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection"}),
         clients(l, o, handler, live, bytes, vain) {}
 
-  // On the loop, again and again.
+  // Runs periodically on the loop.
   void Sweep() {
     for (const auto& rpc : live->All()) rpc->CheckProgress(clock.Now());
     const Duration period = std::clamp<Duration>(
@@ -314,7 +314,7 @@ struct InferenceServer::Impl : std::enable_shared_from_this<InferenceServer::Imp
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<GrpcAcceptor> acceptor;
   std::shared_ptr<IoLoop::Timer> timer;
-  bool accepting = false;  // on a handed-over socket
+  bool accepting = false;  // on a shared socket
   int port = 0;
 };
 
@@ -330,7 +330,7 @@ int Millis(Duration d) { return static_cast<int>(ToMs(d)); }
 
 void SetBounds(const InferenceServerOptions& o, grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(static_cast<int>(o.max_message_bytes));
-  // gRPC looks at a message's size when it is unpacked: 16 MiB may become 16 GiB before.
+  // gRPC checks the size only after unpacking, when 16 MiB may have become 16 GiB.
   builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
   builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
   grpc::ResourceQuota quota("clients");
@@ -338,13 +338,13 @@ void SetBounds(const InferenceServerOptions& o, grpc::ServerBuilder* builder) {
   builder->SetResourceQuota(quota);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
   builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, static_cast<int>(kMaxMetadataBytes));
-  // What a stream may send before its message is asked for.
+  // Bounds what a stream may send before its message is requested.
   builder->AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kLookAheadBytes);
   builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, Millis(o.read_timeout));
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, Millis(o.idle_timeout));
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, Millis(o.connection_age));
-  // A client that vanished without closing is noticed, and what is computed for it stops.
+  // Detects clients that vanished without closing, so that their work stops.
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepAliveMs);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepAliveMs);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
@@ -377,7 +377,7 @@ Status InferenceServer::Start() {
   if (!impl_->server) {
     return Unavailable("gRPC could not be started for clients on " + options.address);
   }
-  // On a socket of its own there is nobody to wait for.
+  // An own socket has no predecessor to wait for.
   if (options.listen_fd < 0) impl_->acceptor->Start();
   impl_->loop->Post([weak = std::weak_ptr(impl_)] {
     if (const auto impl = weak.lock()) impl->Sweep();
@@ -400,8 +400,8 @@ void InferenceServer::Drain(std::function<void()> done) {
   const auto refuse_and_wait = [live = impl_->live, loop = impl_->loop, done = std::move(done)] {
     live->Drain([loop, done] { loop->Post(done); });
   };
-  // Who holds a connection may call until it ends, and it ends by its age. By a clock alone a call
-  // sent before the client heard of it would be refused on a busy machine.
+  // Clients may call on a connection until it ends by its age. Ending it at a fixed time would
+  // refuse calls sent before the client saw the GOAWAY.
   if (impl_->acceptor && impl_->accepting && impl_->options.listen_fd >= 0) {
     impl_->acceptor->Retire(refuse_and_wait);
     impl_->live->EndWatching();

@@ -1,8 +1,8 @@
-// IntakeBudget: who holds how many bytes of request bodies. A party is a tenant, or for those
-// without a key the address that they come from (addresses of one IPv6 /64 network are one).
+// IntakeBudget: the bytes of request bodies, per party and in total. A party is a tenant, or the
+// client's address if it has no key (a /64 network of IPv6 counts as one).
 //
-// A body counts as it arrives, never as it is announced: towards its party until it is whole,
-// towards the total until its answer is complete. Plain counters; one thread (the loop). A Share
+// Bytes count as they arrive, not as announced: towards the party until the body is complete,
+// towards the total until the answer is complete. Plain counters; one thread (the loop). A Share
 // must not outlive the budget.
 #pragma once
 
@@ -25,7 +25,7 @@ class IntakeBudget {
   IntakeBudget(const IntakeBudget&) = delete;
   IntakeBudget& operator=(const IntakeBudget&) = delete;
 
-  // One request's body; gives everything back when destroyed.
+  // The bytes of one request; returned on destruction.
   class Share {
    public:
     Share() = default;
@@ -41,9 +41,9 @@ class IntakeBudget {
     ~Share() { Clear(); }
 
     enum class Grown { kYes, kTotalFull, kPartyFull };
-    // The body now takes so many bytes. When refused it stays as it was.
+    // Sets the size of the body. If refused, the size is unchanged.
     Grown GrowTo(size_t bytes);
-    // The body is complete: its party may send others.
+    // The body is complete: it no longer counts towards its party.
     void Whole();
 
    private:
@@ -66,8 +66,7 @@ class IntakeBudget {
   std::unordered_map<std::string, size_t> parties_;  // only those that hold some
 };
 
-// The party of a peer without a key: "192.0.2.7", or "2001:db8:0:1::/64" for any address of that
-// network.
+// The party of a client without a key: "192.0.2.7", or "2001:db8:0:1::/64" for its network.
 std::string AddressParty(const unsigned char* v6_bytes);
 
 }  // namespace aisp

@@ -21,7 +21,7 @@ class AsioTimer final : public EventLoop::Timer, public std::enable_shared_from_
     timer_.async_wait([weak = weak_from_this()](const boost::system::error_code& ec) {
       const auto self = weak.lock();
       if (!self || ec) return;
-      // `fn` may drop the handle and with it what it captured.
+      // `fn` may drop the handle and with it its own captures.
       const auto fn = std::exchange(self->fn_, nullptr);
       fn();
     });
@@ -38,7 +38,7 @@ class AsioTimer final : public EventLoop::Timer, public std::enable_shared_from_
 IoLoop::IoLoop() : impl_(std::make_shared<Impl>()) {}
 
 IoLoop::~IoLoop() {
-  // Timers may keep impl_; what was posted must not stay with it.
+  // Timers may keep impl_ alive, but must not keep what was posted.
   std::vector<std::function<void()>> dropped;
   {
     const std::lock_guard lock(impl_->mutex);
@@ -73,7 +73,7 @@ void IoLoop::Impl::RunPosted() {
   }
   for (auto& fn : running) {
     if (context.stopped()) break;
-    // What it captured ends with it, not with the batch.
+    // Destroys its captures now rather than with the batch.
     std::exchange(fn, nullptr)();
   }
   running.clear();

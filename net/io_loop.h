@@ -1,6 +1,6 @@
-// IoLoop: the one reactor of a process. HTTP connections, timers and posted work run on its single
-// thread; gRPC callbacks only post to it. The router and everything around it live on this thread,
-// so they need no locks.
+// IoLoop: the reactor of a process. HTTP connections, timers and posted work run on its single
+// thread; gRPC callbacks only post to it. The router and everything around it live on this thread
+// and need no locks.
 #pragma once
 
 #include <functional>
@@ -18,21 +18,21 @@ class IoLoop final : public EventLoop {
   IoLoop(const IoLoop&) = delete;
   IoLoop& operator=(const IoLoop&) = delete;
 
-  // Runs until Stop; call from the thread that shall own everything on the loop. Once.
+  // Runs until Stop, on the thread that will own everything on the loop. Call once.
   void Run();
   // Any thread.
   void Stop();
-  // What was posted and has not run when the loop stops is dropped with the loop.
+  // Functions that have not run when the loop stops are dropped with the loop.
   void Post(std::function<void()> fn) override;
   std::shared_ptr<Timer> RunAt(Instant when, std::function<void()> fn) override;
   bool OnLoopThread() const;
 
-  // For the HTTP server only: the asio io_context behind it.
+  // For net/ only: the Asio io_context.
   struct Impl;
   Impl& impl() { return *impl_; }
 
  private:
-  // Shared with the timers, which may outlive the loop.
+  // Shared with timers, which may outlive the loop.
   std::shared_ptr<Impl> impl_;
 };
 

@@ -1,4 +1,4 @@
-// The Asio side of IoLoop, for the few .cc files of net/ that use Asio themselves.
+// The Asio side of IoLoop, for the .cc files of net/ that use Asio directly.
 #pragma once
 
 #include <utility>  // before Asio: Boost 1.74 uses std::exchange without it
@@ -19,13 +19,12 @@ struct IoLoop::Impl {
   void Post(std::function<void()> fn);
   void RunPosted();
 
-  // One thread runs it: Asio may leave out its locks between handlers, posting from elsewhere stays
-  // safe.
+  // One thread runs it, so Asio may skip locks between handlers; posting from elsewhere stays safe.
   boost::asio::io_context context{1};
   std::atomic<std::thread::id> runner{};
 
-  // Asio alone does not keep the order of posts by different threads: those of the running thread
-  // wait in a queue of their own. A batch costs one wake-up.
+  // Asio does not keep the order of posts from different threads: those of the running thread have
+  // a queue of their own. A batch costs one wake-up.
   std::mutex mutex;
   std::vector<std::function<void()>> posted;
   std::vector<std::function<void()>> running;

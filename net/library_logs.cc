@@ -15,10 +15,10 @@ namespace {
 
 constexpr Duration kPeriod = std::chrono::seconds(10);
 constexpr Duration kBeforeAbort = std::chrono::seconds(1);
-// What they quote of a peer may be long.
+// The libraries may quote long texts of a peer.
 constexpr size_t kMaxTextBytes = 512;
 
-// Of one library, which says it from any thread.
+// Rate-limited log of one library, for any thread.
 class Teller {
  public:
   explicit Teller(const char* event) : event_(event) {}
@@ -39,7 +39,7 @@ class Teller {
   LogThrottle throttle_{kPeriod};
 };
 
-// Never destroyed: their threads outlive main.
+// Never destroyed: the libraries' threads outlive main.
 Teller& OfGrpc() {
   static Teller& teller = *new Teller("gRPC says");
   return teller;
@@ -49,7 +49,7 @@ Teller& OfProtobuf() {
   return teller;
 }
 
-// For what it aborts on it logs before.
+// gRPC logs before it aborts.
 void OnGrpc(gpr_log_func_args* args) { OfGrpc().Say(args->message, args->file, args->line); }
 
 void OnProtobuf(google::protobuf::LogLevel level, const char* file, int line,

@@ -1,12 +1,12 @@
-// What gRPC and Protobuf have to say, in the log of the process. By themselves they write to stderr
-// from the thread that met it: a peer that sends what cannot be read, which needs no key, would
-// fill that, and a reader that sleeps would stop gRPC's threads.
+// Routes messages of gRPC and Protobuf to the process's log. By default they write to stderr from
+// the calling thread. A peer that sends malformed data, without a key, could flood it, and a
+// sleeping reader of stderr would block gRPC's threads.
 #pragma once
 
 namespace aisp {
 
-// From now on, for the process: their warnings and errors as events of our log, a line of each in
-// ten seconds and how many were suppressed. Before other threads use them.
+// From now on their warnings and errors are events of our log: one line per ten seconds with the
+// number suppressed. Call before other threads use them.
 void TakeLibraryLogs();
 
 }  // namespace aisp

@@ -1,14 +1,12 @@
-// The owner's side of its links, whatever carries them: which are open, and the posting of what
-// arrives to the thread that owns the handler, where what must not be heard any more is dropped.
-// Inside net/ only.
+// The owner's side of its links, for any transport: tracks which links are open and posts what
+// arrives to the handler's thread, dropping what must not be delivered any more. For net/ only.
 //
-// `Wire` is the carrier's handle of a link (a shared_ptr). Any thread may call Up, Message and
-// Down; for one link their order is the order in which the handler hears them. The rest and the
-// handler belong to the owner's thread. Shared by the endpoint and everything that still has
-// something to report.
+// `Wire` is the transport's handle of a link (a shared_ptr). Any thread may call Up, Message and
+// Down; the handler sees them in the order of these calls, per link. All else and the handler
+// belong to the owner's thread. Shared by the endpoint and everything that may still report.
 //
-// Invariant: of a link the handler hears [OnLinkUp] OnMessage* [OnLinkDown], each at most once, and
-// nothing after Forget or Stop.
+// Invariant: per link the handler sees [OnLinkUp] OnMessage* [OnLinkDown], with OnLinkUp and
+// OnLinkDown at most once, and nothing after Forget or Stop.
 #pragma once
 
 #include <functional>
@@ -29,7 +27,7 @@ class LinkInbox : public std::enable_shared_from_this<LinkInbox<In, Wire>> {
  public:
   LinkInbox(LinkHandler<In>* handler, Poster post) : handler_(handler), post_(std::move(post)) {}
 
-  // The owner dials: the link is open from now on, Up or Down will follow.
+  // The owner dials: the link is open from now on; Up or Down follows.
   void Expect(LinkId link, Wire wire) {
     const std::lock_guard lock(mutex_);
     open_.emplace(link, std::move(wire));
@@ -40,14 +38,14 @@ class LinkInbox : public std::enable_shared_from_this<LinkInbox<In, Wire>> {
     const auto found = open_.find(link);
     return found == open_.end() ? Wire() : found->second;
   }
-  // Closes it for the owner; null when it was not open.
+  // The owner closes it; null when it was not open.
   Wire Forget(LinkId link) {
     const std::lock_guard lock(mutex_);
     auto node = open_.extract(link);
     return node.empty() ? Wire() : std::move(node.mapped());
   }
 
-  // A link that a peer dialled; false after Stop.
+  // A peer dialled this link; false after Stop.
   bool Accept(LinkId link, const std::string& peer_address, Wire wire) {
     {
       const std::lock_guard lock(mutex_);
@@ -62,7 +60,7 @@ class LinkInbox : public std::enable_shared_from_this<LinkInbox<In, Wire>> {
       if (self->Find(link)) self->handler_->OnLinkUp(link, peer_address);
     });
   }
-  // `consumed` runs after the handler, also when the message is dropped; not after Stop.
+  // `consumed` runs after the handler, also if the message is dropped; not after Stop.
   template <typename Fn>
   void Message(LinkId link, std::shared_ptr<In> message, Fn consumed) {
     Post([link, message = std::move(message), consumed = std::move(consumed)](LinkInbox* self) {
@@ -76,8 +74,8 @@ class LinkInbox : public std::enable_shared_from_this<LinkInbox<In, Wire>> {
     });
   }
 
-  // Nothing is posted and no handler is called any more. Returns what was open. The owner's thread,
-  // or any when that has ended.
+  // No more posts and handler calls. Returns the links that were open. On the owner's thread, or on
+  // any once that has ended.
   std::vector<Wire> Stop() {
     const std::lock_guard lock(mutex_);
     stopped_ = true;
@@ -91,7 +89,7 @@ class LinkInbox : public std::enable_shared_from_this<LinkInbox<In, Wire>> {
  private:
   template <typename Fn>
   void Post(Fn fn) {
-    // Under the lock, so that `post_` is not called once Stop has returned. Posting only enqueues.
+    // Under the lock, so that `post_` is not called after Stop returned. Posting only enqueues.
     const std::lock_guard lock(mutex_);
     if (stopped_) return;
     post_([self = this->shared_from_this(), fn = std::move(fn)] {

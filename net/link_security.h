@@ -1,5 +1,5 @@
-// LinkSecurity: how the processes of one cluster know each other: certificates that all carry one
-// name, or a token, or both, or (on a trusted network) nothing. Read once; immutable: any thread.
+// LinkSecurity: how the processes of a cluster authenticate each other: certificates with one
+// common name, a token, both, or (on a trusted network) nothing. Read once; immutable: any thread.
 #pragma once
 
 #include <memory>
@@ -20,15 +20,14 @@ struct LinkSecurity {
 
   bool tls() const { return !cert_pem.empty(); }
 
-  // Null when nothing is configured. INVALID_ARGUMENT names the setting and the file, never what
-  // stands in it.
+  // Null when not configured. INVALID_ARGUMENT names the setting and the file, not its content.
   static Result<std::shared_ptr<const LinkSecurity>> Load(const ClusterOptions& options);
 };
 
 // The contents of a PEM file; INVALID_ARGUMENT names `setting` and the file.
 Result<std::string> ReadPem(std::string_view setting, const std::string& path);
 
-// Takes as long for a wrong secret as for the right one.
+// Compares in constant time.
 bool SameSecret(std::string_view a, std::string_view b);
 
 }  // namespace aisp

@@ -15,21 +15,21 @@ struct LocalLink;
 template <typename ToServer, typename ToClient>
 using Wire = std::shared_ptr<LocalLink<ToServer, ToClient>>;
 
-// One link; both ends know it by the same id.
+// One link; both ends use the same id.
 template <typename ToServer, typename ToClient>
 struct LocalLink {
   LinkId id;
   std::shared_ptr<LinkInbox<ToServer, Wire<ToServer, ToClient>>> server;
   std::shared_ptr<LinkInbox<ToClient, Wire<ToServer, ToClient>>> client;
   std::atomic<bool> ended{false};
-  // Sent and not yet taken by the handler.
+  // Messages sent and not yet consumed by the handler.
   std::atomic<size_t> queued_to_server{0};
   std::atomic<size_t> queued_to_client{0};
 };
 
 Error PeerClosed() { return {Code::kUnavailable, "the peer closed the link"}; }
 
-// Everything of one kind of link.
+// All links of one kind.
 template <typename ToServer, typename ToClient>
 struct LocalSwitch {
   using Link = LocalLink<ToServer, ToClient>;
@@ -38,7 +38,7 @@ struct LocalSwitch {
 
   explicit LocalSwitch(size_t bound) : max_queued_messages(bound) {}
 
-  // Moves `message` to the other end; over the bound both ends hear of the link's end.
+  // Moves `message` to the other end; above the bound the link goes down on both ends.
   template <typename Out, typename PeerInbox, typename OwnInbox>
   void Send(const std::shared_ptr<Link>& link, std::atomic<size_t> Link::*queued,
             const std::shared_ptr<PeerInbox>& peer, const std::shared_ptr<OwnInbox>& own,
@@ -57,7 +57,7 @@ struct LocalSwitch {
     own->Down(link->id, why);
   }
 
-  // What begins a request leaves room for what ends it.
+  // Messages that begin a request may use half of the queue, so those that end one always fit.
   Status RoomFor(size_t queued) const {
     if (queued < max_queued_messages / 2) return {};
     return ResourceExhausted("the peer does not read: " + std::to_string(queued) +

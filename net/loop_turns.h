@@ -1,7 +1,7 @@
-// LoopTurns: work that takes a millisecond of the loop and that strangers can ask for, such as the
-// first step of TLS: one piece at a time, and whatever else is ready goes before the next one.
-// Those who wait go in turn of their addresses: hundreds of one delay another's by one piece each.
-// Inside net/ only (it brings Asio). Loop thread only.
+// LoopTurns: schedules work that blocks the loop for about a millisecond and that strangers can
+// cause, such as the first step of TLS. One piece runs at a time, and other ready handlers run
+// before the next. Waiters are served round-robin by address: a crowd at one address delays others
+// by one piece each. For net/ only (it includes Asio). Loop thread only.
 #pragma once
 
 #include "net/io_loop_impl.h"
@@ -21,7 +21,7 @@ namespace aisp {
 
 class LoopTurns : public std::enable_shared_from_this<LoopTurns> {
  public:
-  // Holds the turn until it is destroyed.
+  // Holds the turn until destroyed.
   class Turn {
    public:
     explicit Turn(std::shared_ptr<LoopTurns> turns) : turns_(std::move(turns)) {}
@@ -66,7 +66,7 @@ class LoopTurns : public std::enable_shared_from_this<LoopTurns> {
   bool taken_ = false;
   boost::asio::any_io_executor executor_;
   std::map<std::string, std::deque<std::shared_ptr<boost::asio::steady_timer>>> waiting_;
-  std::string last_;  // the address whose turn was last
+  std::string last_;  // the address served last
 };
 
 }  // namespace aisp

@@ -22,7 +22,7 @@ std::shared_ptr<LiveRpc> OpenPlaces::Take(std::shared_ptr<LiveRpc> rpc, std::str
 }
 
 void OpenPlaces::Leave(const LiveRpc* rpc) {
-  std::shared_ptr<LiveRpc> last;  // ends outside the lock
+  std::shared_ptr<LiveRpc> last;  // destroyed outside the lock
   const std::lock_guard lock(mutex_);
   for (auto it = places_.begin(); it != places_.end(); ++it) {
     if (it->rpc.get() != rpc) continue;

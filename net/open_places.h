@@ -1,5 +1,5 @@
-// OpenPlaces: places for streams that need no key. Where all are taken, the one that came first of
-// the address with most of them leaves: nobody's streams keep others out. Any thread.
+// OpenPlaces: slots for streams that need no key. When all are in use, the oldest stream of the
+// address with the most is evicted, so that nobody can keep others out. Any thread.
 #pragma once
 
 #include <list>
@@ -16,9 +16,9 @@ class OpenPlaces {
  public:
   explicit OpenPlaces(size_t most) : most_(most) {}
 
-  // Whom the caller has to end, so that there is room for `rpc`; null: nobody.
+  // Takes a slot for `rpc`. Returns the stream that the caller must end for it; null: none.
   [[nodiscard]] std::shared_ptr<LiveRpc> Take(std::shared_ptr<LiveRpc> rpc, std::string address);
-  // No error for who has left already.
+  // Returns the slot; no effect if it was already evicted.
   void Leave(const LiveRpc* rpc);
 
  private:
@@ -28,7 +28,7 @@ class OpenPlaces {
   };
   const size_t most_;
   std::mutex mutex_;
-  std::list<Place> places_;  // in the order in which they came
+  std::list<Place> places_;  // oldest first
 };
 
 }  // namespace aisp

@@ -12,7 +12,7 @@
 namespace aisp {
 namespace {
 
-// Far more than the connections that a server takes.
+// Far above the server's limit of connections.
 constexpr intptr_t kAllSockets = 1 << 20;
 
 std::string TakeText(char* text) {
@@ -21,7 +21,7 @@ std::string TakeText(char* text) {
   return taken;
 }
 
-// gRPC writes numbers of 64 bits as texts: "name":"123".
+// channelz writes 64-bit numbers as strings: "name":"123".
 std::optional<int64_t> Number(std::string_view json, std::string_view name) {
   const std::string key = "\"" + std::string(name) + "\":\"";
   const size_t at = json.find(key);
@@ -33,7 +33,7 @@ std::optional<int64_t> Number(std::string_view json, std::string_view name) {
   return number;
 }
 
-// Each part of `json` that begins with `name`, up to the next one.
+// Calls `use` for each part of `json` from `name` up to its next occurrence.
 void ForEach(std::string_view json, std::string_view name,
              const std::function<void(std::string_view)>& use) {
   size_t at = json.find(name);
@@ -64,7 +64,7 @@ void OpenStreams::List() {
       const auto socket_id = Number(socket, "socketId");
       const size_t at = socket.find(kName);
       if (!socket_id || at == std::string_view::npos) return;
-      // "chttp2 ipv4:192.0.2.7:5000"
+      // Format: "chttp2 ipv4:192.0.2.7:5000"
       const std::string_view name = socket.substr(at + kName.size());
       const std::string_view text = name.substr(0, name.find('"'));
       const std::string key = PeerKey(std::string(text.substr(text.rfind(' ') + 1)));

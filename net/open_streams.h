@@ -1,10 +1,9 @@
-// OpenStreams: how many streams gRPC keeps of a connection, as its own books (channelz) say. A
-// stream that a client has reset is none of those that gRPC bounds, but stays until the call that
-// was made of it has been looked at, and gRPC's threads read on before they look: with heads of
-// twenty bytes a connection makes 80,000 of them in a second. Nor does gRPC bound them for a client
-// that never acknowledges its settings.
+// OpenStreams: the number of streams that gRPC holds per connection, from channelz. gRPC's limit of
+// concurrent streams does not cover streams that the client has reset, but they stay until their
+// call was processed, and gRPC keeps reading meanwhile: with heads of twenty bytes, one connection
+// creates 80,000 per second. Nor does the limit apply to a client that never acknowledges SETTINGS.
 //
-// One thread at a time; no call of gRPC's waits behind it.
+// One thread at a time; does not block gRPC.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +15,16 @@ namespace aisp {
 
 class OpenStreams {
  public:
-  // `key`: PeerKey of the connection's other end. 0 where gRPC knows no such connection (yet).
+  // `key`: PeerKey of the connection's other end. 0 if gRPC does not know the connection (yet).
   uint64_t Of(const std::string& key);
 
-  // Of channelz's text about a socket.
+  // From channelz's JSON of a socket.
   static uint64_t InSocket(std::string_view json);
 
  private:
   void List();
 
-  std::unordered_map<std::string, intptr_t> sockets_;  // by PeerKey
+  std::unordered_map<std::string, intptr_t> sockets_;  // channelz ids by PeerKey
 };
 
 }  // namespace aisp

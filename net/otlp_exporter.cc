@@ -19,7 +19,7 @@
 namespace aisp {
 namespace {
 
-// What a collector that is away, or has too much to do, says; everything else will not get better.
+// Codes of an unreachable or overloaded collector; other errors would repeat.
 bool WorthRetrying(grpc::StatusCode code) {
   switch (code) {
     case grpc::StatusCode::UNAVAILABLE:
@@ -60,7 +60,7 @@ Result<Target> ParseEndpoint(std::string_view endpoint) {
   return out;
 }
 
-// A collector is told what happens here, and not trusted with this process's memory.
+// Limits a collector's answer, since it is not trusted with our memory.
 constexpr size_t kMaxAnswerBytes = 64 << 10;
 constexpr const char* kConnection = "collector";
 
@@ -100,7 +100,7 @@ class OtlpExporterImpl final : public OtlpExporter {
       const std::lock_guard lock(mutex_);
       if (!stopping_ && queue_.size() + spans.size() <= options_.queue_spans) {
         std::move(spans.begin(), spans.end(), std::back_inserter(queue_));
-        // A batch that is full goes at once, others wait for company.
+        // A full batch is sent at once; others wait for more spans.
         if (queue_.size() >= options_.batch_spans) wake_.notify_one();
         return;
       }
@@ -113,7 +113,7 @@ class OtlpExporterImpl final : public OtlpExporter {
       const std::lock_guard lock(mutex_);
       if (!stopping_) give_up_ = clock_.Now() + limit;
       stopping_ = true;
-      // A call under way may not outlast it either.
+      // Also cancels a call in progress.
       if (limit <= Duration{} && call_ != nullptr) call_->TryCancel();
     }
     wake_.notify_one();
@@ -129,7 +129,7 @@ class OtlpExporterImpl final : public OtlpExporter {
     }
   }
 
-  // Waits for spans; empty: the end.
+  // Waits for spans; empty: stopped.
   std::vector<otlp::OtlpSpan> TakeBatch() {
     std::unique_lock lock(mutex_);
     const auto full = [this] { return stopping_ || queue_.size() >= options_.batch_spans; };
@@ -186,7 +186,7 @@ class OtlpExporterImpl final : public OtlpExporter {
       const std::lock_guard lock(mutex_);
       call_ = nullptr;
     }
-    // It took some and says of how many it did not.
+    // The collector accepted only a part.
     const auto rejected = std::clamp<int64_t>(response.partial_success().rejected_spans(), 0, sent);
     if (status.ok() && rejected > 0) dropped_refused_.Add(static_cast<double>(rejected));
     return status;
@@ -218,7 +218,7 @@ class OtlpExporterImpl final : public OtlpExporter {
   Counter dropped_queue_;
   Counter dropped_failed_;
   Counter dropped_refused_;
-  LogThrottle complaints_;  // the thread's
+  LogThrottle complaints_;  // used by the thread
 
   std::mutex mutex_;
   std::condition_variable wake_;
@@ -226,7 +226,7 @@ class OtlpExporterImpl final : public OtlpExporter {
   grpc::ClientContext* call_ = nullptr;
   bool stopping_ = false;
   Instant give_up_ = kNever;
-  Thread thread_;  // last: it uses the rest
+  Thread thread_;  // last: it uses the other members
 };
 
 }  // namespace

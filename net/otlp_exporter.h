@@ -1,9 +1,9 @@
-// OtlpExporter: sends spans to an OpenTelemetry collector by OTLP over gRPC, and never makes
-// anybody wait: a bounded queue, a thread of its own, and what does not fit or cannot be delivered
-// is counted and dropped.
+// OtlpExporter: sends spans to an OpenTelemetry collector with OTLP over gRPC and never blocks its
+// callers: it has a bounded queue and a thread. Spans that do not fit or cannot be delivered are
+// counted and dropped.
 //
-// A collector that is away is tried again with growing pauses; a batch that it refuses (its fault
-// or ours) is dropped at once. Send: any thread.
+// An unreachable collector is retried with growing pauses; a batch that it rejects is dropped at
+// once. Send: any thread.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ namespace otlp = opentelemetry::proto::collector::trace::v1;
 
 struct OtlpOptions {
   std::string endpoint;  // "host:4317", "http://host:4317", "https://host:4317"
-  // Of the process, e.g. service.name.
+  // Attributes of the process, e.g. service.name.
   std::vector<std::pair<std::string, std::string>> resource;
   std::string version;
   size_t queue_spans = 8192;
@@ -36,13 +36,13 @@ struct OtlpOptions {
 
 class OtlpExporter {
  public:
-  // INVALID_ARGUMENT when the endpoint is none. The collector need not be there.
+  // INVALID_ARGUMENT for a malformed endpoint. The collector need not be reachable.
   static Result<std::unique_ptr<OtlpExporter>> Create(const OtlpOptions& options, Metrics* metrics);
   virtual ~OtlpExporter() = default;
 
-  // The spans of one request; all of them or none.
+  // Queues the spans of one request, all or none.
   virtual void Send(std::vector<otlp::OtlpSpan> spans) = 0;
-  // Delivers what is queued, for at most `limit`; nothing is taken afterwards. Idempotent.
+  // Delivers what is queued, within `limit`; later spans are refused. Idempotent.
   virtual void Stop(Duration limit) = 0;
 };
 

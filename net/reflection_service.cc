@@ -17,7 +17,7 @@ namespace reflection = grpc::reflection::v1;
 using reflection::ServerReflectionRequest;
 using reflection::ServerReflectionResponse;
 
-// Names of files, symbols and a host: an answer repeats them.
+// Enough for names of files, symbols and a host; the answer repeats the request.
 constexpr size_t kMaxRequestBytes = 16 << 10;
 
 const google::protobuf::DescriptorPool& Linked() {
@@ -75,7 +75,7 @@ ServerReflectionResponse ServedFiles::Answer(const ServerReflectionRequest& requ
       Describe(Linked().FindFileContainingSymbol(request.file_containing_symbol()), &out);
       break;
     case ServerReflectionRequest::kAllExtensionNumbersOfType: {
-      // proto3 has no extensions, so no message has any.
+      // proto3 has no extensions, so the list is empty.
       const std::string& name = request.all_extension_numbers_of_type();
       const auto* const type = Linked().FindMessageTypeByName(name);
       if (type == nullptr || !Has(type->file())) {
@@ -99,7 +99,7 @@ ServerReflectionResponse ServedFiles::Answer(const ServerReflectionRequest& requ
   return out;
 }
 
-// One request and its answer after the other: the next one is read when the answer is written.
+// Handles one request at a time: the next is read after the answer was written.
 class ReflectionService::Stream final
     : public RpcReactor<grpc::ServerBidiReactor<grpc::ByteBuffer, ServerReflectionResponse>> {
  public:
@@ -144,7 +144,7 @@ class ReflectionService::Stream final
   }
   void Evict(const Error& status) override {
     const std::lock_guard lock(mutex_);
-    // Behind an answer that its client does not take the end would wait as well.
+    // The end would wait behind an answer that the client does not read, so cancel.
     if (writing_ && !finished_) context_->TryCancel();
     FinishOnce(ToGrpc(status));
   }
@@ -167,7 +167,7 @@ class ReflectionService::Stream final
   const std::shared_ptr<const ServedFiles> files_;
   const Duration idle_;
   const SteadyClock clock_;
-  // As it came: to gRPC a message that cannot be read is the end of what its client sends.
+  // Unparsed: gRPC takes a message that does not parse for the end of the client's stream.
   grpc::ByteBuffer message_;
   ServerReflectionResponse response_;
   Instant since_;

@@ -1,8 +1,7 @@
-// gRPC's server reflection of an InferenceServer, under both of its names
-// (grpc.reflection.v1.ServerReflection and v1alpha). It tells of the services that the port has,
-// and of nothing else that the process knows. Needs no key, so it holds no thread while a client is
-// silent, and a stream that asks nothing for a while ends. Inside net/ only (it brings gRPC). Any
-// thread.
+// gRPC server reflection of an InferenceServer, under both names
+// (grpc.reflection.v1.ServerReflection and v1alpha). It describes only the services of this port.
+// It needs no key, so an idle client holds no thread, and a stream without requests is ended. For
+// net/ only (it includes gRPC). Any thread.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -23,10 +22,10 @@ class FileDescriptor;
 
 namespace aisp {
 
-// The files that describe some services, and what these import.
+// The files that describe given services, with their imports.
 class ServedFiles {
  public:
-  // `services`: full names of such that are linked into this program.
+  // `services`: full names of services linked into this program.
   explicit ServedFiles(const std::vector<std::string>& services);
   grpc::reflection::v1::ServerReflectionResponse Answer(
       const grpc::reflection::v1::ServerReflectionRequest& request) const;
@@ -38,15 +37,15 @@ class ServedFiles {
   void Describe(const File* file, grpc::reflection::v1::ServerReflectionResponse* out) const;
 
   const std::vector<std::string> services_;
-  std::map<std::string, std::string> files_;  // by name, serialized
+  std::map<std::string, std::string> files_;  // serialized, by name
 };
 
 class ReflectionService final : public grpc::Service {
  public:
   struct Limits {
-    size_t streams = 0;    // of all clients; the oldest of who has most ends
-    size_t all_calls = 0;  // that LiveRpcs may have of those that nobody waits for
-    Duration idle{};       // without a request, or with an answer that is not taken
+    size_t streams = 0;    // of all clients; beyond, the oldest of the client with the most ends
+    size_t all_calls = 0;  // LiveRpcs's limit for calls without a key
+    Duration idle{};       // limit without a request, or with an unread answer
   };
   ReflectionService(std::shared_ptr<LiveRpcs> live, const Limits& limits,
                     const std::vector<std::string>& services);

@@ -1,5 +1,5 @@
-// Request ids: what a client calls its request (x-request-id), or a new id where it gave none that
-// can stand in a header and a log line. One owner, not thread-safe.
+// Request ids: the client's own (x-request-id), or a new one when that is absent or unsafe for a
+// header or log line. One owner, not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ class RequestIds {
  public:
   explicit RequestIds(uint64_t seed) : random_(seed) {}
 
-  // `given` when it is 1 to 128 visible ASCII characters, else 32 new hexadecimal digits.
+  // `given` if it is 1 to 128 visible ASCII characters, else 32 random hexadecimal digits.
   std::string For(std::string_view given);
 
  private:

@@ -1,8 +1,8 @@
-// The gRPC side of the calls of an InferenceServer: reactors, and the register of those that are
-// alive. Inside net/ only (it brings gRPC).
+// The gRPC side of an InferenceServer's calls: reactors, and the registry of live ones. For net/
+// only (it includes gRPC).
 //
-// A reactor is owned by the register from its creation to OnDone, and by the handle that the
-// handler has. Its state is under its mutex; no lock is held while it posts or tells the register.
+// The registry owns a reactor from its creation to OnDone, as does the handle that the handler
+// holds. Its state is under its mutex; no lock is held while it posts or calls the registry.
 // Invariant: no operation is started after FinishOnce.
 #pragma once
 
@@ -30,11 +30,11 @@ inline grpc::Status ToGrpc(const Error& error) {
   return {static_cast<grpc::StatusCode>(error.code), error.message};
 }
 
-// Of the metadata that a client sends with a call, as HTTP/2 counts it.
+// Limit for a call's client metadata, in HTTP/2's accounting.
 inline constexpr size_t kMaxMetadataBytes = 64 << 10;
 
-// Why a call with such a head is refused; OK when it is not. gRPC 1.51 asks of each frame by itself
-// whether it is too large, and a call keeps its metadata until its end.
+// Why a call with such metadata is refused; OK when it is not. gRPC 1.51 checks only each frame by
+// itself, and a call keeps its metadata until its end.
 inline Error RefuseMetadata(const grpc::CallbackServerContext& context) {
   constexpr size_t kOfEach = 32;
   size_t bytes = 0;
@@ -49,26 +49,26 @@ inline Error RefuseMetadata(const grpc::CallbackServerContext& context) {
 class LiveRpc {
  public:
   virtual ~LiveRpc() = default;
-  // Ends the call now, whatever is unsent.
+  // Ends the call now and drops unsent messages.
   virtual void Abort(const Error& status) = 0;
-  // As Abort, at once also where its client does not take what is being written.
+  // As Abort, but also ends a call whose client does not read the pending message.
   virtual void Evict(const Error& status) { Abort(status); }
-  // Looks for a client that takes nothing.
+  // Ends the call if its client takes nothing.
   virtual void CheckProgress(Instant now) = 0;
 };
 
-// Which calls are alive. Any thread.
+// The live calls. Any thread.
 class LiveRpcs {
  public:
-  // Owns `rpc` until Remove. Not OK: the call must end with this. `bounded`: is waited for by
-  // Drain; the others only watch.
+  // Owns `rpc` until Remove. An error: end the call with it. `bounded`: a call that Drain waits
+  // for; others only watch.
   Error Admit(std::shared_ptr<LiveRpc> rpc, bool bounded, size_t limit);
   void Remove(const std::shared_ptr<LiveRpc>& rpc);
   std::vector<std::shared_ptr<LiveRpc>> All();
   void Stop();
-  // Ends those that only watch, which would keep their connections open, and admits no more.
+  // Ends calls that only watch, which would keep connections open, and admits no more.
   void EndWatching();
-  // `idle` is called once, when no bounded call is left; maybe from inside.
+  // Calls `idle` once, when no bounded call is left; possibly before it returns.
   void Drain(std::function<void()> idle);
 
  private:
@@ -81,7 +81,7 @@ class LiveRpcs {
   std::function<void()> idle_;
 };
 
-// Base: a reactor class of gRPC.
+// Base: a gRPC reactor class.
 template <typename Base>
 class RpcReactor : public Base,
                    public LiveRpc,
@@ -92,7 +92,7 @@ class RpcReactor : public Base,
   RpcReactor(grpc::CallbackServerContext* context, std::shared_ptr<LiveRpcs> live)
       : context_(context), live_(std::move(live)) {}
 
-  // Before the reactor is given to gRPC. `gone` is called from any thread, at most once.
+  // Call before gRPC gets the reactor. `gone` is called at most once, from any thread.
   void OnGone(GoneHandler gone) { gone_ = std::move(gone); }
 
   void AddHeader(const std::string& name, const std::string& value) {
@@ -115,7 +115,7 @@ class RpcReactor : public Base,
   void OnDone() override { live_->Remove(this->shared_from_this()); }
 
  protected:
-  // Under the mutex.
+  // Call under the mutex.
   void FinishOnce(const grpc::Status& status) {
     if (!std::exchange(finished_, true)) this->Finish(status);
   }
@@ -137,7 +137,7 @@ class RpcReactor : public Base,
   std::mutex mutex_;
   grpc::CallbackServerContext* const context_;
   bool finished_ = false;
-  bool cancelled_ = false;  // before its end was written; after that a reset reaches nobody
+  bool cancelled_ = false;  // before its end was written; a later reset does not matter
 
  private:
   const std::shared_ptr<LiveRpcs> live_;
@@ -146,17 +146,17 @@ class RpcReactor : public Base,
 
 struct RpcTimes {
   Duration read{};   // for a whole message
-  Duration write{};  // in which min_taken_bytes must be taken of what waits
+  Duration write{};  // for min_taken_bytes of the pending output
   size_t min_taken_bytes = 1;
 };
 
-// A call of which the client sends one message. To gRPC it is a stream in both directions, because
-// only of those the handler is told before the message: nothing of it is read before somebody
-// looked at the head (its key), and how many are on their way is bounded.
+// A call with one message from the client. For gRPC it is a bidirectional stream, since only there
+// the handler runs before the message is read: the head (its key) is checked first, and the number
+// of messages being read is bounded.
 template <typename Request, typename Event>
 class CallReactor : public RpcReactor<grpc::ServerBidiReactor<Request, Event>> {
  public:
-  // The whole message; null when it was not asked for.
+  // Receives the complete message; null when it was not read.
   using Taker = std::function<void(std::unique_ptr<Request>)>;
 
   CallReactor(grpc::CallbackServerContext* context, std::shared_ptr<LiveRpcs> live,
@@ -165,13 +165,12 @@ class CallReactor : public RpcReactor<grpc::ServerBidiReactor<Request, Event>> {
         times_(times),
         intake_(std::move(intake)) {}
 
-  // Before the reactor is given to gRPC. `came` is called from any thread, at most once: when the
-  // message is whole, or when the call has ended with an answer and not with its client's reset.
+  // Call before gRPC gets the reactor. `came` is called at most once, from any thread: when the
+  // message is complete, or the call ended with an answer before its client reset it.
   void OnCameToSomething(std::function<void()> came) { came_ = std::move(came); }
 
-  // Once: `take` is called from a thread of gRPC when the message is whole. When it cannot be read
-  // the call ends by itself. `over` hears before whether it is whole, or that nothing of it is
-  // awaited any more.
+  // Call once. `take` runs on a gRPC thread with the complete message; the call ends by itself if
+  // it cannot be read. Before, `over` is told whether the message is complete or was given up.
   void Read(const std::string& party, Taker take, std::function<void(bool whole)> over) {
     const Instant now = clock_.Now();
     {
@@ -222,13 +221,13 @@ class CallReactor : public RpcReactor<grpc::ServerBidiReactor<Request, Event>> {
   void OnDone() override {
     ReadOver(/*whole=*/false);
     intake_->End(number());
-    // The last word of gRPC: whether it was cancelled is known.
+    // gRPC's last callback: now it is known whether the call was cancelled.
     if (!this->cancelled_) CameToSomething();
     RpcReactor<grpc::ServerBidiReactor<Request, Event>>::OnDone();
   }
 
  protected:
-  // In which so many bytes must have been taken.
+  // Time in which the client must take `bytes`.
   Duration TimeToTake(size_t bytes) const {
     const size_t least = std::max<size_t>(times_.min_taken_bytes, 1);
     return times_.write * static_cast<int64_t>(1 + bytes / least);
@@ -260,7 +259,7 @@ class CallReactor : public RpcReactor<grpc::ServerBidiReactor<Request, Event>> {
   Instant reading_since_ = kNever;
   std::unique_ptr<Request> message_;  // gRPC's while reading_since_ is set
   Taker take_;
-  std::function<void(bool)> over_;  // until the message is whole or given up
+  std::function<void(bool)> over_;  // set until the message is complete or given up
   std::function<void()> came_;
 };
 
@@ -280,7 +279,7 @@ class UnaryReactor final : public CallReactor<Request, Response> {
     this->StartWriteAndFinish(&response_, grpc::WriteOptions(), grpc::Status::OK);
   }
 
-  // A client that takes nothing would keep the answer for ever.
+  // A client that does not read would keep the answer forever.
   void CheckProgress(Instant now) override {
     CallReactor<Request, Response>::CheckProgress(now);
     const std::lock_guard lock(this->mutex_);
@@ -289,7 +288,7 @@ class UnaryReactor final : public CallReactor<Request, Response> {
   }
 
  private:
-  Response response_;  // gRPC's, from End to OnDone
+  Response response_;  // gRPC's from End to OnDone
   Instant sent_ = kNever;
 };
 
@@ -365,10 +364,10 @@ class StreamReactor final : public CallReactor<Request, Event> {
   }
 
   const size_t max_unsent_bytes_;
-  std::deque<std::pair<Event, size_t>> queue_;  // the front is with gRPC while writing_
+  std::deque<std::pair<Event, size_t>> queue_;  // gRPC writes the front while writing_
   size_t queued_bytes_ = 0;
   bool writing_ = false;
-  // Something has waited for the client since then; what it took meanwhile.
+  // Start of the period in which output has been pending, and what the client took in it.
   Instant window_;
   size_t taken_ = 0;
   bool ending_ = false;

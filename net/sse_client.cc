@@ -33,7 +33,7 @@ struct SseClient::Impl {
   IoLoop* loop = nullptr;
   std::string host;
   std::string authority;
-  std::optional<boost::asio::ssl::context> tls;  // https
+  std::optional<boost::asio::ssl::context> tls;  // for https
   std::vector<tcp::endpoint> endpoints;
   std::vector<std::shared_ptr<Connection>> idle;
   uint64_t opened = 0;
@@ -51,8 +51,7 @@ struct SseCall::Impl {
 
 namespace {
 
-// A connection reads as long as it lives, so the end of an idle one is noticed at once. Its pending
-// operations own it.
+// Always has a read pending, so the end of an idle connection is noticed. Owned by its operations.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   explicit Connection(std::shared_ptr<SseClient::Impl> client)
@@ -62,9 +61,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
     SetTlsHost(tls_->native_handle(), client_->host);
   }
 
-  // Sends the request of `call`; the first one also connects.
+  // Sends the request of `call`; connects first if needed.
   void Begin(SseCall::Impl* call);
-  // The call is abandoned.
+  // The call was abandoned.
   void Drop() {
     call_ = nullptr;
     Close();
@@ -82,7 +81,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Write();
   void Read();
   void OnRead(const error_code& ec, size_t bytes);
-  // Everything that has arrived, to the listener.
+  // Passes everything that has arrived to the listener.
   void Deliver();
   bool DeliverItem(const HttpReader::Item& item);
   bool DeliverEvents();
@@ -91,7 +90,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   std::shared_ptr<SseClient::Impl> client_;
   tcp::socket socket_;
-  std::optional<boost::asio::ssl::stream<tcp::socket&>> tls_;  // over socket_
+  std::optional<boost::asio::ssl::stream<tcp::socket&>> tls_;  // on top of socket_
   SseCall::Impl* call_ = nullptr;
   std::string out_;
   std::array<char, 16 << 10> in_;
@@ -99,9 +98,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   SseReader sse_;
   bool is_sse_ = false;
   bool connected_ = false;
-  bool writing_ = false;  // or failed to
+  bool writing_ = false;  // writing, or failed to write
   bool reused_ = false;
-  bool answered_ = false;  // a byte of the answer has come
+  bool answered_ = false;  // part of the answer has arrived
   bool closed_ = false;
 };
 
@@ -160,8 +159,7 @@ void Connection::Ready() {
 }
 
 void Connection::Write() {
-  // A failed write needs no care: the read that is always pending ends too, and may bring an answer
-  // first.
+  // A failed write is ignored: the pending read fails too, and may deliver an answer before.
   writing_ = true;
   auto done = [self = shared_from_this()](const error_code& ec, size_t) {
     self->writing_ = bool(ec);
@@ -186,7 +184,7 @@ void Connection::Read() {
 
 void Connection::OnRead(const error_code& ec, size_t bytes) {
   if (closed_) return;
-  if (call_ == nullptr) return Close();  // idle: closed by the server, or it says what nobody asked
+  if (call_ == nullptr) return Close();  // idle: the server closed it or sent unsolicited data
   if (ec) return Eof(ec);
   answered_ = true;
   http_.Feed({in_.data(), bytes});
@@ -218,7 +216,7 @@ void Connection::Deliver() {
   }
 }
 
-// False: there is nothing more to deliver now.
+// False when nothing more can be delivered now.
 bool Connection::DeliverItem(const HttpReader::Item& item) {
   SseListener* listener = call_->listener;
   switch (item.kind) {
@@ -295,7 +293,7 @@ Result<std::unique_ptr<SseClient>> SseClient::Create(IoLoop* loop, const std::st
   impl->loop = loop;
   impl->host = host;
   if (tls) {
-    SSL_CTX_up_ref(tls->native());  // the context of Asio gives one back
+    SSL_CTX_up_ref(tls->native());  // Asio's context releases one reference
     impl->tls.emplace(tls->native());
   }
   const bool is_ipv6 = host.find(':') != std::string::npos;

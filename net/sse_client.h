@@ -1,13 +1,13 @@
-// SseClient: very many streamed HTTP answers at a time on one IoLoop, by callbacks: the client of
+// SseClient: very many concurrent streamed HTTP answers on one IoLoop, by callbacks; used by
 // aisp-loadgen.
 //
-// Connections are kept alive and reused, the last used first. A reused one that the server had
-// closed before it sent any byte of an answer is replaced once by a new one, as Go's net/http does;
-// OnResent says so. Nothing else is repeated here.
+// Connections are kept alive and reused, last used first. If the server closed a reused one before
+// it sent any byte of an answer, the request is resent once on a new one, as Go's net/http does;
+// OnResent reports it. Nothing else is retried.
 //
-// Loop thread only. The client must outlive its calls, a listener its call. Within any callback a
-// call may be destroyed, which is how a request is abandoned: the connection is closed and the
-// listener hears no more.
+// Loop thread only. The client must outlive its calls, and a listener its call. A call may be
+// destroyed in any callback, which abandons the request: the connection is closed and the listener
+// is not called again.
 #pragma once
 
 #include <cstdint>
@@ -33,25 +33,25 @@ class SseListener {
  public:
   virtual void OnResent() = 0;
   virtual void OnHead(int status, const HttpHeaders& headers) = 0;
-  // An answer of type text/event-stream: its events. Any other: pieces of its body.
+  // For text/event-stream: its events. Otherwise: pieces of the body.
   virtual void OnEvent(const SseEvent& event) = 0;
   virtual void OnBody(std::string_view piece) = 0;
-  // Last. `sent` false: the request never left, because no connection came about. An error: the
-  // connection broke, or what came was no HTTP.
+  // The last call. `sent` false: no connection, the request was not sent. An error: the connection
+  // broke or the answer was not HTTP.
   virtual void OnEnd(const Status& status, bool sent) = 0;
 
  protected:
   ~SseListener() = default;
 };
 
-// A POST under way; its destructor abandons it.
+// A running POST; the destructor abandons it.
 class SseCall {
  public:
   ~SseCall();
   SseCall(const SseCall&) = delete;
   SseCall& operator=(const SseCall&) = delete;
 
-  struct Impl;  // of sse_client.cc
+  struct Impl;  // in sse_client.cc
 
  private:
   friend class SseClient;
@@ -61,7 +61,7 @@ class SseCall {
 
 class SseClient {
  public:
-  // Looks `host` up, which blocks. With `tls` every connection is https.
+  // Resolves `host`, which blocks. With `tls` every connection is https.
   static Result<std::unique_ptr<SseClient>> Create(IoLoop* loop, const std::string& host,
                                                    uint16_t port,
                                                    std::shared_ptr<const TlsDialer> tls = nullptr);
@@ -71,7 +71,7 @@ class SseClient {
   std::unique_ptr<SseCall> Post(SseRequest request, SseListener* listener);
   uint64_t connections_opened() const;
 
-  struct Impl;  // of sse_client.cc
+  struct Impl;  // in sse_client.cc
 
  private:
   explicit SseClient(std::shared_ptr<Impl> impl);

@@ -16,7 +16,7 @@ void SseReader::Feed(std::string_view bytes) {
 }
 
 std::optional<std::string_view> SseReader::NextLine() {
-  // The LF of a CRLF whose CR ended the line before: it may have come in a later piece.
+  // Skip the LF of a CRLF whose CR ended the previous line, perhaps in an earlier piece.
   if (skip_lf_ && begin_ < text_.size()) {
     if (text_[begin_] == '\n') ++begin_;
     skip_lf_ = false;

@@ -1,10 +1,10 @@
-// SseReader: the bytes of a text/event-stream body into events (WHATWG HTML, "Server-sent events",
-// section "Interpreting an event stream"). Lines end in LF, CRLF or CR, wherever the body was cut;
-// comments and unknown fields are skipped; an event is dispatched at its empty line, so what a cut
-// stream leaves unfinished is never seen.
+// SseReader: parses a text/event-stream body into events (WHATWG HTML, "Server-sent events",
+// section "Interpreting an event stream"). Lines end in LF, CRLF or CR, wherever the body is split;
+// comments and unknown fields are skipped. An event is dispatched at its empty line, so an
+// incomplete event of a cut stream is never seen.
 //
-// Differences: an event with an id or a name and no data is handed out too, and ids do not carry
-// over to later events. Sans I/O; one thread at a time.
+// Differences from the standard: an event with an id or a name and no data is returned too, and ids
+// do not carry over to later events. Sans I/O; one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -26,25 +26,23 @@ struct SseEvent {
 
 class SseReader {
  public:
-  // A line or an event beyond this many bytes is an error: the peer is not to be trusted with our
-  // memory.
+  // Limit of a line or event, since the peer is not trusted with our memory.
   static constexpr size_t kMaxEventBytes = 16u << 20;
   explicit SseReader(size_t max_event_bytes = kMaxEventBytes) : max_event_bytes_(max_event_bytes) {}
 
   void Feed(std::string_view bytes);
-  // The next whole event, nothing when more bytes are needed. RESOURCE_EXHAUSTED: an event is
-  // larger than the bound; it stays so.
+  // The next complete event; nullopt: feed more. RESOURCE_EXHAUSTED, permanently, above the limit.
   Result<std::optional<SseEvent>> Next();
 
  private:
-  // The next whole line without its end; nothing when there is none yet. Valid until the next call.
+  // The next complete line without its end; nullopt: none yet. Valid until the next call.
   std::optional<std::string_view> NextLine();
   void AddField(std::string_view line);
 
   size_t max_event_bytes_;
   std::string text_;
-  size_t begin_ = 0;    // of what was not consumed of text_
-  size_t scanned_ = 0;  // up to here there is no line end
+  size_t begin_ = 0;    // start of the unconsumed part of text_
+  size_t scanned_ = 0;  // no line end before this position
   bool skip_lf_ = false;
   bool has_data_ = false;
   SseEvent event_;

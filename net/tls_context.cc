@@ -24,7 +24,7 @@ Error Trouble(const char* setting, const std::string& path) {
   return {Code::kInvalidArgument, fmt::format("{} '{}': {}", setting, path, TlsErrorText())};
 }
 
-// HTTP/1.1 is what is spoken here; a client that offers only other protocols goes on without one.
+// Selects HTTP/1.1 by ALPN; a client that offers only other protocols continues without ALPN.
 int SelectProtocol(SSL* /*ssl*/, const unsigned char** out, unsigned char* out_length,
                    const unsigned char* in, unsigned in_length, void* /*arg*/) {
   static constexpr unsigned char kKnown[] = "\x08http/1.1";
@@ -51,7 +51,7 @@ Status Load(SSL_CTX* context, const TlsServerOptions& o) {
   AISP_RETURN_IF_ERROR(CheckFile("http.tls_key_file", o.key_file));
   if (SSL_CTX_use_certificate_chain_file(context, o.cert_file.c_str()) != 1)
     return tl::unexpected(Trouble("http.tls_cert_file", o.cert_file));
-  // Checks that the key belongs to the certificate.
+  // Also checks that the key belongs to the certificate.
   if (SSL_CTX_use_PrivateKey_file(context, o.key_file.c_str(), SSL_FILETYPE_PEM) != 1)
     return tl::unexpected(Trouble("http.tls_key_file", o.key_file));
   AISP_RETURN_IF_ERROR(CheckDates(context, o.cert_file));
@@ -84,7 +84,7 @@ Result<std::shared_ptr<const TlsContext>> TlsContext::Create(const TlsServerOpti
   SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
   SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_CIPHER_SERVER_PREFERENCE |
                                    SSL_OP_NO_COMPRESSION | SSL_OP_IGNORE_UNEXPECTED_EOF);
-  // Bytes that were not taken are offered again from another place.
+  // Bytes that were not accepted may be offered again at another address.
   SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                                 SSL_MODE_RELEASE_BUFFERS);
   SSL_CTX_set_session_id_context(context, kSessionContext, sizeof(kSessionContext) - 1);

@@ -1,5 +1,5 @@
-// TlsContext: certificate and key of a TLS server, read once. To use another certificate, replace
-// the process (a rolling restart loses no request). Immutable: any thread.
+// TlsContext: certificate and key of a TLS server, read once. To change them, replace the process
+// (a rolling restart loses no request). Immutable: any thread.
 #pragma once
 
 #include <memory>
@@ -19,14 +19,14 @@ using SslPtr = std::unique_ptr<ssl_st, SslDeleter>;
 
 class TlsContext {
  public:
-  // TLS 1.2 and 1.3. INVALID_ARGUMENT names the file and what is wrong: not there, not PEM, a key
-  // that is not the certificate's, a certificate that is not valid any more.
+  // TLS 1.2 and 1.3. INVALID_ARGUMENT names the file and the problem: missing, not PEM, a key that
+  // does not match the certificate, an expired certificate.
   static Result<std::shared_ptr<const TlsContext>> Create(const TlsServerOptions& options);
   ~TlsContext();
   TlsContext(const TlsContext&) = delete;
   TlsContext& operator=(const TlsContext&) = delete;
 
-  // The server's side of one connection on this descriptor, which is not blocking.
+  // The server's side of one connection on this non-blocking descriptor.
   SslPtr Accept(int fd) const;
 
  private:
@@ -34,7 +34,7 @@ class TlsContext {
   ssl_ctx_st* const context_;
 };
 
-// What OpenSSL has to say about its last failure on this thread.
+// OpenSSL's text for its last failure on this thread.
 std::string TlsErrorText();
 
 }  // namespace aisp

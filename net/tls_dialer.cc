@@ -11,7 +11,7 @@
 namespace aisp {
 namespace {
 
-// What OpenSSL has to say about its last failure on this thread.
+// OpenSSL's text for its last failure on this thread.
 std::string LastFailure() {
   const unsigned long code = ERR_get_error();  // NOLINT(google-runtime-int): OpenSSL's type
   ERR_clear_error();
@@ -40,7 +40,7 @@ Status Load(SSL_CTX* context, const TlsDialerOptions& o) {
   if (SSL_CTX_use_certificate_chain_file(context, o.cert_file.c_str()) != 1) {
     return tl::unexpected(BadFile("the certificate", o.cert_file));
   }
-  // Checks that the key belongs to the certificate.
+  // Also checks that the key belongs to the certificate.
   if (SSL_CTX_use_PrivateKey_file(context, o.key_file.c_str(), SSL_FILETYPE_PEM) != 1) {
     return tl::unexpected(BadFile("the key", o.key_file));
   }
@@ -61,8 +61,7 @@ Result<std::shared_ptr<const TlsDialer>> TlsDialer::Create(const TlsDialerOption
   if (context == nullptr) return Internal("OpenSSL gives no context: " + LastFailure());
   std::shared_ptr<const TlsDialer> owner(new TlsDialer(context));
   SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
-  // HTTP frames its messages: a connection that ends without TLS's own goodbye loses nothing
-  // unseen.
+  // HTTP frames its messages, so a missing close_notify cannot hide lost data.
   SSL_CTX_set_options(
       context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_IGNORE_UNEXPECTED_EOF);
   SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |

@@ -1,5 +1,5 @@
-// TlsDialer: what this side of https needs: which certificates it trusts and which it shows. Read
-// once from files. Immutable: any thread.
+// TlsDialer: the client side of https: trusted CAs and an optional client certificate. Read once
+// from files. Immutable: any thread.
 #pragma once
 
 #include <memory>
@@ -13,22 +13,21 @@ struct ssl_st;
 namespace aisp {
 
 struct TlsDialerOptions {
-  std::string ca_file;    // PEM; "": those of the system
-  std::string cert_file;  // PEM, for a server that asks for one; "": none
+  std::string ca_file;    // PEM; "": the system's
+  std::string cert_file;  // PEM client certificate; "": none
   std::string key_file;   // PEM
-  bool insecure = false;  // any certificate of any name
+  bool insecure = false;  // accept any certificate and name
 };
 
 class TlsDialer {
  public:
-  // TLS 1.2 and 1.3. INVALID_ARGUMENT names the file and what is wrong with it.
+  // TLS 1.2 and 1.3. INVALID_ARGUMENT names the file and the problem.
   static Result<std::shared_ptr<const TlsDialer>> Create(const TlsDialerOptions& options);
   ~TlsDialer();
   TlsDialer(const TlsDialer&) = delete;
   TlsDialer& operator=(const TlsDialer&) = delete;
 
-  // The state of one connection to `host`, whose name (or address) the certificate must carry. The
-  // caller frees it.
+  // A connection to `host`, whose name or address the certificate must match. The caller frees it.
   ssl_st* NewConnection(const std::string& host) const;
   ssl_ctx_st* native() const { return context_; }
 
@@ -37,9 +36,9 @@ class TlsDialer {
   ssl_ctx_st* const context_;
 };
 
-// Names the connection's host for SNI and for the check of its certificate.
+// Sets the host for SNI and for the certificate check.
 void SetTlsHost(ssl_st* ssl, const std::string& host);
-// Why a handshake failed, for people: of a certificate that was refused, what is wrong with it.
+// Why a handshake failed, in words; for a refused certificate, what is wrong with it.
 std::string TlsFailure(const ssl_st* ssl, const std::string& otherwise);
 
 }  // namespace aisp

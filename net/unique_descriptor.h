@@ -1,4 +1,4 @@
-// A file descriptor that is closed with its holder.
+// A file descriptor that is closed by its owner's destructor.
 #pragma once
 
 #include <unistd.h>
@@ -7,7 +7,6 @@
 
 namespace aisp {
 
-// Closes its descriptor.
 class UniqueDescriptor {
  public:
   UniqueDescriptor() = default;

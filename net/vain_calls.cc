@@ -22,7 +22,7 @@ std::string AddressOfPeer(const std::string& grpc_peer) {
   const size_t end = v6_peer ? grpc_peer.find("%5D") : grpc_peer.rfind(':');
   if (begin > grpc_peer.size() || end == std::string::npos || end <= begin) return grpc_peer;
   std::string host = grpc_peer.substr(begin, end - begin);
-  host = host.substr(0, host.find('%'));  // a zone
+  host = host.substr(0, host.find('%'));  // without the zone
   unsigned char v6[16] = {};
   if (inet_pton(AF_INET6, host.c_str(), v6) != 1) return host;
   return AddressParty(v6);
@@ -45,7 +45,7 @@ bool VainCalls::Take(Buckets* buckets, const Limits& limits, const std::string& 
       return bucket.left >= limits.at_once;
     });
   }
-  // Beyond the bound strangers share one count.
+  // Above the limit, unknown names share one bucket.
   const bool room = buckets->size() < kMost || buckets->contains(name);
   Bucket& bucket =
       buckets->try_emplace(room ? name : "", Bucket{limits.at_once, now}).first->second;
@@ -69,7 +69,7 @@ void VainCalls::Count(const std::string& party, const std::string& grpc_peer, In
     if (party_left || own_left) return;
     if (now >= next_warning_) {
       next_warning_ = now + kWarnInterval;
-      LogWarning("gRPC connections are closed: calls that come to nothing",
+      LogWarning("gRPC connections are closed: too many reset or abandoned calls",
                  {{"party", party}, {"a_second", limits_.per_second}});
     }
   }
@@ -82,8 +82,7 @@ void VainCalls::GiveBack(const std::string& party, const std::string& grpc_peer)
   Return(&connections_, kOwn, grpc_peer);
 }
 
-// Counts a call of a service that gRPC answers on threads of its own, whose peer is not known
-// before this hook.
+// For services that gRPC runs on its own threads, where the peer is known only in this hook.
 class VainCalls::LateHead final : public grpc::experimental::Interceptor {
  public:
   LateHead(std::shared_ptr<VainCalls> calls, grpc::ServerContextBase* context)
@@ -101,7 +100,7 @@ class VainCalls::LateHead final : public grpc::experimental::Interceptor {
   grpc::ServerContextBase* const context_;
 };
 
-// gRPC asks it for an interceptor when the head of a call is there, before the message.
+// gRPC asks it for an interceptor when the head of a call has arrived, before the message.
 class VainCalls::Hook final : public grpc::experimental::ServerInterceptorFactoryInterface {
  public:
   explicit Hook(std::shared_ptr<VainCalls> calls) : calls_(std::move(calls)) {}

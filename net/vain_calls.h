@@ -1,14 +1,14 @@
-// VainCalls: calls that come to nothing. A client may open calls and reset them as fast as it sends
-// (CVE-2023-44487): gRPC 1.51 makes each of them, counts none of them as concurrent, and what is
-// behind them in its threads waits, links between processes too. So of each party (a tenant, or the
-// address of those without a key, as in net/intake_budget.h) so many may come to nothing at once
-// and in a second. Beyond that each of its connections that has some of its own is closed: who
-// merely shares the address keeps his.
+// VainCalls: limits calls that are reset or abandoned before they did any work. A client may open
+// and reset calls as fast as it can send (CVE-2023-44487, rapid reset). gRPC 1.51 creates each of
+// them, counts none as concurrent, and delays everything else in its threads, including links
+// between processes. So each party (a tenant, or an address without a key, as in
+// net/intake_budget.h) has a rate limit for such calls. Beyond it, those of its connections that
+// exceed their own limit are closed; others that share the address stay.
 //
-// A call counts towards its address from its head on, of any service. What has a key is given back
-// when its message is whole, or when it has ended with an answer that its client did not reset
-// before: refused as often as it likes, it is bounded by the streams that may be open. It counts
-// towards the tenant when it is cancelled. Inside net/ only (it brings gRPC). Any thread.
+// Every call, of any service, is charged to its address when its head arrives. The charge is
+// returned when its message is complete, or when it ended with an answer before its client reset
+// it; such calls are bounded by the limit of open streams. A cancelled call with a key is charged
+// to the tenant. For net/ only (it includes gRPC). Any thread.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -23,7 +23,7 @@
 
 namespace aisp {
 
-// The party of a caller without a key, named as gRPC's contexts name it.
+// The party of a caller without a key, from gRPC's name of the peer.
 std::string AddressOfPeer(const std::string& grpc_peer);
 
 class VainCalls {
@@ -34,12 +34,12 @@ class VainCalls {
   };
   VainCalls(std::shared_ptr<ConnectionBytes> bytes, const Limits& limits);
 
-  // One more of `party`, on the connection of `grpc_peer`, which ends where that is one too many.
+  // Charges `party`, and closes the connection of `grpc_peer` when the limits are exceeded.
   void Count(const std::string& party, const std::string& grpc_peer, Instant now);
-  // It came to something.
+  // Returns the charge of a call that did some work.
   void GiveBack(const std::string& party, const std::string& grpc_peer);
 
-  // Counts each call of a server towards its address, whatever it asks for.
+  // Charges each call of a server, of any service, to its address.
   static void Watch(const std::shared_ptr<VainCalls>& calls, grpc::ServerBuilder* builder);
 
  private:
@@ -50,12 +50,12 @@ class VainCalls {
     double left = 0;
     Instant at;
   };
-  using Buckets = std::unordered_map<std::string, Bucket>;  // those that are full may be missing
+  using Buckets = std::unordered_map<std::string, Bucket>;  // full ones may be missing
   static constexpr size_t kMost = 4096;
-  // Of one connection, before others of its party can cost it anything.
+  // Limit of one connection, below which it is safe from its party's excess.
   static constexpr Limits kOwn{.at_once = 16, .per_second = 16};
   static void Refill(Bucket* bucket, const Limits& limits, Instant now);
-  // False: there is nothing left.
+  // False: the bucket is empty.
   static bool Take(Buckets* buckets, const Limits& limits, const std::string& name, Instant now);
   static void Return(Buckets* buckets, const Limits& limits, const std::string& name);
 

@@ -10,10 +10,10 @@
 namespace aisp {
 namespace {
 
-// Layers of blocks that are under way at a time, where the pool has room for so many.
+// Layers of blocks in progress at a time, if the pool has room.
 constexpr int32_t kWantedSlots = 128;
-constexpr int32_t kPoolShare = 8;   // at most this part of the pool is taken
-constexpr int32_t kLeastShare = 2;  // and where that is not enough for one block, this part
+constexpr int32_t kPoolShare = 8;   // takes at most 1/8 of the pool
+constexpr int32_t kLeastShare = 2;  // or 1/2 if that is too little for one block
 
 }  // namespace
 
@@ -59,7 +59,7 @@ Status ConversionStaging::Open(const KvConversion& conversion, int32_t prompt_bl
       std::min(most, std::max(least, std::min(liked, own.num_blocks / kPoolShare)));
   const int32_t missing = wanted - blocks();
   if (missing > 0) {
-    // As much as there is, where that will do.
+    // Takes less if that is all the pool has and it suffices.
     const int32_t enough = std::max(0, least - blocks());
     AISP_ASSIGN_OR_RETURN(
         Reservation more,

@@ -1,10 +1,10 @@
-// ConversionStaging: memory in which KV of another number format is made before it is written to a
-// reader's pool.
+// ConversionStaging: memory for KV that is converted to another number format before it is written
+// to a reader's pool.
 //
-// Transports write from the pool, so it is blocks of the pool: taken when the first push that
-// converts opens, before its prompt has blocks, and given back with the last one. So a push never
-// waits for blocks that prompts hold, and a sequence may have the whole pool when nothing is
-// converted. Each layer of such a block is one slot. Owned by the engine thread.
+// Transports write from the pool, so the staging memory consists of blocks of the pool. They are
+// taken when the first converting push opens, before its prompt has blocks, and returned with the
+// last one. So a push never waits for blocks that prompts hold, and without conversion the whole
+// pool is available. Each layer of such a block is one slot. Owned by the engine thread.
 #pragma once
 
 #include <cstddef>
@@ -21,34 +21,34 @@ namespace aisp {
 
 class ConversionStaging {
  public:
-  // `pool`: the pool in host memory; null where the host cannot write it.
+  // `pool`: the pool in host memory; null if the host cannot write it.
   ConversionStaging(BlockManager* blocks, std::byte* pool) : blocks_(blocks), pool_(pool) {}
 
-  // FAILED_PRECONDITION: the host cannot reach this pool, or it is too small.
+  // FAILED_PRECONDITION: the host cannot access this pool, or it is too small.
   Status Check(const KvConversion& conversion) const;
-  // One push more whose KV is converted, of a prompt of so many blocks. Errors as Check;
-  // RESOURCE_EXHAUSTED: the pool is full, or has no room for the prompt beside this.
+  // Registers a push with conversion, of a prompt of `prompt_blocks` blocks. Errors as in Check;
+  // RESOURCE_EXHAUSTED: the pool has no room, also for the prompt.
   Status Open(const KvConversion& conversion, int32_t prompt_blocks);
-  // One push less. Nothing of it is in use any more.
+  // Ends a push that uses no slots any more.
   void Close();
 
   const std::byte* pool() const { return pool_; }
   int32_t blocks() const { return static_cast<int32_t>(reserved_.size()); }
-  int32_t most_blocks() const { return most_blocks_; }  // so far
+  int32_t most_blocks() const { return most_blocks_; }  // maximum so far
   int32_t slots() const { return blocks() * blocks_->layout().num_layers; }
-  // That one layer of one of the reader's blocks takes.
+  // Slots for one layer of one of the reader's blocks.
   int32_t SlotsFor(const KvLayout& to) const;
 
-  // `n` slots, as offsets in the pool; empty while there are fewer.
+  // `n` slots as offsets in the pool; empty when there are fewer.
   std::vector<uint64_t> Take(int32_t n);
   void GiveBack(std::span<const uint64_t> slots);
-  // Copies what is to be written of one layer of one block into `slots` and says how it is written
-  // to `dst_offset`.
+  // Copies one converted layer of one block into `slots`, and appends the copies that write it to
+  // `dst_offset`.
   void Fill(std::span<const uint64_t> slots, std::span<const std::byte> made, uint64_t dst_offset,
             std::vector<BlockCopy>* copies);
 
  private:
-  // Without which nothing can be converted.
+  // The minimum needed to convert anything.
   int32_t LeastBlocks(const KvConversion& conversion) const;
 
   BlockManager* const blocks_;

@@ -1,4 +1,4 @@
-// What a prefill worker that drains says, and when it is done.
+// Draining of a prefill worker: notifications, and when it is complete.
 #include "common/log.h"
 #include "prefill/prefill_role_impl.h"
 

@@ -1,5 +1,5 @@
-// Beginnings of prompts that other workers have cached: fetched before blocks are asked for, so
-// that they are found in this worker's own cache when the prompt runs.
+// Fetches prefixes that other workers have cached. This happens before blocks are requested, so
+// that the prompt hits this worker's own cache when it runs.
 #include "common/log.h"
 #include "prefill/prefill_role_impl.h"
 
@@ -10,7 +10,7 @@ void PrefillRole::Impl::StartFetch(TransferKey key, const v1::PrefillRequest& re
   if (!request.has_pull() || deps.fetcher == nullptr) return;
   transfers.at(key).fetch =
       deps.fetcher->Fetch(request, tokens, [this, key](const v1::PrefixPull& pull) {
-        Transfer& transfer = transfers.at(key);  // one that ends leaves it
+        Transfer& transfer = transfers.at(key);  // a transfer that ends abandons its fetch
         transfer.fetch = 0;
         transfer.fetched = pull;
         transfer.fetch_over = deps.clock->Now();

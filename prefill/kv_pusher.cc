@@ -9,10 +9,9 @@
 namespace aisp {
 namespace {
 
-// A transport that refused a write is asked again after so long, unless a completion comes first.
+// Delay before retrying a write that a transport refused, unless a completion comes first.
 constexpr Duration kRetryInterval = std::chrono::milliseconds(1);
-// Of layers that go as one write. A write that was started is not stopped, so these bound how long
-// the end of a push waits for it.
+// Limits of layers joined into one write. Ending a push waits for started writes.
 constexpr uint64_t kJoinedBytes = uint64_t{32} << 20;
 constexpr size_t kJoinedCopies = 1024;
 
@@ -86,7 +85,7 @@ void KvPusher::JoinLast(Push& push) {
   before.copies.insert(before.copies.end(), last.copies.begin(), last.copies.end());
   before.bytes += last.bytes;
   before.layers += last.layers;
-  LetGo(last);  // the other pins the same blocks
+  LetGo(last);  // the other write pins the same blocks
   push.pending.pop_back();
 }
 
@@ -99,7 +98,7 @@ void KvPusher::Append(Push& push, int32_t layer, int32_t ready_tokens,
   const int32_t end = std::min(blocks * block_tokens, target.end_token);
   if (end <= next) return;
   if (layer == 0) push.totals.blocks += static_cast<uint32_t>(target.layout.BlocksFor(end - next));
-  // What is converted at a time must fit the staging memory.
+  // What is converted at once must fit the staging memory.
   int32_t most = end - next;
   if (push.conversion.converts())
     most = staging_.slots() / staging_.SlotsFor(target.layout) * block_tokens;
@@ -149,7 +148,7 @@ bool KvPusher::Convert(PushId id, const Push& push, PendingWrite& write) {
   next_staged_ = write.slots.empty() ? std::optional(id) : std::nullopt;
   if (write.slots.empty()) return false;
   const Instant began = clock_->Now();
-  // MakeBlock counts blocks from the sequence's first on.
+  // MakeBlock counts blocks from the sequence's first one.
   const int32_t skipped = write.begin / blocks_->layout().block_tokens;
   const int32_t shift = skipped * blocks_->layout().block_tokens;
   made_.resize(target.layout.LayerBlockBytes());
@@ -254,7 +253,7 @@ void KvPusher::Measure(const KvTransport* transport, const Outstanding& done, bo
   const auto found = lanes_.find(transport);
   if (found == lanes_.end()) return;
   Lane& lane = found->second;
-  // Writes overlap: each adds the part of its time that no earlier one has added.
+  // Writes overlap, so each adds only time that no earlier one has added.
   const Instant from = std::max(done.started, lane.accounted);
   if (now > from) lane.metrics.busy_seconds.Add(ToSeconds(now - from));
   lane.accounted = std::max(lane.accounted, now);
@@ -276,7 +275,7 @@ void KvPusher::OnCompletion(KvTransport* transport, const WriteCompletion& compl
   const Instant now = clock_->Now();
   Measure(transport, done, completion.status.has_value(), now);
   if (!completion.status) {
-    // A cancelled write of a stopped push is no news.
+    // Cancelled writes of a stopped push are expected.
     if (!push.stopped) Abort(done.push, push, completion.status.error());
     return;
   }

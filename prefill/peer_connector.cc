@@ -17,7 +17,7 @@ uint64_t RankedConnector::Connect(std::vector<v1::TransportOffer> offers, bool s
   };
   auto then = [this, id] {
     const auto waiting = waiting_.extract(id);
-    if (waiting.empty()) return;  // nobody wants it any more
+    if (waiting.empty()) return;  // nobody waits for it any more
     Result<ReachedLane>& reached = **waiting.mapped().lane;
     const Done& tell = waiting.mapped().done;
     if (!reached) return tell(tl::unexpected(reached.error()));

@@ -1,6 +1,6 @@
-// PeerConnector: how a prefill worker reaches a decode worker's KV pool: picks one of the ways that
-// the decode worker offers. Reaching takes time, so it happens elsewhere; what was reached comes
-// back to the engine thread, which owns this.
+// PeerConnector: connects a prefill worker to a decode worker's KV pool over one of the transports
+// that the decode worker offers. Connecting takes time and runs elsewhere; the result is delivered
+// to the engine thread, which owns this object.
 #pragma once
 
 #include <cstdint>
@@ -20,43 +20,44 @@
 
 namespace aisp {
 
-// A pool that can be written now.
+// A connected pool.
 struct PeerPool {
   KvTransport* transport = nullptr;
   KvPeerId peer;
   double measured_bytes_per_s = 0;  // 0: not measured
-  std::string token;                // by which its owner watches this process; "": it need not
-  std::string warning;              // e.g. a faster lane exists than the one in use
+  std::string token;                // by which the pool's owner watches this process; "": not
+                                    // needed
+  std::string warning;              // e.g. that a faster transport could not be used
 };
 
 class PeerConnector {
  public:
   virtual ~PeerConnector() = default;
   using Done = std::function<void(Result<PeerPool>)>;
-  // Ends in `done`, once, unless it was cancelled; perhaps before this returns. UNAVAILABLE when no
-  // offer works (the message says why for each), RESOURCE_EXHAUSTED when too many wait already.
-  // Returns what Cancel takes.
+  // Calls `done` once unless cancelled, possibly before it returns. UNAVAILABLE when no offer works
+  // (with the reason for each), RESOURCE_EXHAUSTED when too many are waiting. Returns the handle
+  // for Cancel.
   virtual uint64_t Connect(std::vector<v1::TransportOffer> offers, bool same_host, Done done) = 0;
   virtual void Cancel(uint64_t attempt) = 0;
-  // Every transport on which writes may complete.
+  // All transports on which writes may complete.
   virtual std::span<KvTransport* const> transports() const = 0;
 };
 
-// Tries the transports that both sides have, fastest first, with a short measurement over each
+// Tries the transports that both sides have, fastest first, with a short measurement of each
 // (kvcache/transport/select.h).
 class RankedConnector final : public PeerConnector {
  public:
-  // Runs `work` (any thread, it may block) and then `then` on the engine thread, not after this
-  // connector is gone. False: there is no room for it.
+  // Runs `work` (any thread, may block), then `then` on the engine thread, unless this object is
+  // gone. False: no room for it.
   using Runner = std::function<bool(std::function<void()> work, std::function<void()> then)>;
-  // Both at once, for tests and the simulation.
+  // Runs both at once, for tests and the simulation.
   static bool RunHere(const std::function<void()>& work, const std::function<void()>& then) {
     work();
     then();
     return true;
   }
 
-  // `timeout`: of one lane, for reaching and for measuring it.
+  // `timeout`: for connecting and for measuring, per transport.
   RankedConnector(std::vector<KvTransport*> transports, Duration timeout, Runner run = RunHere)
       : selector_(std::move(transports)), timeout_(timeout), run_(std::move(run)) {}
   uint64_t Connect(std::vector<v1::TransportOffer> offers, bool same_host, Done done) override;
@@ -67,7 +68,7 @@ class RankedConnector final : public PeerConnector {
   const TransportSelector selector_;
   const Duration timeout_;
   const Runner run_;
-  // What is reached belongs to the attempt, so that it goes with this connector at the latest.
+  // The attempt owns what it connected, so that it is released with this object at the latest.
   using Lane = std::optional<Result<ReachedLane>>;
   struct Attempt {
     Done done;

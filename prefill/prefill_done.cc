@@ -1,4 +1,4 @@
-// What a decode worker is told when all that it was granted blocks for is written.
+// The message to a decode worker when all granted blocks were written.
 #include <algorithm>
 
 #include "common/log.h"
@@ -17,14 +17,14 @@ int64_t NonNegativeNs(Instant from, Instant to) {
 
 }  // namespace
 
-// Once all is written, not from layer to layer: there it made each step wait.
+// Computed once everything is written; per layer it would delay each step.
 void PrefillRole::Impl::AddBlockChecks(const Transfer& transfer, v1::PrefillDone* done) {
   if (deps.host_pool == nullptr || !readers.Find(transfer.reader)->verify) return;
   const KvLayout& layout = deps.engine->blocks().layout();
   const std::span<const BlockId> local = deps.engine->BlocksOf(transfer.sequence);
   const KvConversion& conversion = readers.Find(transfer.reader)->conversion;
   if (!conversion.whole()) {
-    // A sequence that has ended has no blocks to take them from: then none are sent.
+    // A sequence that has ended has no blocks any more; then no checks are sent.
     const bool there = static_cast<int32_t>(local.size()) >= layout.BlocksFor(transfer.end_token);
     if (!there) return;
     for (const uint64_t check :
@@ -39,7 +39,7 @@ void PrefillRole::Impl::AddBlockChecks(const Transfer& transfer, v1::PrefillDone
   }
 }
 
-// Features are of use but never needed: what the link has no room for is left out.
+// Features are optional: they are omitted if the link has no room.
 void PrefillRole::Impl::SendDone(ReaderId id, v1::PrefillToDecode message) {
   const Reader* reader = readers.Find(id);
   if (reader == nullptr || !reader->up) return;

@@ -24,7 +24,7 @@ void PrefillRole::Impl::OnMessage(LinkId link, v1::DecodeToPrefill message) {
     OnHello(*reader, message.hello());
     return;
   }
-  if (!reader->greeted) return;  // it was refused, or speaks out of turn; hello_deadline ends it
+  if (!reader->greeted) return;  // refused or out of order; hello_deadline ends it
   switch (message.body_case()) {
     case v1::DecodeToPrefill::kPrefill:
       OnPrefill(*reader, message.prefill());
@@ -62,7 +62,7 @@ void PrefillRole::Impl::OnLinkDown(LinkId link, const Error& why) {
   Reader* reader = readers.FindLink(link);
   if (reader == nullptr) return;
   if (reader->greeted) {
-    // Without anything between the two it is only the end of a process or of an idle connection.
+    // Without transfers it is only the end of a process or of an idle connection.
     Log(reader->transfers > 0 ? LogLevel::kWarning : LogLevel::kInfo, "decode worker lost",
         {{"worker", reader->worker_id}, {"transfers", reader->transfers}, {"error", why.message}});
   }
@@ -92,8 +92,8 @@ void PrefillRole::Impl::OnHello(Reader& reader, const v1::KvHello& hello) {
   }
   Result<KvConversion> conversion = PlanFor(hello.fingerprint().kv_layout());
   if (!conversion) return RefuseReader(reader, conversion.error().message);
-  // An earlier link of this process is stale. One of another process under the same name is not
-  // ours to judge: of two the router ends one, and a dead one's link ends by itself.
+  // An earlier link of the same process is stale. One of another process with the same name is
+  // left: the router ends one of two live ones, and a dead one's link ends by itself.
   std::vector<ReaderId> stale;
   for (const auto& [id, other] : readers.all()) {
     if (id != reader.id && other.up && (other.greeted || other.connecting != 0) &&
@@ -108,7 +108,7 @@ void PrefillRole::Impl::OnHello(Reader& reader, const v1::KvHello& hello) {
     DropReader(old);
   }
   const bool same_host = hello.host_id() == options.worker.host_id;
-  // Elsewhere: a pool that cannot be reached holds up nobody else's transfers. The outcome may come
+  // Runs elsewhere, so that an unreachable pool does not delay other readers. The result may come
   // before Connect returns.
   const auto over = std::make_shared<bool>(false);
   const uint64_t attempt = deps.connector->Connect(
@@ -127,7 +127,7 @@ Result<KvConversion> PrefillRole::Impl::PlanFor(const v1::KvLayoutDesc& peer) co
 
 void PrefillRole::Impl::OnPool(ReaderId id, bool same_host, const KvConversion& conversion,
                                Result<PeerPool> pool) {
-  Reader& reader = *readers.Find(id);  // one that goes cancels its attempt
+  Reader& reader = *readers.Find(id);  // a removed reader cancels its attempt
   reader.connecting = 0;
   if (!pool) return RefuseReader(reader, pool.error().message);
   if (conversion.converts()) {
@@ -165,7 +165,7 @@ void PrefillRole::Impl::OnPool(ReaderId id, bool same_host, const KvConversion& 
   SendToReader(reader.id, std::move(draining));
 }
 
-// Whether it takes another one; how many it has bounds them.
+// Whether another transfer is accepted; the number of transfers is bounded.
 Status PrefillRole::Impl::MayTake(const Reader& reader) const {
   if (standing_by) return Unavailable("this worker does not prefill now; use another");
   if (shell->draining()) return Unavailable("this prefill worker is draining; use another");
@@ -220,7 +220,7 @@ void PrefillRole::Impl::OnPrefill(Reader& reader, const v1::PrefillRequest& requ
   Result<SequenceRequest> sequence = MakeSequence(reader, request);
   std::vector<TokenId> tokens;
   if (sequence && request.has_pull()) tokens = sequence->tokens;
-  // Of a takeover what was emitted is not prompt, and its KV is wanted all the same.
+  // After a takeover, tokens emitted so far are not prompt but need KV as well.
   const int32_t num_tokens = sequence ? static_cast<int32_t>(sequence->tokens.size()) : 0;
   Result<SequenceId> added =
       sequence ? deps.engine->Add(std::move(*sequence)) : tl::unexpected(sequence.error());
@@ -273,14 +273,14 @@ Status PrefillRole::Impl::CheckGrant(const Reader& reader, const Transfer& trans
 
 void PrefillRole::Impl::OnGrant(Reader& reader, const v1::Grant& grant) {
   const Epoch epoch(grant.epoch());
-  // Said twice: what is written for it is not over, and is acknowledged when it is.
+  // A repeated grant: it is being written and will be acknowledged.
   if (FindEpoch(reader, epoch) != nullptr || holder->Writes(reader, epoch)) return;
   if (epoch.value <= reader.last_epoch) return SendFence(reader.id, epoch);
   reader.last_epoch = epoch.value;
   if (holder->OnGrant(reader, grant)) return;
   Transfer* transfer = FindTransfer(reader.id, grant.transfer_id());
   if (transfer == nullptr || transfer->phase != TransferPhase::kAsked) {
-    SendFence(reader.id, epoch);  // nothing was written for it and nothing will be
+    SendFence(reader.id, epoch);  // nothing was or will be written for it
     return;
   }
   if (Status fits = CheckGrant(reader, *transfer, grant); !fits) {
@@ -327,7 +327,7 @@ void PrefillRole::Impl::OnGrantRefused(Reader& reader, const v1::GrantRefused& r
     LogInfo("prefill waits for blocks of the decode worker",
             {{"request", transfer->trace_id}, {"tokens", transfer->tokens}});
   }
-  // The longer it has waited, the less often it asks: a full pool empties slowly.
+  // Ask less often the longer it has waited: a full pool empties slowly.
   const Duration hint = MillisFromWire(refused.retry_after_ms()) * (1 + transfer->refusals / 8);
   transfer->phase = TransferPhase::kRefused;
   transfer->retry_at =
@@ -348,7 +348,7 @@ void PrefillRole::Impl::OnRevoke(Reader& reader, Epoch epoch) {
     SendFence(reader.id, epoch);
   } else if (transfer->phase != TransferPhase::kFencing) {
     Abandon(*transfer);
-  }  // else its last completion sends the acknowledgement
+  }  // otherwise its last completion sends the acknowledgement
 }
 
 void PrefillRole::Impl::DropReader(Reader& reader) {

@@ -47,8 +47,7 @@ void PrefillRole::Impl::SendFailed(ReaderId reader, uint64_t transfer_id, const 
 void PrefillRole::Impl::SendFence(ReaderId id, Epoch epoch) {
   const Reader* reader = readers.Find(id);
   if (reader == nullptr) return;
-  // The link on which the epoch was granted may be gone and the same decode process be back on
-  // another.
+  // The link of the grant may be gone, and the same decode process connected on another one.
   const Reader* live = reader->up ? reader : readers.FindLive(*reader);
   if (live == nullptr) return;
   v1::PrefillToDecode message;
@@ -59,11 +58,11 @@ void PrefillRole::Impl::SendFence(ReaderId id, Epoch epoch) {
 void PrefillRole::Impl::AskForBlocks() {
   int64_t horizon = options.horizon_tokens;
   for (const auto& [key, transfer] : transfers) {
-    // What waits for a reader without blocks must not hide what could run instead of it.
+    // Transfers refused by a full reader must not hide others that could run.
     if (transfer.phase == TransferPhase::kRefused) horizon += transfer.tokens;
   }
   const auto capped = static_cast<int32_t>(std::min<int64_t>(horizon, INT32_MAX));
-  std::vector<ReaderId> held_back;  // readers of which somebody was overtaken often enough
+  std::vector<ReaderId> held_back;  // readers with a transfer that was overtaken often enough
   for (const SequenceId sequence : deps.engine->UpcomingGated(capped)) {
     const auto it = by_sequence.find(sequence);
     if (it == by_sequence.end()) continue;
@@ -88,7 +87,7 @@ void PrefillRole::Impl::NoteOvertaken(const Transfer& granted) {
 
 void PrefillRole::Impl::StartPushing(Transfer& transfer) {
   if (transfer.first_token >= transfer.end_token) {
-    // The reader found all of it in its own cache: nothing to compute, nothing to send.
+    // The reader has everything in its own cache: nothing to compute or send.
     transfer.computed = true;
     transfer.computed_at = transfer.granted;
     transfer.cached_tokens = transfer.end_token;
@@ -112,7 +111,7 @@ void PrefillRole::Impl::PushEverything(Transfer& transfer) {
 void PrefillRole::Impl::OnLayer(int32_t layer, std::span<const LayerSlice> slices) {
   for (const LayerSlice& slice : slices) {
     const auto it = by_sequence.find(slice.sequence);
-    if (it == by_sequence.end()) continue;  // cancelled while its last step ran
+    if (it == by_sequence.end()) continue;  // cancelled during its last step
     const Transfer& transfer = transfers.at(it->second);
     if (transfer.phase != TransferPhase::kGranted) continue;
     pusher->Ready(transfer.push, layer, slice.token_end, slice.blocks);
@@ -139,7 +138,7 @@ void PrefillRole::Impl::OnComputed(SequenceId sequence) {
   transfer.first_scheduled = times.first_scheduled;
   transfer.computed_at = times.prefill_done == kNever ? deps.clock->Now() : times.prefill_done;
   transfer.cached_tokens = times.cached_tokens;
-  // After a preemption the rest may have come from the cache, without a layer being run.
+  // After a preemption the rest may come from the cache, without running a layer.
   PushEverything(transfer);
   SettleTransfer(transfer);
 }
@@ -174,7 +173,7 @@ void PrefillRole::Impl::SettleTransfer(Transfer& transfer) {
 }
 
 void PrefillRole::Impl::FailTransfer(Transfer& transfer, const Error& error, bool retryable) {
-  // A reader without room is no fault: the request waits where it came from.
+  // A reader without room is no fault: the request waits at its decode worker.
   const bool expected = shell->draining() || error.code == Code::kResourceExhausted;
   Log(expected ? LogLevel::kInfo : LogLevel::kWarning, "prefill failed",
       {{"request", transfer.trace_id},
@@ -249,7 +248,7 @@ void PrefillRole::Impl::AfterStep() {
 
 Instant PrefillRole::Impl::NextTimer() const {
   Instant next = std::min({shell->NextTimer(), pusher->NextTimer(), holder->NextTimer()});
-  // While a step runs its Collect looks at deadlines.
+  // During a step, Collect checks deadlines.
   if (!deps.engine->InFlight()) next = std::min(next, deps.engine->NextDeadline());
   for (const auto& [id, reader] : readers.all()) {
     if (reader.up) next = std::min(next, reader.hello_deadline);
@@ -333,7 +332,7 @@ void PrefillRole::Wire(const PrefillDeps& deps) {
 
 void PrefillRole::Start() { Activate(1); }
 void PrefillRole::Activate(uint64_t role_epoch) {
-  // A process that never has this role shows none of its metrics.
+  // A process that never takes this role shows none of its metrics.
   if (impl_->deps.metrics != nullptr && !std::exchange(impl_->metrics_added, true))
     impl_->AddMetrics(*impl_->deps.metrics);
   impl_->told_drained = impl_->stop_wanted = impl_->standing_by = false;
@@ -355,7 +354,7 @@ void PrefillRole::SetRouters(const std::vector<std::string>& addresses) {
 bool PrefillRole::CanLaunch() const { return impl_->deps.engine->CanLaunch(); }
 
 void PrefillRole::Launch() {
-  // An error is the device's: engine().failed() keeps it, AfterStep tells the readers.
+  // A device error: engine().failed() keeps it, and AfterStep tells the readers.
   if (Status launched = impl_->deps.engine->Launch(); !launched) {
     LogError("step failed", {{"error", launched.error().message}});
   }
@@ -410,7 +409,7 @@ void PrefillRole::OnMessage(LinkId link, v1::RouterMessage message) {
 }
 
 void PrefillRole::OnLinkDown(LinkId link, const Error& why) {
-  // Transfers belong to decode workers; losing a router ends none of them here.
+  // Transfers belong to decode workers, so losing a router ends none of them.
   impl_->shell->OnLinkDown(link, why);
 }
 

@@ -1,16 +1,17 @@
 // PrefillRole: a worker that computes prompts for decode workers and writes the KV into their
 // pools. A state machine without I/O: messages, timers and completions in, messages and writes out.
+// A "reader" is a decode worker whose pool is written.
 //
-// Life of one transfer:
-//   PrefillRequest -> queued, gated in the engine -> NeedBlocks, within two steps of running (late
-//   grant: blocks of the reader are not reserved while it waits here) -> Grant: the gate opens, the
-//   part that is already in our pool is pushed at once, then each layer's whole blocks as the layer
-//   finishes -> PrefillDone after the last remote completion. GrantRefused: asked again after the
-//   hint; others overtake it meanwhile, at most max_overtakes times.
-// Fencing: after Cancel, Revoke, a failure or the end of the lease no write of the epoch starts;
-// FenceAck is sent once those that had started have completed. A Revoke of an epoch that is not
-// known here is acknowledged at once: nothing of it is under way in this process (a reader only
-// revokes from the incarnation to which it granted).
+// One transfer: PrefillRequest -> queued, gated in the engine -> NeedBlocks, within two steps of
+// running (late grant: no blocks of the reader are reserved while it waits here) -> Grant: the gate
+// opens, the part already in our pool is pushed at once, then each layer's whole blocks as the
+// layer finishes -> PrefillDone after the last remote completion. GrantRefused: asked again after
+// the hint; meanwhile others overtake it, at most max_overtakes times.
+//
+// Fencing: after Cancel, Revoke, a failure or the end of the lease no write of the epoch starts.
+// FenceAck is sent once the started writes have completed. A Revoke of an unknown epoch is
+// acknowledged at once: this process has no such write (a reader only revokes from the incarnation
+// to which it granted).
 //
 // Thread: the worker's engine thread. Wiring (the role, the engine and the links need each other):
 //   PrefillRole role(options);
@@ -42,25 +43,24 @@ namespace aisp {
 
 struct PrefillOptions {
   WorkerOptions worker;
-  int32_t max_transfers = 512;  // queued and running; more are refused
-  int32_t horizon_tokens =
-      1024;  // blocks are asked for this much prefill work ahead: two steps' token budget
-  int32_t max_sequence_tokens = 0;  // told to routers
-  int32_t max_running = 0;          // told to routers
-  int max_overtakes =
-      8;  // how often a refused transfer is overtaken by later ones of the same reader
+  int32_t max_transfers = 512;    // queued and running; more are refused
+  int32_t horizon_tokens = 1024;  // blocks are requested this many prefill tokens ahead: two steps
+  int32_t max_sequence_tokens = 0;  // reported to routers
+  int32_t max_running = 0;          // reported to routers
+  int max_overtakes = 8;   // limit of overtaking a refused transfer, by later ones of its reader
   int max_refusals = 256;  // then it fails as retryable
   Duration min_refusal_retry = std::chrono::milliseconds(1);
   Duration max_refusal_retry = std::chrono::seconds(1);
-  Duration default_timeout = std::chrono::seconds(60);  // of a request that names none
-  Duration hello_limit = std::chrono::seconds(5);       // a reader that does not greet is dropped
-  bool draws = true;                                    // first tokens, where readers ask
-  // What features the engine's executor gives (ModelOptions::feature_layers): for readers that want
-  // the same. So many bytes at most go with a prompt.
+  Duration default_timeout = std::chrono::seconds(60);  // for requests without one
+  Duration hello_limit = std::chrono::seconds(5);       // a reader without a hello is dropped after
+                                                        // this
+  bool draws = true;                                    // first tokens, on request of readers
+  // Features that the engine's executor returns (ModelOptions::feature_layers), for readers that
+  // want the same ones; and the limit of their bytes per prompt.
   std::vector<int32_t> feature_layers;
   size_t max_feature_bytes = 4 << 20;
-  PrefixHolder::Options holder;  // for readers that want what is cached here, in any role
-  int64_t pid = 0;  // of this process, told to readers on this host for their operators
+  PrefixHolder::Options holder;  // for readers that pull prefixes cached here, in any role
+  int64_t pid = 0;               // of this process, for operators of readers on this host
 };
 
 struct PrefillDeps {
@@ -69,13 +69,13 @@ struct PrefillDeps {
   LinkDialer<v1::WorkerMessage>* routers = nullptr;
   LinkSender<v1::PrefillToDecode>* readers = nullptr;
   PeerConnector* connector = nullptr;
-  PrefixFetcher* fetcher = nullptr;  // null: what decode workers say that others hold is computed
-  Metrics* metrics = nullptr;        // may stay null
-  // This worker's pool where the host can read it: checks are sent to readers that want them. Null:
-  // none are.
+  PrefixFetcher* fetcher = nullptr;  // null: prefixes held by other workers are computed instead
+  Metrics* metrics = nullptr;        // may be null
+  // This worker's pool if the host can read it: checks are sent to readers that want them. Null: no
+  // checks.
   const std::byte* host_pool = nullptr;
-  // Its pool where the host can write it: KV is converted for readers with another dtype. Null:
-  // they are refused.
+  // The pool if the host can write it: KV is converted for readers with another dtype. Null: such
+  // readers are refused.
   std::byte* conversion_pool = nullptr;
 };
 
@@ -85,7 +85,7 @@ class PrefillRole final : public WorkerRole {
   ~PrefillRole() override;
 
   LayerSink* layer_sink();
-  // Links on which decode workers come in.
+  // Links from decode workers.
   LinkHandler<v1::DecodeToPrefill>* reader_links();
   void Wire(const PrefillDeps& deps);
 
@@ -99,11 +99,11 @@ class PrefillRole final : public WorkerRole {
   void OnTransport() override;
   Instant NextTimer() const override;
   void OnTimer(Instant now) override;
-  // Transfers that were granted no blocks fail at once, so that their readers go elsewhere; the
-  // others finish.
+  // Fails transfers without granted blocks at once, so that their readers go elsewhere; others
+  // finish.
   void BeginDrain() override;
   void MoveStreams() override { BeginDrain(); }
-  // No transfer is left, acknowledgements included.
+  // No transfer is left, including acknowledgements.
   bool Drained() const override;
   bool StopWanted() const override;
   void CallOffDrain() override;
@@ -117,13 +117,13 @@ class PrefillRole final : public WorkerRole {
   void OnMessage(LinkId link, v1::RouterMessage message) override;
   void OnLinkDown(LinkId link, const Error& why) override;
 
-  // Transfers that are not over yet, those that only wait for write completions included.
+  // Transfers that have not ended, including those that wait for write completions.
   size_t num_transfers() const;
-  // Likewise, of prefixes that are given away.
+  // The same for pushes of cached prefixes.
   size_t num_pushes() const;
-  uint64_t prefixes_promoted() const;  // brought up from tiers for others, so far
-  // Of this worker's pool, held while KV is converted for readers with another dtype; and the most
-  // that ever were.
+  uint64_t prefixes_promoted() const;  // brought up from tiers for other workers, so far
+  // Blocks of this worker's pool held for converting KV to another dtype, now; and their maximum so
+  // far.
   int32_t staging_blocks() const;
   int32_t most_staging_blocks() const;
 

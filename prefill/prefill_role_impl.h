@@ -1,6 +1,6 @@
-// The inside of PrefillRole; included by prefill/*.cc only. Split over prefill_role.cc (the loop,
-// routers, compute), prefill_readers.cc (what decode workers say), prefill_done.cc (what they are
-// told in the end), fetching.cc (beginnings of prompts from other workers' caches) and draining.cc.
+// The implementation of PrefillRole; for prefill/*.cc only. Split over prefill_role.cc (the loop,
+// routers, compute), prefill_readers.cc (messages of decode workers), prefill_done.cc (the final
+// message), fetching.cc (prefixes from other workers' caches) and draining.cc.
 #pragma once
 
 #include <map>
@@ -27,7 +27,7 @@ struct PrefillRole::Impl final : public LinkHandler<v1::DecodeToPrefill>,
   void OnMessage(LinkId link, v1::DecodeToPrefill message) override;
   void OnLinkDown(LinkId link, const Error& why) override;
   void OnHello(Reader& reader, const v1::KvHello& hello);
-  // Its pool was reached, or not.
+  // The connection to its pool succeeded or failed.
   void OnPool(ReaderId id, bool same_host, const KvConversion& conversion, Result<PeerPool> pool);
   void RefuseReader(Reader& reader, const std::string& reason);
   void OnPrefill(Reader& reader, const v1::PrefillRequest& request);
@@ -38,7 +38,7 @@ struct PrefillRole::Impl final : public LinkHandler<v1::DecodeToPrefill>,
   void OnGrantRefused(Reader& reader, const v1::GrantRefused& refused);
   void OnCancel(Reader& reader, uint64_t transfer_id);
   void OnRevoke(Reader& reader, Epoch epoch);
-  // Everything of that reader ends; writes that had started are awaited before its pool is let go.
+  // Ends everything of that reader; waits for started writes before its pool is released.
   void DropReader(Reader& reader);
   void ReleaseIfIdle(ReaderId id);
   Status CheckGrant(const Reader& reader, const Transfer& transfer, const v1::Grant& grant) const;
@@ -47,7 +47,7 @@ struct PrefillRole::Impl final : public LinkHandler<v1::DecodeToPrefill>,
   void OnLayer(int32_t layer, std::span<const LayerSlice> slices) override;
 
   void AddMetrics(Metrics& metrics);
-  // How KV of our pool becomes KV of a pool as it says it has. An error: it does not.
+  // The conversion from our pool to the described one; an error if there is none.
   Result<KvConversion> PlanFor(const v1::KvLayoutDesc& peer) const;
 
   // --- transfers (prefill_role.cc) ---
@@ -56,36 +56,36 @@ struct PrefillRole::Impl final : public LinkHandler<v1::DecodeToPrefill>,
   void SendToReader(ReaderId id, v1::PrefillToDecode message) override;
   void SendFailed(ReaderId reader, uint64_t transfer_id, const Error& error, bool retryable);
   void SendFence(ReaderId reader, Epoch epoch) override;
-  // Has the beginning of its prompt fetched, where its reader said who holds that.
+  // Starts fetching the prefix, if the reader said who holds it.
   void StartFetch(TransferKey key, const v1::PrefillRequest& request,
                   std::span<const TokenId> tokens);
   void AbandonFetch(Transfer& transfer);
-  // Asks for blocks for what runs soon.
+  // Requests blocks for transfers that run soon.
   void AskForBlocks();
   void NoteOvertaken(const Transfer& granted);
   void StartPushing(Transfer& transfer);
-  // What the engine says of a sequence beside its KV: that it failed, or its first token.
+  // Handles what a sequence outputs besides KV: a failure, or its first token.
   void OnOutput(const TokenOutput& output);
   void OnComputed(SequenceId sequence);
   void PushEverything(Transfer& transfer);
-  // Reacts to completions and failures of pushes.
+  // Handles completions and failures of pushes.
   void Settle();
   void SettleTransfer(Transfer& transfer);
   void FinishTransfer(Transfer& transfer);
   void SendDone(ReaderId id, v1::PrefillToDecode message);
   void AddBlockChecks(const Transfer& transfer, v1::PrefillDone* done);
-  // Tells the reader, then as Abandon.
+  // Tells the reader, then Abandon.
   void FailTransfer(Transfer& transfer, const Error& error, bool retryable);
-  // The reader's pool can no longer be written: all its transfers fail, then its link is closed so
-  // that it greets anew.
+  // The reader's pool cannot be written any more: fails all its transfers and closes the link, so
+  // that it connects anew.
   void FailReader(ReaderId id, const Error& error) override;
-  // Ends it without a word but FenceAck. The reference dies with the call.
+  // Ends it, sending only FenceAck. The reference is invalid afterwards.
   void Abandon(Transfer& transfer);
   void EraseTransfer(Transfer& transfer);
   void OnTransferOver(ReaderId id) override;
   void OnEngineFailed(const Error& error);
   void BeginDrain();
-  // That it drains, or (`over`) that it takes work again.
+  // Tells readers that it drains, or (`over`) accepts work again.
   void NotifyReadersOfDrain(bool over);
   bool Drained() const;
   void NoteDrained();
@@ -98,14 +98,14 @@ struct PrefillRole::Impl final : public LinkHandler<v1::DecodeToPrefill>,
   std::optional<WorkerShell> shell;
   std::optional<KvPusher> pusher;
   Readers readers;
-  std::optional<PrefixHolder> holder;  // what decode workers ask for that is cached here
+  std::optional<PrefixHolder> holder;  // serves cached prefixes to decode workers
 
   std::map<TransferKey, Transfer> transfers;  // ordered by arrival
   uint64_t last_transfer = 0;
   bool stop_wanted = false;
   bool told_drained = false;
   bool metrics_added = false;
-  // The process has another role, or has not started: no new transfer.
+  // In another role or not started: refuses new transfers.
   bool standing_by = true;
   std::unordered_map<SequenceId, TransferKey> by_sequence;
   std::unordered_map<PushId, TransferKey> by_push;

@@ -181,17 +181,17 @@ bool PrefixHolder::OnGrant(const Reader& reader, const v1::Grant& grant) {
   return true;
 }
 
-// Writes what is held into what was granted.
+// Writes the held blocks into the granted ones.
 void PrefixHolder::Begin(Key key) {
   Push& push = pushes_.at(key);
   const Reader& reader = *deps_.readers->Find(push.reader);
-  // What was promised may have been less than what the grant was checked against.
+  // The grant was checked against what was requested; less may be held now.
   if (Status fits = CheckGrant(reader, push.blocks.size(), push.grant); !fits)
     return Fail(key, fits.error());
   push.phase = Phase::kGranted;
   push.granted = deps_.clock->Now();
   push.first_token = static_cast<int32_t>(push.grant.first_token());
-  // The reader grants blocks for what it asked for; it has heard what of that is held.
+  // The reader grants blocks for its request, and was told which part is held.
   const int64_t granted_end =
       int64_t{push.first_token} + int64_t{push.grant.blocks_size()} * reader.layout().block_tokens;
   push.end_token =
@@ -208,7 +208,7 @@ void PrefixHolder::Begin(Key key) {
   push.push = deps_.pusher->Open(std::move(target));
   by_push_[push.push] = key;
   deps_.pusher->ReadyAllLayers(push.push, push.end_token, push.blocks);
-  // While the lane writes: what is published and pinned does not change.
+  // Computed during the write: published and pinned blocks do not change.
   push.checks = ChecksOf(push, reader);
   Settle(key);
 }
@@ -251,7 +251,7 @@ bool PrefixHolder::OnRevoke(const Reader& reader, Epoch epoch) {
     if (!Granted(push) || push.epoch != epoch) continue;
     const Reader* owner = deps_.readers->Find(push.reader);
     if (owner == nullptr || !owner->Is(reader)) continue;
-    // One that is fencing is acknowledged with its last completion.
+    // A fencing one is acknowledged with its last completion.
     if (push.phase != Phase::kFencing) {
       unwanted_.Add();
       Abandon(Key(key));

@@ -1,6 +1,5 @@
-// Readers: the decode workers on whose behalf a prefill worker computes, one entry per link. Plain
-// bookkeeping of the prefill role: who greeted with which identity, and how its pool is reached.
-// Owned by the engine thread.
+// Readers: the decode workers for which a prefill worker computes, one entry per link: their
+// identity, and the connection to their pool. Plain bookkeeping; engine thread.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +19,10 @@ using ReaderId = StrongId<struct ReaderTag, uint64_t>;
 struct Reader {
   ReaderId id;
   LinkId link;
-  bool up = true;           // false: the link is gone, writes that had started are awaited
+  bool up = true;           // false: the link is gone, started writes are awaited
   bool greeted = false;     // its fingerprint fits and its pool can be written
-  uint64_t connecting = 0;  // the attempt at its pool that is under way; 0: none
-  bool closing = false;  // its pool can no longer be written: no new work, the link is closed when
-                         // nothing is left
+  uint64_t connecting = 0;  // the connection attempt in progress; 0: none
+  bool closing = false;     // its pool is lost: no new work, close when nothing is left
   Instant hello_deadline = kNever;
   std::string worker_id;
   uint64_t incarnation = 0;
@@ -33,9 +31,8 @@ struct Reader {
   SharedPromptsIn prompts;
   PeerPool pool;
   int32_t transfers = 0;
-  // The greatest epoch that was granted, or revoked without being known. Grants come in the order
-  // of their epochs: one that is not greater has come again or late, and its blocks may be
-  // another's.
+  // The largest epoch that was granted, or revoked while unknown. Grants arrive in the order of
+  // their epochs: one that is not larger is repeated or late, and its blocks may be in other use.
   uint64_t last_epoch = 0;
 
   const KvLayout& layout() const { return conversion.to(); }
@@ -59,14 +56,14 @@ class Readers {
     const auto it = readers_.find(id);
     return it == readers_.end() ? nullptr : &it->second;
   }
-  // The reader behind a link that is up.
+  // The reader of a link that is up.
   Reader* FindLink(LinkId link) {
     for (auto& [id, reader] : readers_) {
       if (reader.up && reader.link == link) return &reader;
     }
     return nullptr;
   }
-  // The link that is up of the same decode process.
+  // The link of the same decode process that is up.
   Reader* FindLive(const Reader& same) {
     for (auto& [id, reader] : readers_) {
       if (reader.up && reader.Is(same)) return &reader;

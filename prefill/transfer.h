@@ -1,4 +1,4 @@
-// Transfer: one prompt that a prefill worker computes for a reader. Plain data of the prefill role.
+// Transfer: a prompt that a prefill worker computes for a reader. Plain data of the prefill role.
 #pragma once
 
 #include <cstdint>
@@ -13,37 +13,36 @@
 
 namespace aisp {
 
-using TransferKey =
-    StrongId<struct TransferTag, uint64_t>;  // counts up: a smaller one came earlier
+using TransferKey = StrongId<struct TransferTag, uint64_t>;  // increases with arrival
 
 enum class TransferPhase : uint8_t {
-  kQueued,   // gated; not asked for blocks
-  kAsked,    // NeedBlocks is out
+  kQueued,   // gated; blocks not requested
+  kAsked,    // NeedBlocks was sent
   kRefused,  // asked again at retry_at
   kGranted,  // computing and pushing
-  kFencing,  // over; FenceAck follows the last completion
+  kFencing,  // ended; FenceAck follows the last completion
 };
 
 struct Transfer {
   TransferKey key;
   ReaderId reader;
-  uint64_t transfer_id = 0;  // the reader's name for it
-  std::string trace_id;      // the client's request
+  uint64_t transfer_id = 0;  // the reader's id of it
+  std::string trace_id;      // of the client's request
   TransferPhase phase = TransferPhase::kQueued;
   SequenceId sequence;
   bool sequence_alive = true;
   int32_t tokens = 0;     // of the prompt
-  int32_t end_token = 0;  // KV is wanted up to here: `tokens` where one is drawn, else one less
-  std::optional<TokenOutput> drawn;  // behind them
+  int32_t end_token = 0;  // KV is wanted up to here: `tokens` if a token is drawn, else one less
+  std::optional<TokenOutput> drawn;  // the first token
   Instant received;
   Instant deadline = kNever;
 
   Instant retry_at = kNever;  // kRefused
   int refusals = 0;
-  int overtaken = 0;  // by later transfers of the same reader, since the first refusal
+  int overtaken = 0;  // by later transfers of its reader, since the first refusal
 
-  uint64_t fetch = 0;      // of its beginning from another worker's cache, while under way
-  v1::PrefixPull fetched;  // what became of it
+  uint64_t fetch = 0;      // of its prefix from another worker's cache, while in progress
+  v1::PrefixPull fetched;  // its outcome
   Instant fetch_over = kNever;
 
   Epoch epoch;  // kGranted, kFencing

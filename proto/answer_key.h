@@ -1,5 +1,5 @@
-// The name of an answer that a decode worker keeps (AnswerKey in worker.proto), as routers and
-// workers tell it to each other. Pure function: any thread.
+// The name of a kept answer (AnswerKey in worker.proto), as used between routers and workers. Pure
+// function: any thread.
 #pragma once
 
 #include <fmt/format.h>
@@ -10,7 +10,7 @@
 
 namespace aisp {
 
-// A worker compares tenant, key and index themselves before it gives an answer away.
+// Before it returns an answer, a worker compares tenant, key and index themselves.
 inline Hash128 AnswerDigest(std::string_view tenant, std::string_view key, uint32_t index) {
   return HashBytes(fmt::format("{} {} {} {}", tenant.size(), tenant, index, key));
 }

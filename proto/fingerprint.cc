@@ -18,7 +18,7 @@ struct Sides {
     return FailedPrecondition(fmt::format("{} differs: {} has \"{}\", {} has \"{}\"; {}", field,
                                           own, a, peer, b, way_out));
   }
-  // As Same; the default value is open.
+  // As Same, but the default value matches anything.
   template <typename T>
   Status SameIfSet(const char* field, const T& a, const T& b, std::string_view way_out) const {
     return a == T{} || b == T{} ? Status() : Same(field, a, b, way_out);
@@ -31,12 +31,12 @@ constexpr std::string_view kConvertibleDtypes[] = {"f32", "bf16", "fp8_e4m3"};
 constexpr uint32_t kUnitTokens = 16;
 constexpr uint32_t kMostBlockTokens = 1024;
 
-// As server/arithmetic.h writes it.
+// The format written by server/arithmetic.h.
 bool OnDevice(const v1::Fingerprint& f) {
   return !f.arithmetic().empty() && !f.arithmetic().starts_with("cpu ");
 }
 
-// Blocks of other sizes: the same rows in other places.
+// With other block sizes the same rows are in other places.
 Status CheckBlocks(const Sides& s, const v1::KvLayoutDesc& a, const v1::KvLayoutDesc& b) {
   const auto sized = [](uint32_t tokens) {
     return tokens == 0 || (tokens % kUnitTokens == 0 && tokens <= kMostBlockTokens);
@@ -105,7 +105,7 @@ Status CheckFingerprints(const v1::Fingerprint& own, std::string_view own_name,
 std::string PrefixDigest(const v1::Fingerprint& fingerprint) {
   const std::string& weights = fingerprint.weights_digest();
   if (fingerprint.mixed_precision()) return weights + ";mixed precision";
-  // Where no device has been opened the dtype alone is known.
+  // Without an open device only the dtype is known.
   return weights + ";" +
          (fingerprint.arithmetic().empty() ? "kv " + fingerprint.kv_layout().dtype()
                                            : fingerprint.arithmetic());

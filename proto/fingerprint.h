@@ -1,5 +1,5 @@
-// The one check of fingerprints: between a router and a worker, between workers of one router, and
-// between two workers that exchange KV. Pure functions: any thread.
+// The only check of fingerprints: between router and worker, between workers of one router, and
+// between workers that exchange KV. Pure functions: any thread.
 #pragma once
 
 #include <string>
@@ -10,16 +10,15 @@
 
 namespace aisp {
 
-// OK, or FAILED_PRECONDITION that names the first field that differs, both sides and both values.
-// Not compared: num_blocks, what a side leaves open, and the arithmetic of two sides that both
-// allow mixed precision. Blocks may be of other sizes where they can be converted
-// (kvcache/kv_conversion.h), and with mixed precision KV of other dtypes.
+// OK, or FAILED_PRECONDITION with the first field that differs and both sides' values. Ignores
+// num_blocks, fields unset on a side, and arithmetic if both sides allow mixed precision. Block
+// sizes may differ if convertible (kvcache/kv_conversion.h), with mixed precision also the KV
+// dtype.
 Status CheckFingerprints(const v1::Fingerprint& own, std::string_view own_name,
                          const v1::Fingerprint& peer, std::string_view peer_name);
 
-// What stands for the weights and the format of KV in a prefix root (which then needs no dtype):
-// KV of equal tokens is shared only where this is equal. With mixed precision that is a root of its
-// own, apart from that of any pure pool, and one for all formats.
+// Represents weights and KV format in a prefix root (which then needs no dtype): KV is shared only
+// if it is equal. With mixed precision it is one separate value for all formats.
 std::string PrefixDigest(const v1::Fingerprint& fingerprint);
 
 }  // namespace aisp

@@ -18,7 +18,7 @@ inline std::string HashToWire(const Hash128& hash) {
   return bytes;
 }
 
-// Nothing when these are not 16 bytes.
+// nullopt unless `bytes` has 16 bytes.
 inline std::optional<Hash128> HashFromWire(std::string_view bytes) {
   if (bytes.size() != 16) return std::nullopt;
   Hash128 hash;

@@ -1,5 +1,5 @@
-// The calls of aisp.v1.Inference as the frontend sees them, without any I/O and without gRPC's
-// types: net/inference_server.h implements them.
+// The calls of aisp.v1.Inference as the frontend sees them, without I/O and gRPC's types;
+// implemented by net/inference_server.h.
 #pragma once
 
 #include <functional>
@@ -21,30 +21,30 @@ using RpcMetadata = std::vector<std::pair<std::string, std::string>>;
 struct RpcInfo {
   std::string method;  // "/aisp.v1.Inference/Generate"
   std::string peer;
-  std::string request_id;  // the client's x-request-id, or a new one; it goes back with the answer
+  std::string request_id;  // the client's x-request-id or a new one; returned with the answer
   Instant received;
-  Instant deadline = kNever;  // the client's; what lies beyond ten years is none
-  RpcMetadata metadata;       // names in lower case
-  // First value, "" when absent.
+  Instant deadline = kNever;  // the client's; more than ten years away counts as none
+  RpcMetadata metadata;       // lower-case names
+  // First value; "" when absent.
   std::string_view Metadata(std::string_view name) const;
-  // The time that the client gives, `most` at most and never none; nothing where it names none.
+  // The time left by the client's deadline, at least a little and at most `most`; nullopt without
+  // one.
   std::optional<Duration> Timeout(Duration most) const;
 };
 
-// One call and its answer. The handler keeps the shared_ptr as long as it has something to say.
-// Calls after the client is gone are ignored. A call that is dropped without Finish ends as
-// INTERNAL.
+// One call and its answer. The handler keeps the shared_ptr until it has answered. Calls after the
+// client is gone are ignored. A call dropped without Finish ends as INTERNAL.
 class RpcCall {
  public:
   virtual ~RpcCall() = default;
   virtual const RpcInfo& info() const = 0;
-  // Initial metadata; before the first Write and Finish.
+  // Adds initial metadata; call before the first Write and Finish.
   virtual void AddHeader(std::string_view name, std::string_view value) = 0;
-  // Ends the call when everything written is out; once.
+  // Ends the call when everything written was sent; call once.
   virtual void Finish(const Error& status, const RpcMetadata& trailers) = 0;
   enum class Gone { kClosed, kSlowReader, kShutdown };
-  // Called once, on the loop and never from inside another call, when the client went away, or its
-  // deadline passed, before Finish.
+  // The handler is called once, on the loop and never inside another call, if the client goes away
+  // or its deadline passes before Finish.
   virtual void OnGone(std::function<void(Gone)> handler) = 0;
 };
 
@@ -52,7 +52,7 @@ template <typename Request, typename Event>
 class StreamCall : public RpcCall {
  public:
   virtual const Request& request() const = 0;
-  // Queues; never blocks, calls nobody back.
+  // Queues an event; never blocks or calls back.
   virtual void Write(Event event) = 0;
 };
 
@@ -60,7 +60,7 @@ template <typename Request, typename Response>
 class UnaryCall : public RpcCall {
  public:
   virtual const Request& request() const = 0;
-  // Before Finish with OK.
+  // Fill it before Finish with OK.
   virtual Response* response() = 0;
 };
 

@@ -1,12 +1,12 @@
-// How roles speak to each other without doing I/O: a role is handed a LinkLayer and is told what
-// arrives. net/ implements it with gRPC streams, tests/sim with seeded faults in one thread.
+// How roles communicate without doing I/O: a role is given a LinkLayer and is told what arrives.
+// net/ implements it with gRPC streams, tests/sim with seeded faults in one thread.
 //
-// Contract: messages on one link arrive in order, at most once; nothing arrives after LinkDown.
-// Send never blocks: a link whose outgoing queue is over its bound goes down instead (LinkDown is
-// reported, the peer's requests end). What begins a request is offered and fills a part of the
-// queue only, so that no number of requests takes a link down. Methods of LinkLayer, but for Send
-// where net/ carries it (any thread), and all callbacks of LinkHandler run on the thread that owns
-// the role; no callback runs inside a call of Send, Close or Dial.
+// Contract: messages on a link arrive in order, at most once; nothing arrives after LinkDown. Send
+// never blocks: a link whose outgoing queue exceeds its bound goes down (LinkDown is reported, the
+// peer's requests end). Messages that begin a request use Offer and may fill only a part of the
+// queue, so that requests alone never take a link down. All methods of LinkLayer (except Send in
+// net/: any thread) and all callbacks of LinkHandler run on the thread that owns the role; no
+// callback runs inside Send, Close or Dial.
 #pragma once
 
 #include <string>
@@ -26,32 +26,32 @@ enum class LinkKind {
   kKvPeer,         // decode -> prefill (KvPeer.Session)
 };
 
-// Sends one side's messages. `Out` is what this side may send on a link of that kind.
+// Sends one side's messages. `Out`: the type that this side sends on such a link.
 template <typename Out>
 class LinkSender {
  public:
   virtual ~LinkSender() = default;
   virtual void Send(LinkId link, Out message) = 0;
-  // As Send, for a message that begins a request: one that does not fit into what the link may
-  // queue is not sent, and the link stays as it is. OUT_OF_RANGE when it never fits,
-  // RESOURCE_EXHAUSTED when it does not now. A carrier without bounds takes everything.
+  // As Send, for a message that begins a request: if the queue has no room, it is not sent and the
+  // link stays up. OUT_OF_RANGE: it never fits; RESOURCE_EXHAUSTED: not now. Links without bounds
+  // accept all.
   virtual Status Offer(LinkId link, Out message) {
     Send(link, std::move(message));
     return {};
   }
-  // Ends the link; LinkDown is not reported for it any more.
+  // Ends the link; LinkDown is not reported for it.
   virtual void Close(LinkId link) = 0;
 };
 
-// The dialling side. The outcome of Dial is reported by OnLinkUp or OnLinkDown; redialling is the
-// role's business.
+// The dialling side. OnLinkUp or OnLinkDown reports the outcome of Dial; redialling is up to the
+// role.
 template <typename Out>
 class LinkDialer : public LinkSender<Out> {
  public:
   virtual LinkId Dial(const std::string& address) = 0;
 };
 
-// What a role is told about its links of one kind. `In` is what the peer may send.
+// Events of a role's links of one kind. `In`: the type that the peer sends.
 template <typename In>
 class LinkHandler {
  public:

@@ -1,4 +1,4 @@
-// PromptPace on the wire. Pure.
+// PromptPace to and from the wire. Pure.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ inline v1::PromptPace PaceToWire(const PromptPace& pace) {
   return wire;
 }
 
-// Whatever was sent: what is beyond every step is as good as the bound.
+// Clamped: values above the bound exceed any step anyway.
 inline PromptPace PaceFromWire(const v1::PromptPace& wire) {
   constexpr uint32_t kMost = 1u << 30;
   return {static_cast<int32_t>(std::min(wire.rows(), kMost)),

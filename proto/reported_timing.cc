@@ -6,8 +6,9 @@
 namespace aisp {
 namespace {
 
-constexpr int kMaxSpans = 128;     // two times an engine's chunks, and what lies around them
-constexpr size_t kMaxText = 1024;  // a name, or why an attempt failed
+constexpr int kMaxSpans = 128;     // twice an engine's maximum of chunks, plus the spans around
+                                   // them
+constexpr size_t kMaxText = 1024;  // of a name, or of why an attempt failed
 
 void BoundText(std::string* text) {
   if (text->size() <= kMaxText) return;

@@ -1,4 +1,4 @@
-// The roles that a worker can have, by their names in settings, metrics and the admin API.
+// The roles of a worker, by their names in settings, metrics and the admin API.
 #pragma once
 
 #include <string_view>
@@ -7,7 +7,7 @@
 
 namespace aisp {
 
-// "unknown" for what is no role of a worker.
+// "unknown" for any other value.
 inline std::string_view RoleName(v1::Role role) {
   switch (role) {
     case v1::ROLE_PREFILL:
@@ -21,7 +21,7 @@ inline std::string_view RoleName(v1::Role role) {
   }
 }
 
-// ROLE_UNSPECIFIED for what is no such name.
+// ROLE_UNSPECIFIED for any other name.
 inline v1::Role RoleNamed(std::string_view name) {
   for (const v1::Role role : {v1::ROLE_PREFILL, v1::ROLE_DECODE, v1::ROLE_PARKED}) {
     if (RoleName(role) == name) return role;

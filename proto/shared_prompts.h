@@ -1,6 +1,6 @@
-// Prompts that several requests of one link begin with (the choices of one request), sent once:
-// what the sender has told, and what the receiver has been told. One object for each end of each
-// link, which dies with the link. The thread of the role that owns the link.
+// Common prefixes of several requests on one link (such as the choices of one request), sent once:
+// the sender's and the receiver's bookkeeping. One object per end of each link, which ends with the
+// link. The thread of the role that owns the link.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,14 @@ class SharedPromptsOut {
  public:
   struct Use {
     uint64_t id = 0;
-    bool first =
-        false;  // the other end does not know it yet: MakeMessage goes ahead of the request
+    bool first = false;  // unknown to the other end: send MakeMessage before the request
   };
-  // One more request names the prompt; copies of one SharedTokens have one id.
+  // Counts a request that uses the prompt; copies of one SharedTokens have one id.
   Use Take(const SharedTokens& prompt);
-  // One request less. True when no request names it any more: DropPrompt is due. Ids that are not
-  // known (0, or from before Clear) change nothing.
+  // A request ended. True when no request uses the prompt any more: send DropPrompt. Unknown ids
+  // (0, or from before Clear) have no effect.
   bool Release(uint64_t id);
-  // The link is gone. Ids are never given twice.
+  // The link is gone. Ids are never reused.
   void Clear();
   size_t size() const { return entries_.size(); }
 
@@ -43,12 +42,12 @@ class SharedPromptsOut {
 
 class SharedPromptsIn {
  public:
-  // Of one link; a peer that shares more is out of order.
+  // Per link; a peer that shares more misbehaves.
   static constexpr size_t kMaxPrompts = 4096;
   static constexpr size_t kMaxTokens = size_t{64} << 20;
 
   // RESOURCE_EXHAUSTED beyond the bounds, INVALID_ARGUMENT for an id that is 0 or known: it is not
-  // kept, and the requests that name it are refused one by one.
+  // kept, and each request that names it is refused.
   Status Keep(const v1::SharedPrompt& message);
   void Drop(uint64_t id);
   std::optional<SharedTokens> Find(uint64_t id) const;

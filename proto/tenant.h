@@ -1,4 +1,4 @@
-// A tenant's share (common/fair_share.h) on the wire.
+// A tenant's share (common/fair_share.h) to and from the wire.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace aisp {
 
-// A class that a newer peer may know counts as the last one.
+// An unknown class, from a newer peer, counts as the last one.
 inline ServiceClass ClassFromWire(v1::ServiceClass wire) {
   if (wire == v1::CLASS_INTERACTIVE) return ServiceClass::kInteractive;
   return wire == v1::CLASS_BATCH ? ServiceClass::kBatch : ServiceClass::kBestEffort;

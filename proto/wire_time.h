@@ -1,5 +1,5 @@
-// Durations as they come from other processes: a number that no clock can hold, or a negative one,
-// must not overflow what is computed with it.
+// Durations from other processes, clamped so that no number, however large or negative, overflows
+// later computations.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace aisp {
 
-// Milliseconds of a message, 0 to a day.
+// A message's milliseconds, clamped to 0 to one day.
 inline Duration MillisFromWire(int64_t ms) {
   constexpr int64_t kMost = 86'400'000;
   return std::chrono::milliseconds(std::clamp<int64_t>(ms, 0, kMost));

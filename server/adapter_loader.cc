@@ -30,7 +30,7 @@ AdapterKeeper::Loader MakeAdapterLoader(const Config& config, const Model* model
                     "it was not started with --runtime-lora, so it takes no LoRA adapters later");
     }
     const bool taken = pool->TrySubmit(0, [=] {
-      // Shared, since functions are copied.
+      // Shared, because std::function copies its captures.
       const auto loaded =
           std::make_shared<Result<PackedAdapter>>(LoadAndPack(*model, name, path, max_rank));
       post([done, loaded] { done(std::move(*loaded)); });

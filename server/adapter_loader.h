@@ -1,4 +1,4 @@
-// How a worker reads and converts LoRA adapters beside its engine thread.
+// Loads and converts a worker's LoRA adapters off its engine thread.
 #pragma once
 
 #include <functional>
@@ -11,8 +11,8 @@
 
 namespace aisp {
 
-// `post` brings answers to the engine's thread. Without model.runtime_lora everything is refused.
-// Model and pool outlive what was asked of it.
+// `post` runs the results on the engine's thread. Without model.runtime_lora all loads are refused.
+// `model` and `pool` outlive every load.
 AdapterKeeper::Loader MakeAdapterLoader(const Config& config, const Model* model, WorkPool* pool,
                                         Poster post);
 

@@ -27,14 +27,14 @@ constexpr Duration kLookAgain = std::chrono::milliseconds(50);
 
 HttpHeaders Json() { return {{"content-type", "application/json"}, {"cache-control", "no-store"}}; }
 
-// As addresses are written in settings.
+// `address` as written in the settings.
 bool IsLoopback(std::string_view address) {
   const bool numbers = address.find_first_not_of("0123456789.") == std::string_view::npos;
   return address == "localhost" || address == "::1" || address == "[::1]" ||
          (numbers && address.starts_with("127."));
 }
 
-// A browser that was led here under a name of its own choice (DNS rebinding) says that name.
+// True if Host names this machine. A browser that was led here by DNS rebinding sends another name.
 bool NamesThisHost(std::string_view host) {
   const size_t colon = host.rfind(':');
   if (colon != std::string_view::npos && host.find(']', colon) == std::string_view::npos)
@@ -43,7 +43,7 @@ bool NamesThisHost(std::string_view host) {
   return host == "localhost" || host == "[::1]" || (numbers && host.starts_with("127."));
 }
 
-// "%2F" as "/". What is no valid escape stays as it is.
+// "%2F" becomes "/"; invalid escapes are unchanged.
 std::string PercentDecoded(std::string_view text) {
   const auto digit = [](char c) {
     if (c >= '0' && c <= '9') return c - '0';
@@ -60,7 +60,7 @@ std::string PercentDecoded(std::string_view text) {
   return out;
 }
 
-// The rest of `path` below `prefix`: "" for itself, "/x" for a child; nothing when it is neither.
+// The rest of `path` below `prefix`: "" for `prefix` itself, "/x" for a child, else nullopt.
 std::optional<std::string_view> Below(std::string_view path, std::string_view prefix) {
   if (!path.starts_with(prefix)) return std::nullopt;
   path.remove_prefix(prefix.size());
@@ -185,8 +185,8 @@ Status AdminApi::Allowed(const HttpRequest& request) const {
     return Fail(Code::kUnauthenticated,
                 "this router wants its admin key: Authorization: Bearer KEY");
   }
-  // A page whose name leads here (DNS rebinding) is of one origin with us to its browser, and may
-  // name any user agent; the name itself it cannot hide.
+  // For a browser, a page whose name was rebound to this address (DNS rebinding) has our origin and
+  // may send any User-Agent. Only the Host header gives it away.
   const std::string_view host = request.Header("host");
   const bool led_here = !host.empty() && !NamesThisHost(host);
   if (!led_here && request.Header("origin").empty()) return {};

@@ -18,7 +18,7 @@ HttpServerOptions OptionsOf(const Config& config) {
   HttpServerOptions o;
   o.address = config.worker.admin_address;
   o.port = static_cast<uint16_t>(config.worker.admin_port);
-  // Probes and scrapes only.
+  // Only probes and scrapers connect here.
   o.max_connections = 64;
   o.max_body_bytes = 4096;
   o.error_body = [](const HttpServerOptions::Refused&, int status, std::string_view message) {

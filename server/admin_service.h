@@ -1,4 +1,4 @@
-// AdminService: /health, /ready and /metrics of a worker process, on its own port and thread.
+// AdminService: a worker process's /health, /ready and /metrics, on a port and thread of its own.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@ namespace aisp {
 
 class AdminService {
  public:
-  // Binds worker.admin_address:admin_port. `ready` is called on the service's thread and must be
+  // Binds worker.admin_address:admin_port. `ready` runs on the service's thread; must be
   // thread-safe.
   static Result<std::unique_ptr<AdminService>> Start(const Config& config, const Metrics* metrics,
                                                      std::function<Status()> ready);
@@ -23,8 +23,8 @@ class AdminService {
   virtual void Stop() = 0;  // idempotent
 };
 
-// http://host:port of an AdminService bound to `address`, as others reach it: a wildcard address is
-// told as the host that the worker advertises, else as this machine's name.
+// http://host:port at which others reach an AdminService bound to `address`. A wildcard address
+// becomes the host that the worker advertises, else this machine's name.
 std::string AdvertisedAdminUrl(const Config& config, const std::string& address);
 
 }  // namespace aisp

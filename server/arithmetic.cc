@@ -12,7 +12,7 @@ struct StoredFormat {
   WeightFormat format;
 };
 
-// As the checkpoint has its weights, or as --quantization wants them.
+// The format of the checkpoint, or the one that --quantization asks for.
 StoredFormat WantedFormat(const Config& config, const QuantSpec& stored) {
   const std::string& wanted = config.model.quantization;
   if (wanted == "fp8") return {"fp8", WeightFormat::kFp8};
@@ -37,7 +37,7 @@ std::string ArithmeticOf(const Config& config, const ServedModel& served, const 
   const Model& model = backend.executor->model();
   const DType compute = model.compute_dtype();
   const StoredFormat wanted = WantedFormat(config, model.spec().quant);
-  // What the device cannot multiply is widened at load; that it was rounded before still shows.
+  // A format the device cannot multiply is widened at load, but the values stay rounded.
   const bool kept = backend.ops->Supports(wanted.format, compute);
   std::string weights(DTypeName(compute));
   if (!wanted.name.empty()) {
@@ -46,10 +46,10 @@ std::string ArithmeticOf(const Config& config, const ServedModel& served, const 
   }
   const DType kv = backend.executor->kv_layout().dtype;
   std::string activations(DTypeName(backend.ops->ActivationDType(compute)));
-  // Steps of so many rows round the inputs of layers with FP8 weights.
+  // Steps with at least so many rows round activations to FP8 in layers with FP8 weights.
   if (served.fp8_activation_rows > 0)
     activations += fmt::format(", fp8 from {} rows", served.fp8_activation_rows);
-  // A GPU's kernels split the context at block boundaries; on a CPU blocks change no bit.
+  // GPU kernels split the context at block boundaries; on a CPU the block size changes no bit.
   const bool by_block = backend.device->info().asynchronous;
   const std::string blocks =
       by_block ? fmt::format(" in blocks of {}", backend.executor->kv_layout().block_tokens) : "";

@@ -35,12 +35,12 @@ ModelExecutorOptions ExecutorOptionsOf(const Config& config, const ServedModel& 
   o.model.max_sequences = o.max_slots;
   o.max_draft_rows = MaxDraftRows(engine);
   o.block_tokens = served.kv_layout.block_tokens;
-  o.num_blocks = served.kv_layout.num_blocks;  // 0: choose_blocks
+  o.num_blocks = served.kv_layout.num_blocks;  // 0: choose_blocks decides
   o.kv_dtype = served.kv_layout.dtype;
   return o;
 }
 
-// "auto" and "cuda" are GPU 0.
+// Index of the GPU; "auto" and "cuda" mean GPU 0.
 Result<int32_t> CudaIndexOf(const std::string& device) {
   if (device == "auto" || device == "cuda") return 0;
   if (device.starts_with("cuda:")) {
@@ -51,7 +51,7 @@ Result<int32_t> CudaIndexOf(const std::string& device) {
       fmt::format("model.device = '{}'; auto, cpu, cuda and cuda:N are possible", device));
 }
 
-// A cache folder that cannot be made costs the tuning at every start, nothing else.
+// Without a cache folder the kernels are tuned at every start; nothing else changes.
 std::string TuningCacheOf(const Config& config) {
   if (config.model.tuning_cache != "auto") return config.model.tuning_cache;
   const std::string folder = UserCacheFolder();
@@ -63,7 +63,7 @@ std::string TuningCacheOf(const Config& config) {
 Status CheckMemory(const Config& config, const ServedModel& served, const Device& device) {
   AISP_ASSIGN_OR_RETURN(const MemoryInfo memory, device.GetMemoryInfo());
   if (device.info().asynchronous) return CheckGpuMemory(config, served, device.info(), memory);
-  const KvLayout& kv = served.kv_layout;  // no bytes where the pool is chosen later
+  const KvLayout& kv = served.kv_layout;  // num_blocks is 0 when the pool's size is chosen later
   if (kv.PoolBytes() <= memory.free_bytes) return {};
   return ResourceExhausted(
       fmt::format("the KV pool wants {} ({} blocks), {} are free; lower --kv-memory or --kv-blocks",
@@ -89,7 +89,7 @@ Result<ComputeDevice> OpenComputeDevice(const Config& config, const ServedModel&
     options.max_sequences = static_cast<int32_t>(engine.max_sequences);
     options.tuning_cache = TuningCacheOf(config);
     options.fp8_activation_rows = served.fp8_activation_rows;
-    options.exclusive = config.role != "split";  // there, two workers share it
+    options.exclusive = config.role != "split";  // in role split two workers share the device
     const std::string here = ExecutableFolder();
     const std::string folders[] = {here + "/../lib", here};
     auto cuda = OpenCudaBackend(options, folders);
@@ -117,7 +117,7 @@ Result<std::optional<uint64_t>> RandomWeightsSeed(const Config& config) {
 
 namespace {
 
-// Read again: a router keeps their digests alone.
+// Read again, since the router's side keeps only their digests.
 Result<std::vector<std::shared_ptr<const LoraAdapter>>> AdaptersOfTheStart(
     const Config& config, const ServedModel& served) {
   std::vector<std::shared_ptr<const LoraAdapter>> out;

@@ -1,5 +1,4 @@
-// Backend: the one place that chooses what a worker computes on, and builds the executor of a model
-// on it.
+// Backend: the only place that chooses a worker's device and builds a model's executor on it.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +15,7 @@
 
 namespace aisp {
 
-// What a worker computes with. Destroyed from the last to the first.
+// What a worker computes with. Members are destroyed from last to first.
 struct ComputeDevice {
   std::unique_ptr<Device> device;
   std::unique_ptr<Ops> ops;
@@ -26,30 +25,29 @@ struct Backend {
   std::unique_ptr<Device> device;
   std::unique_ptr<Ops> ops;
   std::unique_ptr<ServingExecutor> executor;
-  // As the model was loaded; a draft model is loaded so too.
+  // Seed of random weights, for the draft model too; nullopt: the checkpoint's weights.
   std::optional<uint64_t> random_weights;
   std::optional<WeightFormat> weight_format;
-  // What features its steps give out (ModelOptions::feature_layers).
+  // Layers whose residual streams steps return (ModelOptions::feature_layers).
   std::vector<int32_t> feature_layers;
 };
 
-// Opens what model.device names; `auto` takes a GPU if one answers and says in the log why not
-// otherwise. INVALID_ARGUMENT: no such device name; with cuda, whatever keeps the GPU from being
-// used.
+// Opens model.device; `auto` takes a GPU if one works, else logs why not. INVALID_ARGUMENT: unknown
+// device name, or the reason why a requested GPU cannot be used.
 Result<ComputeDevice> OpenComputeDevice(const Config& config, const ServedModel& served);
 
-// What model.quantization asks for; nothing: as the checkpoint has it.
+// The format that model.quantization asks for; nullopt: the checkpoint's.
 std::optional<WeightFormat> WeightFormatOf(const Config& config);
 
-// The seed of model.weights; nothing: the checkpoint's own weights. INVALID_ARGUMENT: neither ""
+// The seed in model.weights; nullopt: the checkpoint's own weights. INVALID_ARGUMENT: neither ""
 // nor random:SEED.
 Result<std::optional<uint64_t>> RandomWeightsSeed(const Config& config);
 
-// Loads the weights and allocates the KV pool. Errors name the file and tensor, or what is needed
-// and what there is.
+// Loads the weights and allocates the KV pool. Errors name the file and tensor, or the memory
+// needed and available.
 Result<Backend> MakeBackend(const Config& config, const ServedModel& served);
 
-// `fingerprint` roots the prefix cache: a worker's own where it exchanges KV (server/arithmetic.h).
+// `fingerprint` roots the prefix cache; workers that exchange KV use their own (arithmetic.h).
 EngineOptions EngineOptionsOf(const Config& config, const v1::Fingerprint& fingerprint);
 
 }  // namespace aisp

@@ -19,12 +19,12 @@ extern char** environ;
 namespace aisp {
 namespace {
 
-// Inherited descriptors get fixed numbers, above what a parent usually has open.
+// Fixed numbers for inherited descriptors, above those that a parent usually has open.
 constexpr int kConfigFd = 100, kAnnounceFd = 101, kLifelineFd = 102, kFirstSocketFd = 103;
 
 int PidfdOpen(pid_t pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid, 0)); }
 
-// A memfd that holds the child's configuration; the child reads it as /dev/fd/N.
+// A memfd with the child's configuration; the child reads it as /dev/fd/N.
 int ConfigFile(const Config& config) {
   const std::string text = PrintConfig(config, Secrets::kShown);
   const int fd = memfd_create("aisp-config", MFD_CLOEXEC);
@@ -51,8 +51,7 @@ std::string ExitText(int status) {
   return fmt::format("wait status {}", status);
 }
 
-// Own process groups: Ctrl-C in the terminal reaches only the supervisor, which stops its children
-// in order.
+// A process group of its own: Ctrl-C reaches only the supervisor, which stops children in order.
 void SetAttributes(posix_spawnattr_t* attributes) {
   posix_spawnattr_init(attributes);
   posix_spawnattr_setflags(attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK);
@@ -82,7 +81,7 @@ Status ChildProcess::Spawn(int lifeline_fd, const std::string& last_exit, Instan
     close(announce[1]);
     return Internal(fmt::format("memfd_create: {}", strerror(errno)));
   }
-  // Role and name first: what `ps` shows of a long command line is its beginning.
+  // Role and name come first, since `ps` cuts long command lines.
   std::vector<std::string> args = {"aisp"};
   if (command_.empty()) {
     args.insert(args.end(), {"serve", "--role=" + config_.role, "--name=" + name_});
@@ -95,7 +94,7 @@ Status ChildProcess::Spawn(int lifeline_fd, const std::string& last_exit, Instan
   if (!last_exit.empty()) args.push_back("--last-exit=" + last_exit);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
-  // dup2 onto another number also clears close-on-exec.
+  // dup2 to another number also clears close-on-exec.
   posix_spawn_file_actions_adddup2(&actions, config_fd, kConfigFd);
   posix_spawn_file_actions_adddup2(&actions, announce[1], kAnnounceFd);
   posix_spawn_file_actions_adddup2(&actions, lifeline_fd, kLifelineFd);
@@ -110,7 +109,7 @@ Status ChildProcess::Spawn(int lifeline_fd, const std::string& last_exit, Instan
   argv.reserve(args.size() + 1);
   for (std::string& arg : args) argv.push_back(arg.data());
   argv.push_back(nullptr);
-  // By its path, not as /proc/self/exe, under which every process would be called "exe".
+  // Not /proc/self/exe, under which every process would be named "exe".
   const std::string program = ExecutablePath();
   const int error =
       posix_spawn(&pid_, program.c_str(), &actions, &attributes, argv.data(), environ);

@@ -1,6 +1,6 @@
-// ChildProcess: one process of aisp as its supervisor sees it: started with a configuration, a pipe
-// on which it announces itself and perhaps listening sockets, watched through a pidfd. Kills and
-// reaps it when destroyed. One thread; Linux.
+// ChildProcess: one aisp process under a supervisor: started with a configuration, a pipe for its
+// announcements and optional listening sockets, and watched through a pidfd. The destructor kills
+// and reaps it. One thread; Linux.
 #pragma once
 
 #include <sys/types.h>
@@ -18,8 +18,8 @@ namespace aisp {
 
 class ChildProcess {
  public:
-  // `sockets`: flag name ("http-fd") and descriptor, which stays the caller's. `command`: what it
-  // runs instead of `aisp serve`, with its flags.
+  // `sockets`: flag name ("http-fd") and descriptor, owned by the caller. `command`: the command
+  // and flags to run instead of `aisp serve`.
   ChildProcess(std::string name, Config config, std::vector<std::pair<std::string, int>> sockets,
                std::vector<std::string> command = {})
       : name_(std::move(name)),
@@ -30,15 +30,13 @@ class ChildProcess {
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
 
-  // With the configuration; the child ends when the last writer of `lifeline_fd`'s
-  // pipe does.
-  // `last_exit`: how the process that it replaces ended, as --last-exit wants it; "": it replaces
-  // none.
+  // Starts the process, which ends when the last writer of `lifeline_fd`'s pipe closes.
+  // `last_exit`: how its predecessor ended, in the form of --last-exit; "": there was none.
   Status Spawn(int lifeline_fd, const std::string& last_exit, Instant now);
   void Signal(int signal) const;
   // True once it has ended; says how, for people and as `last_exit` of its successor.
   bool Reap(std::string* how, std::string* last_exit);
-  // Takes what it has announced.
+  // Reads its announcements.
   void ReadAnnouncements();
 
   const std::string& name() const { return name_; }
@@ -46,9 +44,9 @@ class ChildProcess {
   bool running() const { return pid_ > 0; }
   pid_t pid() const { return pid_; }
   Instant started() const { return started_; }
-  // "" while it has not announced `key`.
+  // The announced value of `key`; "" if not announced.
   std::string Said(const std::string& key) const;
-  // Readable when it has announced something, when it has ended; -1: none.
+  // Readable on a new announcement / when the process has ended; -1: none.
   int announce_fd() const { return announce_fd_; }
   int pidfd() const { return pidfd_; }
 

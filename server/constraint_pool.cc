@@ -17,7 +17,7 @@
 namespace aisp {
 namespace {
 
-// One of them is left by a tenant alone: who comes new waits for nobody's.
+// At least two, since one tenant may use all but one of them.
 constexpr int kThreads = 2;
 
 std::string Told(const std::vector<Refusal>& refusals) {
@@ -45,8 +45,8 @@ ConstraintPool::~ConstraintPool() {
 
 std::shared_ptr<const TokenTrie> ConstraintPool::Trie() {
   std::call_once(trie_once_, [this] {
-    // Rows of the model's logits are its vocabulary: tokens beyond it cannot be drawn, rows without
-    // a token must not be.
+    // The mask has one bit per logit: tokens beyond the vocabulary cannot be drawn, and rows
+    // without a token must not be.
     std::vector<std::string> pieces(static_cast<size_t>(vocabulary_));
     for (int32_t id = 0; id < std::min(vocabulary_, tokenizer_.VocabSize()); ++id) {
       if (!tokenizer_.IsSpecial(id))
@@ -116,9 +116,10 @@ std::shared_ptr<Constraint> ConstraintPool::Find(const Hash128& key, const std::
   return known->second->constraint;
 }
 
-// The newest is not forgotten, and of equal ones who used theirs least lately makes room.
+// The least recently used entry of the tenant with the most; never the newest entry. Ties go to the
+// tenant whose entry was used least recently.
 std::list<ConstraintPool::Kept>::iterator ConstraintPool::OneOfWhoHasMost() {
-  std::unordered_map<std::string, double> has;  // of both bounds
+  std::unordered_map<std::string, double> has;  // sum of the shares of both limits
   for (const Kept& each : kept_) {
     has[each.tenant] += 1.0 / static_cast<double>(limits_.max_kept) +
                         static_cast<double>(each.bytes()) / static_cast<double>(limits_.max_bytes);
@@ -130,7 +131,7 @@ std::list<ConstraintPool::Kept>::iterator ConstraintPool::OneOfWhoHasMost() {
   return found;
 }
 
-// What is kept grows as masks are computed, so its size is asked for anew each time.
+// Constraints grow as masks are computed, so sizes are queried anew each time.
 void ConstraintPool::Trim() {
   size_t bytes = 0;
   for (const Kept& each : kept_) bytes += each.bytes();
@@ -153,13 +154,13 @@ Result<std::shared_ptr<Constraint>> ConstraintPool::Get(const v1::Constraint& co
   const Hash128 key = HashBytes(text);
   if (auto known = Find(key, text, &tenant)) return known;
   AISP_ASSIGN_OR_RETURN(std::shared_ptr<Constraint> compiled, Compile(constraint, tenant));
-  // What endings are made of is found here, not on an engine's thread.
+  // Computes the ending's data here rather than on an engine thread.
   if (constraint.force_finish()) compiled->NewMatcher()->FindEnding(kLongestEnding);
   const std::lock_guard lock(mutex_);
   const auto known = by_key_.find(key);
   if (known != by_key_.end()) {
     if (known->second->text == text) return known->second->constraint;
-    return compiled;  // another text of the same hash is kept
+    return compiled;  // a different text with the same hash is cached
   }
   kept_.push_front({key, text, compiled, tenant});
   by_key_[key] = kept_.begin();

@@ -1,8 +1,7 @@
-// ConstraintPool: the constraints that requests ask for, compiled once each and kept by a hash of
-// what they say, and the guides that workers draw by. Bounded in number and in bytes: beyond that
-// the tenant that has most forgets the one that it used least lately. Safe to call from any thread.
-// An engine thread never compiles: what is not kept is compiled on threads of the pool's own, in
-// turn of the tenants by the time that theirs took. The tokenizer outlives it.
+// ConstraintPool: compiles constraints, caches them by a hash of their text, and makes the guides
+// that workers draw with. Bounded in number and bytes; beyond that, the tenant with the most loses
+// its least recently used one. Any thread. An engine thread never compiles: that runs on the pool's
+// own threads, fairly between tenants by CPU time. The tokenizer outlives it.
 #pragma once
 
 #include <functional>
@@ -34,14 +33,14 @@ class ConstraintPool final : public ConstraintCompiler {
   struct Limits {
     Duration compile_timeout = std::chrono::seconds(2);
     size_t max_kept = 64;
-    size_t max_bytes = 512u << 20;  // of what is kept, about
-    size_t max_waiting = 64;        // for the compiling threads
+    size_t max_bytes = 512u << 20;  // approximate size of the cache
+    size_t max_waiting = 64;        // jobs waiting for the compiling threads
   };
-  // A guide, or why there is none; told on a thread of the pool's.
+  // Receives a guide or an error, on a thread of the pool.
   using OnGuide = std::function<void(Result<std::shared_ptr<DrawGuide>>)>;
 
   ConstraintPool(const Tokenizer* tokenizer, int32_t vocabulary, const Limits& limits);
-  // Finishes the compilations that run; those that wait are dropped, their `later` too.
+  // Finishes running compilations; drops waiting ones with their `later`.
   ~ConstraintPool() override;
   ConstraintPool(const ConstraintPool&) = delete;
   ConstraintPool& operator=(const ConstraintPool&) = delete;
@@ -49,9 +48,9 @@ class ConstraintPool final : public ConstraintCompiler {
   Result<std::shared_ptr<Constraint>> Get(const v1::Constraint& constraint,
                                           const std::string& tenant) override;
   bool Keeps(const v1::Constraint& constraint) override;
-  // For a request's sequence; at the end of the text its stop tokens are allowed. Null when its
-  // constraint has to be compiled first: then `later` is called, once. RESOURCE_EXHAUSTED when too
-  // many wait for that, or too many of its tenant's.
+  // The guide for a request's sequence; at the end of the text its stop tokens are allowed. Null:
+  // the constraint must be compiled first, and `later` is called once. RESOURCE_EXHAUSTED: too many
+  // jobs are waiting, in total or of its tenant.
   Result<std::shared_ptr<DrawGuide>> Guide(const v1::GenerateRequest& request, OnGuide later);
 
   size_t kept() const;
@@ -59,13 +58,13 @@ class ConstraintPool final : public ConstraintCompiler {
  private:
   struct Kept {
     Hash128 key;
-    std::string text;  // a hit compares it
+    std::string text;  // compared on a hit
     std::shared_ptr<Constraint> constraint;
-    std::string tenant;  // that used it last
+    std::string tenant;  // the last tenant that used it
     size_t bytes() const { return text.size() + constraint->bytes(); }
   };
 
-  // `tenant` absent: only looks.
+  // `tenant` null: does not count as a use.
   std::shared_ptr<Constraint> Find(const Hash128& key, const std::string& text,
                                    const std::string* tenant);
   std::shared_ptr<DrawGuide> MakeGuide(std::shared_ptr<Constraint> constraint,
@@ -87,11 +86,11 @@ class ConstraintPool final : public ConstraintCompiler {
   std::once_flag spelled_once_;
   std::shared_ptr<const SpelledTokens> spelled_;
   mutable std::mutex mutex_;
-  std::list<Kept> kept_;  // the latest used first
+  std::list<Kept> kept_;  // most recently used first
   std::unordered_map<Hash128, std::list<Kept>::iterator> by_key_;
   FairQueue waiting_;
   std::once_flag threads_once_;
-  std::vector<Thread> threads_;  // from the first constraint on that a worker has to compile
+  std::vector<Thread> threads_;  // started with the first compilation
 };
 
 }  // namespace aisp

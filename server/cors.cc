@@ -15,7 +15,7 @@ constexpr const char* kRequestHeaders =
     "authorization, content-type, x-api-key, anthropic-version, x-request-id, x-request-timeout, "
     "x-aisp-prefill, x-aisp-class, x-aisp-event-ids, x-slo-ttft-ms, x-slo-tpot-ms, "
     "idempotency-key, traceparent, "
-    // What OpenAI's and Anthropic's own clients add to every request from a page.
+    // Headers that the browser clients of OpenAI and Anthropic add to every request.
     "anthropic-beta, anthropic-dangerous-direct-browser-access, openai-organization, "
     "openai-project, x-stainless-arch, x-stainless-helper, x-stainless-helper-method, "
     "x-stainless-lang, x-stainless-os, x-stainless-package-version, x-stainless-retry-count, "
@@ -24,7 +24,7 @@ constexpr const char* kAnswerHeaders =
     "x-request-id, request-id, x-aisp-route, x-aisp-ignored, retry-after";
 constexpr const char* kPreflightAgeS = "600";
 
-// Adds headers to whatever is answered.
+// Adds headers to every answer.
 class CorsExchange final : public HttpExchange {
  public:
   CorsExchange(std::shared_ptr<HttpExchange> inner, std::string origin)
@@ -88,7 +88,7 @@ std::string Cors::AllowedOrigin(std::string_view origin) const {
 std::shared_ptr<HttpExchange> Cors::Admit(std::shared_ptr<HttpExchange> exchange) const {
   const HttpRequest& request = exchange->request();
   const std::string origin = AllowedOrigin(request.Header("origin"));
-  // Orders of an operator are never taken from a page.
+  // Admin calls are never accepted from web pages.
   if (origin.empty() || request.path.starts_with("/admin")) return exchange;
   auto wrapped = std::make_shared<CorsExchange>(std::move(exchange), origin);
   const bool preflight =

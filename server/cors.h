@@ -1,5 +1,5 @@
-// Cors: which web pages of other origins may call this server. Off unless http.cors_origins names
-// some: a browser then keeps answers from every page but our own. Immutable; the I/O thread.
+// Cors: which web pages of other origins may call this server. Off unless http.cors_origins lists
+// some; browsers then hide answers from all pages but ours. Immutable; the I/O thread.
 #pragma once
 
 #include <memory>
@@ -12,15 +12,15 @@ namespace aisp {
 
 class Cors {
  public:
-  // Origins as "https://example.org", or "*". INVALID_ARGUMENT names what is neither.
+  // Origins as "https://example.org", or "*". INVALID_ARGUMENT names any other entry.
   static Result<Cors> Create(std::vector<std::string> origins);
 
-  // The exchange with which the request is to be answered: its answers carry what the browser
-  // wants to see. Null: it was a preflight and is answered.
+  // Returns the exchange to answer, which adds the CORS headers. Null: it was a preflight and has
+  // been answered.
   std::shared_ptr<HttpExchange> Admit(std::shared_ptr<HttpExchange> exchange) const;
 
  private:
-  // What access-control-allow-origin says to this origin; "" when it may not call.
+  // The value of access-control-allow-origin for `origin`; "" when it may not call.
   std::string AllowedOrigin(std::string_view origin) const;
 
   std::vector<std::string> origins_;

@@ -24,7 +24,7 @@ Config::Engine EngineSettingsOf(const Config& config) {
   choose(&e.max_batch_tokens, 512, 2048);
   choose(&e.max_prefill_chunk, 256, 2048);
   choose(&e.max_sequences, 64, 256);
-  // On a GPU rows that verify tokens may differ in bits from a row alone.
+  // On a GPU, rows of a verify step may differ in bits from a row alone.
   if (e.forced_runs == "auto") e.forced_runs = gpu ? "off" : "on";
   return e;
 }

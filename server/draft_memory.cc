@@ -14,13 +14,13 @@ constexpr uint64_t kGraphsAndBuffers = uint64_t{512} << 20;
 
 uint64_t U(int64_t value) { return static_cast<uint64_t>(value); }
 
-// Of an element that is multiplied.
+// Bytes of an element of the compute type.
 uint64_t ElementBytes(const Config& config, const ServedModel& served) {
   const bool wide = config.model.dtype == "f32" || served.spec.dtype == DType::kF32;
   return wide ? sizeof(float) : sizeof(uint16_t);
 }
 
-// Features of the target's steps, of a head's and of those that wait.
+// Rows of the three feature buffers: of the target's steps, of the head's, and of waiting rows.
 uint64_t FeatureRows(const Config::Engine& engine) {
   return 3 * U(engine.max_batch_tokens) + 9 * U(engine.max_sequences) +
          U(DraftHeadRows(engine.max_batch_tokens));
@@ -55,7 +55,7 @@ Result<DraftMemory> EagleMemory(const Config& config, const SpeculationConfig& c
       BlockBytesOf(served, {1, layer.attention.num_kv_heads, layer.attention.head_dim})};
 }
 
-// What a row of a step of such a layer is beside its features.
+// Bytes per row of a step of such a layer, without its features.
 uint64_t RowBytes(const ModelSpec& model) {
   const AttentionSpec& a = model.layers.front().attention;
   const MlpSpec& mlp = model.layers.front().mlp;
@@ -69,7 +69,7 @@ uint64_t RowBytes(const ModelSpec& model) {
          U(7 * int64_t{model.hidden} + std::max(q + kv, 2 * inner) + std::max(q, inner) + kv);
 }
 
-// It may have a matrix over the vocabulary of its own, whose size the target's is.
+// The layer may have its own output matrix over the vocabulary, as large as the target's.
 Result<DraftMemory> MtpMemory(const Config& config, const SpeculationConfig& chosen,
                               const ServedModel& served) {
   AISP_ASSIGN_OR_RETURN(MtpSpec head, LoadMtpSpec(MtpFolder(chosen, served), served.spec));
@@ -84,7 +84,7 @@ Result<DraftMemory> MtpMemory(const Config& config, const SpeculationConfig& cho
       BlockBytesOf(served, head.model.kv())};
 }
 
-// Logits of all heads over the target's vocabulary are the most of it.
+// Most of it are the logits of all heads over the target's vocabulary.
 Result<DraftMemory> MedusaMemory(const Config& config, const SpeculationConfig& chosen,
                                  const ServedModel& served) {
   AISP_ASSIGN_OR_RETURN(const MedusaSpec spec,
@@ -94,7 +94,7 @@ Result<DraftMemory> MedusaMemory(const Config& config, const SpeculationConfig& 
                  bytes = ElementBytes(config, served);
   const uint64_t weights =
       heads * hidden * (U(spec.blocks) * hidden + U(spec.draft_vocabulary)) * bytes;
-  // Twice: draws have scratch as large.
+  // Twice: sampling needs scratch memory of the same size.
   const uint64_t logits = 2 * heads * U(engine.max_sequences) * U(spec.vocabulary) * sizeof(float);
   return DraftMemory{weights + FeatureRows(engine) * hidden * bytes + logits + kGraphsAndBuffers,
                      0};

@@ -1,4 +1,4 @@
-// What a draft model or head keeps of a GPU beside the served model, told before it is loaded.
+// GPU memory of a draft model or head besides the served model, computed before loading.
 #pragma once
 
 #include <algorithm>
@@ -10,16 +10,15 @@
 
 namespace aisp {
 
-// Rows of a draft model's step that one sequence's tokens behind the last draft may have, beside
-// one each.
+// Rows per sequence in a draft model's step, besides one each, to catch up with accepted tokens.
 inline constexpr int32_t kDraftTailRows = 64;
 
-// Rows of a step of a head on a GPU: prompts are taken up in pieces.
+// Rows of a head's step on a GPU; prompts are processed in pieces.
 inline int32_t DraftHeadRows(int64_t max_batch_tokens) {
   return static_cast<int32_t>(std::min<int64_t>(max_batch_tokens, 2048));
 }
 
-// Nothing where no model or head is configured. Errors as MakeSpeculator.
+// Zero when no draft model or head is configured. Errors as in MakeSpeculator.
 Result<DraftMemory> DraftMemoryOf(const Config& config, const ServedModel& served);
 
 }  // namespace aisp

@@ -78,7 +78,7 @@ void FairQueue::LongOneRan(FairShare::Account* account, size_t cpu_us) {
     if (lane->second.running == 0 && lane->second.jobs.empty()) lanes_.erase(lane);
     shares_.Leave(account);
   }
-  // Another one of the tenant's may have waited for its end.
+  // Another job of this tenant may have waited for the end of this one.
   changed_.notify_one();
 }
 

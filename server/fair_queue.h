@@ -1,6 +1,6 @@
-// FairQueue: what threads have to do for several tenants, in turn by what was done for each over
-// its weight, so that one that asks a lot delays itself. Bounded, and a tenant leaves places for
-// others: a full queue is a refusal, never a wait. Any thread.
+// FairQueue: jobs of several tenants for a few threads, served by work done per weight, so that a
+// busy tenant delays only itself. Bounded, and a tenant leaves places for others: a full queue
+// refuses and never waits. Any thread.
 #pragma once
 
 #include <condition_variable>
@@ -19,20 +19,20 @@ class FairQueue {
  public:
   struct Limits {
     size_t waiting = 0;
-    // Jobs that take long: what one costs is the CPU time that it took, and at most so many of one
-    // tenant with a name run at a time. 0: they cost what was said when they were pushed.
+    // For long jobs: at most so many of one named tenant run at a time, and their cost is the CPU
+    // time used. 0: the cost is the one given to TryPush.
     int long_of_one = 0;
   };
   explicit FairQueue(const Limits& limits) : limits_(limits) {}
   FairQueue(const FairQueue&) = delete;
   FairQueue& operator=(const FairQueue&) = delete;
 
-  // False: it is full or closed, or the tenant has its share of it; the job was not taken then. A
-  // tenant without a name has no share to keep to.
+  // False when the queue is full or closed or the tenant has its share of it; the job is then not
+  // taken. A tenant without a name has no share limit.
   [[nodiscard]] bool TryPush(size_t cost, std::function<void()> job, const TenantShare& tenant);
-  // Waits for a job and runs it; false, without one, once it was closed.
+  // Waits for a job and runs it; false once closed and empty.
   bool RunNext();
-  // Throws away what waits: there is nobody left to answer.
+  // Discards waiting jobs: nobody is left to answer.
   void CloseAndClear();
 
  private:
@@ -42,11 +42,11 @@ class FairQueue {
   };
   struct Lane {
     std::deque<Job> jobs;
-    int running = 0;  // of long ones
+    int running = 0;  // long jobs
   };
   bool Long() const { return limits_.long_of_one > 0; }
   using Lanes = std::map<FairShare::Account*, Lane>;
-  // The one to which least was given of those that may run one more; the end: there is none.
+  // The least served lane that may run another job; end(): none.
   Lanes::iterator Next();
   void LongOneRan(FairShare::Account* account, size_t cpu_us);
 
@@ -54,7 +54,7 @@ class FairQueue {
   std::mutex mutex_;
   std::condition_variable changed_;
   FairShare shares_;
-  Lanes lanes_;  // with jobs that wait, or long ones that run
+  Lanes lanes_;  // lanes with waiting or running long jobs
   size_t size_ = 0;
   bool closed_ = false;
 };

@@ -1,5 +1,5 @@
-// ForwardingExecutor: another executor, all of it. What wraps one derives from this and changes
-// what it is about; so a property that is added to executors is not lost on the way to the engine.
+// ForwardingExecutor: forwards every call to another executor. Wrappers derive from it and override
+// what they change, so that a function added to the interface is not lost on the way to the engine.
 #pragma once
 
 #include <memory>

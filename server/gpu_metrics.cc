@@ -11,8 +11,7 @@
 namespace aisp {
 namespace {
 
-// The few functions of NVML and of the CUDA driver that are called, by their C interfaces: neither
-// has to be there when aisp is built.
+// The needed functions of NVML and the CUDA driver, declared here: no headers at build time.
 using NvmlDevice = void*;
 struct NvmlMemory {
   unsigned long long total, free, used;  // NOLINT(google-runtime-int): NVML's own types
@@ -27,7 +26,7 @@ class Library {
  public:
   explicit Library(const std::string& name)
       : handle_(dlopen(name.c_str(), RTLD_LAZY | RTLD_LOCAL)) {}
-  // Never closed: the driver's libraries keep threads of their own.
+  // Never closed: the driver's libraries have threads of their own.
   explicit operator bool() const { return handle_ != nullptr; }
 
   template <typename Function>
@@ -51,7 +50,7 @@ struct Nvml {
   int (*power)(NvmlDevice, unsigned*) = nullptr;
   int (*temperature)(NvmlDevice, int, unsigned*) = nullptr;
 
-  // The name and memory of a device are the least; what else an older driver lacks is left out.
+  // Name and memory are required; functions that an older driver lacks are left out.
   bool Open(const Library& library) {
     library.Find("nvmlShutdown", &shutdown);
     library.Find("nvmlDeviceGetClockInfo", &clock);
@@ -65,7 +64,7 @@ struct Nvml {
   }
 };
 
-// Where the device sits: NVML counts all GPUs of the host, CUDA those that it was given.
+// The PCI address: NVML counts all GPUs of the host, CUDA only the visible ones.
 std::optional<std::array<char, 64>> BusIdOf(const Library& driver, int ordinal) {
   int (*get)(int*, int) = nullptr;
   int (*bus_id)(char*, int, int) = nullptr;
@@ -115,7 +114,7 @@ class NvmlGpuMetrics final : public GpuMetrics {
     }
   }
 
-  // What the driver does not tell has no value, rather than 0.
+  // Values that the driver does not report are absent rather than 0.
   void MeasureMemory(const Gpu& gpu) const {
     NvmlMemory memory{};
     if (nvml_.memory(gpu.device, &memory) != 0) return;

@@ -1,9 +1,8 @@
-// GpuMetrics: memory, clocks, power and temperature of the GPUs that a worker computes on, as the
-// driver's management library (NVML) tells them. Opened at run time: without the library, or
-// without a device, there are no such metrics and nothing else changes.
+// GpuMetrics: memory, clocks, power and temperature of a worker's GPUs, from NVML. NVML is opened
+// at run time; without it or without a device there are no such metrics.
 //
-// Owns a thread that asks every two seconds, so that neither a scrape nor a step waits for the
-// driver. Made once the device is open; ends with its worker.
+// Owns a thread that polls every two seconds, so that neither a scrape nor a step waits for the
+// driver. Created once the device is open; ends with its worker.
 #pragma once
 
 #include <memory>
@@ -18,14 +17,14 @@ namespace aisp {
 class GpuMetrics {
  public:
   struct Options {
-    std::vector<int> ordinals;  // as CUDA counts in this process
+    std::vector<int> ordinals;  // as numbered by CUDA in this process
     Duration interval = std::chrono::seconds(2);
     std::string nvml = "libnvidia-ml.so.1";
     std::string driver = "libcuda.so.1";
   };
   virtual ~GpuMetrics() = default;
 
-  // Measures once before it returns. Null where there is nothing to ask.
+  // Takes the first sample before it returns. Null when there is nothing to measure.
   static std::unique_ptr<GpuMetrics> Start(const Options& options, Metrics* metrics);
 };
 

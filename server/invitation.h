@@ -1,5 +1,4 @@
-// The lines that `aisp up` prints when it is ready: where it serves, and a curl command that works
-// as it stands. Pure.
+// The lines `aisp up` prints when ready: its addresses, and a working curl command. Pure.
 #pragma once
 
 #include <string>
@@ -9,7 +8,7 @@
 
 namespace aisp {
 
-// How a model can be asked: by messages, by text, or, without a tokenizer, by token ids alone. The
+// How a model can be prompted: by messages, by text, or (without a tokenizer) by token ids. The
 // router announces it as `asked-by`.
 inline constexpr std::string_view kAskedByMessages = "messages", kAskedByText = "text",
                                   kAskedByIds = "ids";
@@ -17,7 +16,7 @@ inline constexpr std::string_view kAskedByMessages = "messages", kAskedByText = 
 // "http://" or "https://".
 std::string SchemeOf(const Config& config);
 
-// `grpc` and `admin` are empty where they are not served.
+// `grpc` and `admin` are "" when not served.
 std::string Invitation(const Config& config, const std::string& http, const std::string& grpc,
                        const std::string& admin, std::string_view asked_by);
 

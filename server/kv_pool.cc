@@ -12,9 +12,10 @@
 namespace aisp {
 namespace {
 
-constexpr int64_t kShortSequence = 256;  // tokens that the least pool holds
-constexpr int64_t kMostContexts = 4;  // of each sequence, on a CPU: more would hold prefixes only
-constexpr int64_t kGpuExtra = int64_t{1} << 30;  // a worker's context, graphs and buffers of a step
+constexpr int64_t kShortSequence = 256;  // tokens that the smallest pool holds
+constexpr int64_t kMostContexts = 4;  // full contexts per sequence on a CPU; more would hold only
+                                      // prefixes
+constexpr int64_t kGpuExtra = int64_t{1} << 30;  // a worker's CUDA context, graphs and step buffers
 
 std::string SharedBy(int64_t sharers) {
   return sharers > 1 ? fmt::format(", shared by {} workers", sharers) : "";
@@ -43,10 +44,10 @@ KvPoolPlan GpuPlan(const Config& config, const ServedModel& served, const Memory
   const int64_t sharers = PoolSharers(config);
   const double share = config.engine.gpu_memory_utilization;
   const auto total = static_cast<double>(memory.total_bytes);
-  // What the card has now, less the part that is left to others.
+  // The card's free memory without the part that is reserved for others.
   double bytes = static_cast<double>(memory.free_bytes) - (1 - share) * total;
   if (sharers > 1) {
-    // The others may be loading still: each keeps to its part, whatever is free at this moment.
+    // The sharers may still be loading, so each keeps to its part regardless of what is free now.
     const auto own = static_cast<double>(WeightBytesOnGpu(config, served.spec)) + kGpuExtra;
     bytes = std::min(bytes, share * total / static_cast<double>(sharers) - own);
   }

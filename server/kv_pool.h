@@ -1,8 +1,8 @@
-// How large a worker's KV pool is: as configured, else from the memory that there is.
+// The size of a worker's KV pool: as configured, else from the available memory.
 //
-// CPU: a quarter of what is free, at most four full contexts for each of max_sequences. GPU: what
-// is left of gpu_memory_utilization of the card once the weights are in it. Workers that share the
-// memory (engine.pool_sharers) take equal parts. Pure functions: any thread.
+// CPU: a quarter of the free memory, at most four full contexts per sequence (max_sequences). GPU:
+// the rest of gpu_memory_utilization of the card once the weights are loaded. Workers that share
+// the memory (engine.pool_sharers) take equal parts. Pure functions: any thread.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@
 
 namespace aisp {
 
-// What a draft model keeps of the card beside the served one.
+// GPU memory of a draft model besides the served one.
 struct DraftMemory {
   uint64_t fixed_bytes = 0;  // weights, logits, graphs
-  uint64_t block_bytes = 0;  // for each block of the served model's pool
+  uint64_t block_bytes = 0;  // per block of the served model's pool
 };
 
 struct KvPoolPlan {
@@ -25,26 +25,26 @@ struct KvPoolPlan {
   std::string why;  // "a quarter of 23.1 GiB free"
 };
 
-// Workers that share this process's memory or card, those of a split process counted.
+// Number of workers that share this process's memory or card, including those of role split.
 int64_t PoolSharers(const Config& config);
 
-// `memory` is the device's with the weights in it; `draft` counts on a GPU. RESOURCE_EXHAUSTED:
-// what is left holds no useful pool; the error has the numbers and the settings that help.
+// `memory`: the device's, after loading the weights; `draft` counts on a GPU. RESOURCE_EXHAUSTED:
+// no useful pool fits; the message has the numbers and the settings that help.
 Result<KvPoolPlan> PlanKvPool(const Config& config, const ServedModel& served,
                               const MemoryInfo& memory, bool gpu, const DraftMemory& draft = {});
 
-// Blocks that the settings name outright, 0 when they leave it open. INVALID_ARGUMENT: too few to
-// serve anything.
+// The number of blocks in the settings, 0 when left open. INVALID_ARGUMENT: too few to serve
+// anything.
 Result<int32_t> ConfiguredKvBlocks(const Config& config, const KvLayout& layout,
                                    int32_t max_model_len);
 
-// The least pool that a worker starts with: a short sequence beside the watermark.
+// The smallest pool that a worker starts with: a short sequence plus the watermark.
 int64_t LeastKvBlocks(const Config& config, const KvLayout& layout, int32_t max_model_len);
 
-// Sequences of this length stand for a typical load.
+// Sequence length assumed for a typical load.
 int32_t TypicalTokens(int32_t max_model_len);
 
-// Logs the choice in one line, and warns when it cannot hold max_sequences of typical length.
+// Logs the choice, and warns when the pool cannot hold max_sequences of typical length.
 void LogKvPool(const Config& config, const ServedModel& served, const KvLayout& layout,
                const std::string& why);
 

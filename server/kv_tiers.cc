@@ -14,18 +14,18 @@
 namespace aisp {
 namespace {
 
-// Workers of one host that may share a folder.
+// Limit of workers of one host that share a folder.
 constexpr int kMaxFiles = 64;
 
-// Blocks of another model, arithmetics or layout are of no use here.
+// Identifies blocks by model, arithmetic and layout; others cannot be used.
 Hash128 DiskFingerprint(const v1::Fingerprint& fingerprint, const KvLayout& kv) {
   return PrefixRoot(
       PrefixDigest(fingerprint), DTypeName(kv.dtype), "kv disk",
       fmt::format("{}x{}x{}x{}", kv.num_layers, kv.num_kv_heads, kv.head_dim, kv.block_tokens));
 }
 
-// The first file of this role in the folder that no other process has: after a restart a worker
-// finds what it, or another of its role, has left.
+// Opens the first file of this role that no other process holds. So after a restart a worker finds
+// the blocks that it, or another worker of its role, left.
 Result<std::unique_ptr<PosixBlockFile>> OpenFile(const std::string& folder, const std::string& role,
                                                  uint64_t bytes, std::string* path) {
   std::error_code error;
@@ -40,7 +40,7 @@ Result<std::unique_ptr<PosixBlockFile>> OpenFile(const std::string& folder, cons
       fmt::format("all {} files of kv.disk_path {} are in use", kMaxFiles, folder));
 }
 
-// Host memory that a file of its own alignment is read into.
+// Host memory with the alignment that the file's reads need.
 struct Aligned {
   Buffer memory;
   std::span<std::byte> bytes;
@@ -54,7 +54,7 @@ Result<Aligned> AllocateAligned(Device& device, size_t bytes) {
   return Aligned{std::move(memory), span};
 }
 
-// What reading a block takes, from the newest that are there; 0: nothing could be read.
+// Time to read a block, measured on the newest entries; 0: nothing could be read.
 double MeasureRead(DiskStore& disk, std::span<const TierEntry> entries,
                    std::span<std::byte> slot_buffer) {
   constexpr size_t kMeasured = 4;

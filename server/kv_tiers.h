@@ -1,4 +1,4 @@
-// The tiers of one worker's KV below its device pool, as the settings of the section kv say.
+// The KV tiers of a worker below its device pool, as configured in the section kv.
 #pragma once
 
 #include <functional>
@@ -13,13 +13,13 @@
 namespace aisp {
 
 struct WorkerTiers {
-  std::unique_ptr<TierThreads> threads;  // null: none are configured
+  std::unique_ptr<TierThreads> threads;  // null: no tiers
   TierOptions options;                   // for the engine
 };
 
-// Opens them: allocates the host tier, locks, allocates and reads the disk's file. A full disk
-// leaves the worker without a disk tier, and the log says so; INVALID_ARGUMENT: less than a block
-// would fit; else what keeps the file from being used. `on_done` runs on threads of the tiers.
+// Opens the tiers: allocates the host tier, locks and reads the disk tier's file. On a full disk
+// the worker runs without a disk tier, and logs it. INVALID_ARGUMENT: less than one block fits;
+// otherwise the reason why the file cannot be used. `on_done` runs on the tiers' threads.
 Result<WorkerTiers> OpenTiers(const Config& config, const v1::Fingerprint& fingerprint,
                               const std::string& role, const Backend& backend,
                               std::function<void()> on_done);

@@ -19,9 +19,8 @@
 namespace aisp {
 namespace {
 
-// The tcp transport takes numbers only: a peer must not depend on its own name service for where KV
-// goes. A name from the configuration becomes a number here, once, of the family that data_address
-// binds.
+// Resolves `host` once to a numeric address of the family that data_address binds. The tcp
+// transport takes only numbers: where KV goes must not depend on each peer's name service.
 Result<std::string> NumericAddress(const std::string& host, const std::string& bind_address) {
   if (host.empty()) return host;
   addrinfo hints{};
@@ -46,7 +45,7 @@ std::unique_ptr<KvTransport> Watched(std::unique_ptr<Lane> lane, WriterWatcher**
   return lane;
 }
 
-// `watcher` stays null where the lane has none.
+// `watcher` stays null if the transport has none.
 Result<std::unique_ptr<KvTransport>> Make(const Config& config, const std::string& name,
                                           WriterWatcher** watcher) {
   if (name == "shm") {

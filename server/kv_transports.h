@@ -1,5 +1,4 @@
-// The KV transports of one worker, as its configuration names them, with its pool registered in
-// each.
+// The KV transports of a worker as configured, with its pool registered in each.
 #pragma once
 
 #include <functional>
@@ -18,13 +17,13 @@ class InprocHub;
 struct KvTransports {
   std::vector<std::unique_ptr<KvTransport>> owned;
   std::vector<KvTransport*> ranked;      // fastest first
-  std::vector<WriterWatcher*> watchers;  // among them, for proofs of death
+  std::vector<WriterWatcher*> watchers;  // of these transports, to prove that a writer is dead
 };
 
-// `inproc`: set when the peers live in this process; only that transport is then made. `pool` is
-// memory of `device`. `wake` is called from any thread when Poll has something. Lanes that cannot
-// reach this device's memory are left out, and the log says so. INVALID_ARGUMENT names an unknown
-// transport and the known ones; FAILED_PRECONDITION: none of those named can reach it.
+// `inproc`: if set, peers live in this process and it is the only transport. `pool`: memory of
+// `device`. `wake`: called on any thread when Poll has work. Transports that cannot reach the
+// device's memory are logged and omitted. INVALID_ARGUMENT: unknown name; FAILED_PRECONDITION: none
+// is usable.
 Result<KvTransports> MakeKvTransports(const Config& config, InprocHub* inproc, Device& device,
                                       const Buffer& pool, const std::function<void()>& wake);
 

@@ -1,5 +1,5 @@
-// What a process shows while weights come from disk or from the hub: a bar on the terminal, or a
-// line of the log every few seconds.
+// Progress while weights are read or downloaded: a bar on a terminal, or a log line every few
+// seconds.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@
 
 namespace aisp {
 
-// Draws a bar if stderr is this process's terminal and the log is text; else logs `event`.
+// Draws a bar if stderr is this process's terminal and logs are text; otherwise logs `event`.
 std::unique_ptr<ProgressMeter> MakeLoadingMeter(const Config& config, const Clock* clock,
                                                 const char* event);
 
-// For ModelOptions::on_progress; its meter lives as long as the function.
+// For ModelOptions::on_progress; the function owns the meter.
 std::function<void(uint64_t done_bytes, uint64_t total_bytes)> WeightsProgress(
     const Config& config);
 

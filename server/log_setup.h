@@ -1,5 +1,4 @@
-// How a process of aisp logs: the options of its LogSession from the configuration. Pure; any
-// thread.
+// LogSession options of an aisp process, from the configuration. Pure; any thread.
 #pragma once
 
 #include <string>
@@ -9,7 +8,7 @@
 
 namespace aisp {
 
-// `role` and `id` stand in every line.
+// `role` and `id` appear in every line.
 LogOptions LogOptionsOf(const Config& config, std::string role, std::string id);
 
 }  // namespace aisp

@@ -58,13 +58,13 @@ std::vector<TokenId> MatcherGuide::Forced(size_t limit) {
 
 size_t MatcherGuide::Room(const std::optional<Matcher::Ending>& ending) const {
   const size_t left = most_ - std::min(most_, taken_.size());
-  // One more for the token that stops.
+  // Plus one for the stop token.
   const size_t need = ending ? ending->tokens.size() + 1 + ending->growth : left;
   return left > need ? left - need : 0;
 }
 
-// Now and then, how long no ending has to be looked for. What comes of it depends on the tokens
-// so far alone, so that proposed tokens and a takeover change no answer.
+// Every kLookEvery tokens, computes how long no ending must be searched for. It depends only on the
+// tokens so far, so draft tokens and a takeover do not change the answer.
 void MatcherGuide::NoteRoom() {
   const size_t taken = taken_.size();
   if (most_ == 0 || taken % kLookEvery != 0) return;
@@ -80,11 +80,11 @@ std::optional<std::vector<TokenId>> MatcherGuide::OnlyEnding() {
   return std::move(ending->tokens);
 }
 
-// Leaves nothing but the way to the end once there is room for little more.
+// When the room is nearly used up, allows only the tokens that lead to the ending.
 void MatcherGuide::KeepToEnding() {
   const auto ending = OnlyEnding();
   if (!ending) return;
-  // Free text goes on for as long as there is room, but opens no call.
+  // Free text may use all of the room, but must not open a call.
   if (ending->empty() && taken_.size() + 1 < most_ && matcher_->KeepWhole(&mask_)) return;
   std::vector<TokenId> only = ending->empty() ? stops_ : std::vector<TokenId>{ending->front()};
   std::erase_if(only, [this](TokenId id) { return id < 0 || !mask_.Has(static_cast<size_t>(id)); });

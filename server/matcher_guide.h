@@ -1,6 +1,6 @@
-// MatcherGuide: what a constrained request's sequence may draw, by a matcher of its constraint, its
-// stop tokens, and the end that it is held to (force_finish). It also names the runs of tokens that
-// the constraint forces. One sequence's; engine thread only.
+// MatcherGuide: the tokens that a constrained sequence may draw, from a matcher of its constraint,
+// its stop tokens and its required ending (force_finish). Also returns the token runs that the
+// constraint forces. One per sequence; engine thread only.
 #pragma once
 
 #include <memory>
@@ -18,9 +18,9 @@ namespace aisp {
 class MatcherGuide final : public DrawGuide {
  public:
   struct Rules {
-    std::vector<TokenId> stops;  // may be drawn where the text is whole
-    size_t most = 0;    // tokens of the answer, of which the last are kept for its ending; 0: none
-    std::string scope;  // only sequences of one learn from each other how runs are spelled
+    std::vector<TokenId> stops;  // may be drawn where the text is complete
+    size_t most = 0;             // length of the answer, which must include the ending; 0: no limit
+    std::string scope;  // only sequences of equal scope share how forced runs are tokenized
   };
 
   MatcherGuide(std::shared_ptr<Constraint> constraint, size_t vocabulary, Rules rules,
@@ -35,14 +35,14 @@ class MatcherGuide final : public DrawGuide {
  private:
   static constexpr size_t kLookEvery = 16;
 
-  // Whether an ending has to be looked for at this token.
+  // Whether the ending must be searched for at this token.
   bool NearEnd() const {
     return most_ > 0 && taken_.size() >= free_until_[taken_.size() / kLookEvery];
   }
-  // The ending, where it is all that is left.
+  // The ending, if only it still fits.
   std::optional<std::vector<TokenId>> OnlyEnding();
-  // Tokens that are left beside an ending, and those that one more token may add to it; 0: the
-  // ending is all that there is room for, or none is known.
+  // Tokens left besides the ending and what one more token may add to it; 0: only the ending fits,
+  // or none is known.
   size_t Room(const std::optional<Matcher::Ending>& ending) const;
   void NoteRoom();
   void KeepToEnding();
@@ -53,7 +53,8 @@ class MatcherGuide final : public DrawGuide {
   const std::vector<TokenId> stops_;
   const size_t most_;
   std::vector<TokenId> taken_;
-  std::vector<size_t> free_until_;  // by taken_ / kLookEvery: tokens taken
+  std::vector<size_t> free_until_;  // by taken_ / kLookEvery: no search needed below this number of
+                                    // tokens
   RunFollower runs_;
 };
 

@@ -23,9 +23,9 @@ double MlpWeights(const MlpSpec& m, double hidden) {
   return m.num_experts * (one + hidden) + 3 * hidden * m.shared_intermediate;
 }
 
-// Of a matrix of a layer.
+// Of a layer's matrices.
 double BytesPerWeight(const Config& config, const ModelSpec& spec) {
-  constexpr double kNvfp4 = 0.5 + 1.0 / 16;  // with its scales
+  constexpr double kNvfp4 = 0.5 + 1.0 / 16;  // including its scales
   const std::string& wanted = config.model.quantization;
   if (wanted == "fp8") return 1;
   if (wanted == "nvfp4") return kNvfp4;

@@ -20,7 +20,7 @@ namespace {
 
 constexpr const char* kEmbedding = "model.embed_tokens.weight";
 
-// What can be said of a model before its weights are there. One thread.
+// Checks of a model that are possible before its weights are downloaded. One thread.
 class ModelCheck {
  public:
   explicit ModelCheck(const HubRepo& repo) : name_(repo.Shown()) {}
@@ -66,7 +66,7 @@ class ModelCheck {
         error.WithContext(name_ + " cannot be served, so its weights were not downloaded"));
   }
 
-  // The embedding and something of each layer.
+  // Checks for the embedding and some tensor of each layer.
   Status Names(const std::set<std::string>& names) const {
     const auto missing = [this](const std::string& what) {
       return Refuse({Code::kInvalidArgument, fmt::format("its weights hold no {}, which {} needs",

@@ -1,5 +1,5 @@
-// A model of the hub for this server: hub/'s Pull with what model/ knows, so that what cannot be
-// served is refused before its weights come, and with its progress shown.
+// Pulls a hub model for this server: hub/'s Pull with model/'s checks, so that an unsupported model
+// is refused before its weights are downloaded. Shows progress.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,7 @@
 
 namespace aisp {
 
-// As Pull. Of the configuration only how it logs is read.
+// As Pull. `config` is used only for logging.
 Result<Pulled> PullModel(const Config& config, const HubOptions& hub, const HubRepo& repo,
                          bool weights, const std::function<bool()>& cancelled);
 

@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kBuiltInModel = "story-7m";
-// Of the shipped shapes, beside the program.
+// Where the shipped shapes are, relative to the program.
 constexpr const char* kShapeFolders[] = {"../config/models", "../../config/models",
                                          "../share/aisp/shapes"};
 
@@ -34,7 +34,7 @@ bool IsFolder(const std::string& path) {
 
 bool RandomWeights(const Config& config) { return !config.model.weights.empty(); }
 
-// Of the shipped models, by the name of its folder.
+// A shipped model, by the name of its folder.
 Result<std::string> BuiltInModel(const std::string& name) {
   const fs::path here = ExecutableFolder();
   std::vector<std::string> tried;
@@ -49,7 +49,7 @@ Result<std::string> BuiltInModel(const std::string& name) {
       Join(tried, ", ")));
 }
 
-// A config.json alone, by its path or by the name of a shipped one; "": neither.
+// A config.json without weights, by path or by the name of a shipped shape; "": neither.
 std::string ShapeFile(const std::string& name) {
   std::vector<std::string> shapes = {name};
   for (const char* relative : kShapeFolders)
@@ -62,7 +62,7 @@ std::string ShapeFile(const std::string& name) {
   return "";
 }
 
-// `path`, a folder, unless it holds no model.
+// `path`, if it is a folder that holds a model.
 Result<std::string> FolderOfModel(const std::string& path) {
   const std::string config = path + "/config.json";
   if (access(config.c_str(), R_OK) == 0) return path;
@@ -73,7 +73,7 @@ Result<std::string> FolderOfModel(const std::string& path) {
                   Excerpt(path), config, std::strerror(errno)));
 }
 
-// No rule fits: what each of them saw.
+// No rule applies: the error lists what each one found.
 tl::unexpected<Error> NoSuchModel(const Config& config) {
   const std::string& path = config.model.path;
   std::string text = fmt::format("model.path (--model) '{}' is not a folder", Excerpt(path));
@@ -137,7 +137,7 @@ Status BringModelHere(Config* config, const std::function<bool()>& cancelled) {
   AISP_ASSIGN_OR_RETURN(const HubRepo repo, ParseHubRepo(path));
   AISP_ASSIGN_OR_RETURN(const HubOptions hub, HubOptionsFromEnvironment());
   const bool weights = !RandomWeights(*config);
-  // A tokenizer that nobody ever asked the hub for is worth asking, unless that cannot be.
+  // Unless offline, a cached snapshot without tokenizer files does not count: ask the hub.
   auto folder = FindSnapshot(hub, repo, weights, /*tokenizer=*/!hub.offline);
   if (!folder && folder.error().code == Code::kNotFound) {
     if (hub.offline) {

@@ -1,4 +1,4 @@
-// Which model `--model` (model.path) means. The rules, in this order; the first that fits is taken:
+// Resolves `--model` (model.path). The first rule that applies wins:
 //
 //   1. nothing                            the built-in model beside the program
 //   2. a folder that exists               that folder, also when it looks like org/name
@@ -6,8 +6,8 @@
 //   4. org/name or org/name@revision      a model of the hub: the cache, else a download
 //   5. the bare name of a shipped model   that model, beside the program
 //
-// What begins with /, . or ~ is a path and never a name. org/name@main means the hub where a folder
-// org/name is in the way.
+// A name that begins with /, . or ~ is a path. org/name@main means the hub even if a folder
+// org/name exists.
 #pragma once
 
 #include <functional>
@@ -18,16 +18,15 @@
 
 namespace aisp {
 
-// ResolveModelPath (server/served_model.h) follows them without any download.
-// Whether rule 4 is the one that fits, by the look of the name.
+// ResolveModelPath (server/served_model.h) applies the rules without downloading. This function
+// says whether rule 4 applies, judging by the name.
 bool NeedsTheHub(const Config& config);
 
-// The same with the download that rule 4 may need: afterwards model.path is a folder and
-// model.served_name is set. Shows progress; `cancelled` ends it: CANCELLED. What is on disk is
-// taken as it is, without asking the hub.
+// Also downloads for rule 4; afterwards model.path is a folder and model.served_name is set. Uses
+// what is on disk without asking the hub. Shows progress. CANCELLED when `cancelled` returns true.
 Status BringModelHere(Config* config, const std::function<bool()>& cancelled);
 
-// What clients call it: model.served_name, org/name for one of the hub, else the folder's name.
+// The name for clients: model.served_name, else org/name for a hub model, else the folder's name.
 std::string ServedNameOf(const Config& config, const std::string& path);
 
 }  // namespace aisp

@@ -11,10 +11,10 @@
 namespace aisp {
 namespace {
 
-// Rates and percentiles that are shown as "now".
+// Period of the rates and percentiles shown as "now".
 constexpr int64_t kNowSeconds = 10;
 
-// What workers say of themselves is text of others.
+// Quotes text that a worker sent.
 std::string Quoted(std::string_view text) {
   std::string out;
   AppendJsonString(text, &out);
@@ -67,7 +67,7 @@ std::string MovesJson(const LiveStats& stats) {
   return "[" + out + "]";
 }
 
-// Milliseconds of steps; null where nothing has been measured.
+// Step times in milliseconds; null if not measured.
 std::string CostJson(const WorkerStatus& w) {
   if (w.fitted_steps == 0) return "null";
   const StepCost::Decode& d = w.cost.decode;

@@ -15,7 +15,7 @@ struct File {
   std::string_view text;
 };
 
-// Nothing but what comes from here is loaded, run or asked.
+// Only resources of this server may be loaded, run or contacted.
 constexpr std::string_view kPolicy =
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";

@@ -1,4 +1,4 @@
-// The text of server/page/*, put into the program by CMake (cmake/Embed.cmake).
+// The text of server/page/*, embedded by CMake (cmake/Embed.cmake).
 #pragma once
 
 #include <string_view>

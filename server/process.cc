@@ -55,8 +55,8 @@ void Announcer::Write(std::string_view key, std::string_view value) {
   line += '=';
   line += value;
   line += '\n';
-  // Lines are far below PIPE_BUF, so a write is whole or fails; a supervisor that is gone shows on
-  // the lifeline.
+  // Lines are far shorter than PIPE_BUF, so a write is complete or fails. The loss of the
+  // supervisor is noticed on the lifeline.
   [[maybe_unused]] const ssize_t written = write(fd_, line.data(), line.size());
 }
 

@@ -1,5 +1,5 @@
-// What a process of aisp does with its parent and with the operating system: where it lies, how it
-// says that it is ready, how it learns that it shall stop. Linux only.
+// A process's dealings with its parent and the operating system: its paths, readiness announcements
+// and stop signals. Linux only.
 #pragma once
 
 #include <string>
@@ -9,18 +9,16 @@
 
 namespace aisp {
 
-// The running program, and its folder.
+// Path of the running program / of its folder.
 std::string ExecutablePath();
 std::string ExecutableFolder();
 
-// The machine's boot id: equal for all processes that can share memory. "" where it cannot be read.
+// The machine's boot id: equal for processes that can share memory. "" if unreadable.
 std::string BootId();
-// A name that no process on any host or in any container has: the role, the host (cut short) and
-// random digits.
+// A name unique over all hosts and containers: the role, the host (cut) and random digits.
 std::string UniqueName(std::string_view role, std::string_view host_id);
 
-// Says "key=value" to the supervisor that started us, over an inherited pipe; fd -1: nobody
-// listens. Any thread.
+// Writes "key=value" to the supervisor's pipe; fd -1: no supervisor. Any thread.
 class Announcer {
  public:
   explicit Announcer(int fd);
@@ -33,32 +31,32 @@ class Announcer {
   int fd_;
 };
 
-// Blocks SIGINT, SIGTERM and SIGCHLD in this and all later threads; they are then read by
-// StopSignals. Before any thread is started.
+// Blocks SIGINT, SIGTERM and SIGCHLD in this and all later threads, for StopSignals. Call it before
+// any thread is started.
 void BlockSignals();
 
-// A write to a closed pipe or socket is an error of that write, and nothing else.
+// Makes writes to a closed pipe or socket return an error instead of raising SIGPIPE.
 void IgnoreBrokenPipes();
 
-// Ends this process as SIGTERM from outside would. Any thread.
+// Raises SIGTERM for this process. Any thread.
 void StopThisProcess();
 
-// Waits for SIGINT, SIGTERM or the end of the supervisor (its end of `lifeline_fd` closes; -1:
-// none). Main thread.
+// Waits for SIGINT, SIGTERM or the end of the supervisor (`lifeline_fd` reaches its end; -1: none).
+// Main thread.
 class StopSignals {
  public:
-  // `reload`: SIGHUP is waited for too, instead of ending the process.
+  // `reload`: also waits for SIGHUP, which then does not end the process.
   explicit StopSignals(int lifeline_fd, bool reload = false);
   ~StopSignals();
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  // What WaitFor says for SIGHUP.
+  // WaitFor's result for SIGHUP.
   static constexpr const char* kReload = "SIGHUP";
 
-  // Blocks until one comes; says which, for the log.
+  // Blocks until a signal; returns its name, for the log.
   std::string Wait();
-  // As Wait, for at most `timeout_ms`; "" when none came.
+  // As Wait, for at most `timeout_ms`; "" on timeout.
   std::string WaitFor(int timeout_ms);
   int signal_fd() const { return signal_fd_; }
 

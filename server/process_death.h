@@ -1,6 +1,6 @@
-// ProcessDeath: PeerDeath by watches of the writers that have this process's pool mapped
+// ProcessDeath: implements PeerDeath by watching the writers that have this process's pool mapped
 // (kvcache/transport/peer_death.h). A writer that cannot be watched is never proven dead; its
-// transport must fence by itself. The engine thread.
+// transport must do its own fencing. The engine thread.
 #pragma once
 
 #include <unordered_map>
@@ -13,7 +13,7 @@ namespace aisp {
 
 class ProcessDeath final : public PeerDeath {
  public:
-  // They outlive this.
+  // The watchers outlive this object.
   explicit ProcessDeath(std::vector<WriterWatcher*> watchers) : watchers_(std::move(watchers)) {}
   DeathWatch Watch(const std::string& worker_id, uint64_t incarnation,
                    const std::string& lane_token) override;

@@ -1,5 +1,5 @@
-// What Prometheus expects of every process, read from /proc when it asks: CPU time, memory, open
-// files, start; and which build this is, and the log lines that could not be written.
+// The standard process metrics of Prometheus, read from /proc at each scrape: CPU time, memory,
+// open files, start time. Also the build's version and the number of log lines lost.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// PulseThread: sends what Pulse has to say while the engine thread is inside a step, and
-// PulseExecutor, which tells Pulse of the steps.
+// PulseThread sends Pulse's messages while the engine thread is inside a step; PulseExecutor tells
+// Pulse about the steps.
 #pragma once
 
 #include <condition_variable>
@@ -15,7 +15,7 @@
 
 namespace aisp {
 
-// Passes everything on. The engine thread.
+// Forwards everything to another executor. The engine thread.
 class PulseExecutor final : public ForwardingExecutor {
  public:
   PulseExecutor(std::unique_ptr<ServingExecutor> real, Pulse* pulse, const Clock* clock)
@@ -37,7 +37,7 @@ class PulseExecutor final : public ForwardingExecutor {
   const Clock* const clock_;
 };
 
-// Runs from its construction to its end. `links` must take Send from any thread (net/ does).
+// Runs while it exists. `links` must accept Send from any thread, as net/'s do.
 class PulseThread {
  public:
   PulseThread(Pulse* pulse, LinkSender<v1::WorkerMessage>* links, const Clock* clock);

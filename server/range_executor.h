@@ -1,6 +1,6 @@
-// Names what an executor does on a profiler's timeline (NVTX), for runs under Nsight: every step is
-// a range "step 512+32" (prompt tokens, decode rows) from its launch, and one "collect" in which
-// the engine waits for it. Passes everything else on. One engine thread.
+// Marks an executor's work on a profiler's timeline (NVTX), for Nsight: each step is a range "step
+// 512+32" (prompt tokens + decode rows) from its launch, and a range "collect" while the engine
+// waits for it. Forwards everything else. One engine thread.
 #pragma once
 
 #include <memory>

@@ -52,7 +52,7 @@ Result<std::vector<std::string>> RouterResolver::SystemLookup(const std::string&
     return Unavailable(gai_strerror(error));
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> list(found, &freeaddrinfo);
   std::vector<std::string> out;
-  // A pod with addresses of both families is one router.
+  // A pod with both IPv4 and IPv6 addresses counts once.
   for (const int family : {AF_INET, AF_INET6}) {
     for (const addrinfo* a = list.get(); a != nullptr && out.size() < 256; a = a->ai_next) {
       if (a->ai_family == family) out.push_back(TextOf(*a->ai_addr));

@@ -1,9 +1,9 @@
-// RouterResolver: where the routers are, when they are given as "dns:HOST:PORT": every address of
-// one family that the name has, as a headless Service of Kubernetes has one for each pod. Looks the
-// names up again and again, because replicas come and go, and says when the set has changed.
+// RouterResolver: resolves routers given as "dns:HOST:PORT" to all addresses of the name in one
+// family; a headless Kubernetes Service has one per pod. Resolves periodically, since replicas come
+// and go, and reports changes.
 //
-// A name that cannot be looked up keeps the addresses that it had. Owns a thread; `on_change` runs
-// on it, and not after the destructor has returned.
+// If a lookup fails, the last addresses are kept. Owns a thread; `on_change` runs on it, and never
+// after the destructor has returned.
 #pragma once
 
 #include <functional>
@@ -18,16 +18,16 @@ namespace aisp {
 
 class RouterResolver {
  public:
-  // Addresses of a host, of IPv4 if there are any, else of IPv6; in order.
+  // A host's addresses, sorted: IPv4 if there are any, else IPv6.
   using Lookup = std::function<Result<std::vector<std::string>>(const std::string& host)>;
 
   struct Options {
     Duration interval = std::chrono::seconds(5);
-    Duration interval_unknown = std::chrono::seconds(1);  // while a name has no address at all
+    Duration interval_unknown = std::chrono::seconds(1);  // while a name has no address yet
     Lookup lookup = &RouterResolver::SystemLookup;
   };
 
-  // Whether any of them is to be looked up; those that are not.
+  // Whether any router must be resolved / the routers that need not be.
   static bool Needed(const std::vector<std::string>& routers);
   static std::vector<std::string> WithoutNames(const std::vector<std::string>& routers);
 
@@ -46,7 +46,7 @@ class RouterResolver {
 
   static Result<std::vector<std::string>> SystemLookup(const std::string& host);
   void Run();
-  // Whether the name has other addresses now.
+  // Looks the name up; true if its addresses changed.
   bool Refresh(Name& name) const;
 
   const std::vector<std::string> fixed_;

@@ -34,12 +34,12 @@
 namespace aisp {
 namespace {
 
-// Prompts that wait to be tokenized, for each thread that does it.
+// Prompts that may wait per tokenizer thread.
 constexpr size_t kQueuedPerTokenizer = 256;
 
-// A router on a handed-over socket answers requests without any worker after this time only.
+// A router on an inherited socket accepts clients after this time even without any worker.
 constexpr Duration kAcceptWithoutWorkers = std::chrono::seconds(10);
-// The last requests' spans have so long to reach their collector.
+// Time limit for exporting the last requests' spans.
 constexpr Duration kLastSpans = std::chrono::milliseconds(500);
 constexpr Duration kLookForWorkers = std::chrono::milliseconds(5);
 
@@ -48,7 +48,7 @@ uint64_t DrawSeed() {
   return (uint64_t{device()} << 32) | device();
 }
 
-// `alone`: the workers are part of this process. One that has failed does not come back.
+// `alone`: the workers are in this process, so a failed one does not come back.
 RouterOptions RouterOptionsOf(const Config& config, const ServedModel& model, bool alone) {
   RouterOptions o;
   o.adapters = model.adapters->start();
@@ -74,14 +74,14 @@ RouterOptions RouterOptionsOf(const Config& config, const ServedModel& model, bo
   return o;
 }
 
-// `asked`: a port, 0 or -1; the latter: `beside` http.port, a free one where nobody chose that.
+// Port for `asked` (a port, 0, or -1: `beside` http.port, or a free one if http.port is unset).
 int64_t PortBeside(const Config& config, int64_t asked, int64_t beside, int http_fd) {
   if (asked >= 0) return asked;
   const int64_t http = config.http.port;
   return http != 0 && http + beside <= UINT16_MAX && http_fd < 0 ? http + beside : 0;
 }
 
-// In http.write_timeout.
+// Bytes per http.write_timeout.
 size_t MinTakenBytes(const Config& config) {
   const double bytes =
       static_cast<double>(config.http.min_read_rate) * ToSeconds(config.http.write_timeout);
@@ -122,7 +122,7 @@ std::string ClientGrpcAddress(const Config& config, const RouterSockets& sockets
   return fmt::format("{}:{}", http.grpc_address.empty() ? http.address : http.grpc_address, port);
 }
 
-// The admin port's. Without TLS on loopback, where whoever could listen could read our memory.
+// For the admin port: no TLS on loopback, where an eavesdropper could read our memory anyway.
 HttpServerOptions AdminOptionsOf(const Config& config, const RouterSockets& sockets) {
   HttpServerOptions o = HttpOptionsOf(config, sockets.admin);
   o.address = config.router.admin_address;
@@ -137,7 +137,7 @@ InferenceServerOptions InferenceOptionsOf(const Config& config, const RouterSock
   o.address = ClientGrpcAddress(config, sockets);
   o.listen_fd = sockets.grpc;
   o.tls = config.http.tls;
-  // A drain has to outlast it.
+  // A drain must last longer than this.
   o.connection_age = std::clamp<Duration>(config.drain_timeout / 4, std::chrono::seconds(1),
                                           std::chrono::seconds(10));
   o.max_message_bytes = static_cast<size_t>(config.http.max_body);
@@ -263,7 +263,7 @@ class RouterServiceImpl final : public RouterService {
     }
     if (client_grpc_) AISP_RETURN_IF_ERROR(client_grpc_->Start());
     thread_ = Thread("router", [this] {
-      // Beside workers in one process their lines and ours must be told apart.
+      // With workers in the same process, log lines need the router's identity.
       if (local_ != nullptr) SetThreadLogIdentity({"router", "router"});
       ArmTimer();
       AcceptWhenReady(clock_->Now() + kAcceptWithoutWorkers);
@@ -305,8 +305,7 @@ class RouterServiceImpl final : public RouterService {
   }
 
  private:
-  // Passes what arrives to the router and looks after its timer, which every message may have
-  // moved.
+  // Passes messages to the router, then rearms its timer, which any message may have moved.
   class Links final : public LinkHandler<v1::WorkerMessage> {
    public:
     explicit Links(RouterServiceImpl* service) : service_(service) {}
@@ -327,7 +326,7 @@ class RouterServiceImpl final : public RouterService {
     RouterServiceImpl* const service_;
   };
 
-  // Null: answered already.
+  // Null: already answered.
   void Answer(const std::shared_ptr<HttpExchange>& exchange) {
     if (exchange != nullptr) frontend_->Handle(exchange);
     ArmTimer();
@@ -368,7 +367,7 @@ class RouterServiceImpl final : public RouterService {
                                 "Responses that had to make room for others", labels)});
   }
 
-  // After everything that the router was told.
+  // Called after every event that the router was given.
   void ArmTimer() {
     const bool ready = router_->Ready().has_value();
     if (client_grpc_) client_grpc_->SetServing(ready);
@@ -401,7 +400,7 @@ class RouterServiceImpl final : public RouterService {
                                 [this, deadline] { AcceptWhenReady(deadline); });
   }
 
-  // Waits, on the caller's thread, until requests and connections have ended.
+  // Waits on the caller's thread until all requests and connections have ended.
   void AwaitIdle(Duration limit, const std::function<bool()>& haste) {
     struct Drained {
       std::mutex mutex;
@@ -413,7 +412,7 @@ class RouterServiceImpl final : public RouterService {
     if (admin_http_) ++drained->surfaces;
     loop_.Post([this, drained] {
       stopping_ = true;
-      // Before the workers hear of it: those that dial again must find the successor.
+      // Before the workers are told: when they dial again they must reach the successor.
       if (grpc_) grpc_->StopAccepting();
       router_->BeginDrain();
       const auto one_drained = [drained] {
@@ -433,7 +432,7 @@ class RouterServiceImpl final : public RouterService {
     while (drained->surfaces > 0 && clock_->Now() < deadline && !haste()) {
       drained->changed.wait_for(lock, std::chrono::milliseconds(50));
     }
-    // A start that failed ends so too, without any time for it.
+    // After a failed start the limit is zero.
     if (drained->surfaces > 0 && limit > Duration{})
       LogWarning("stopping with requests still running", {{"connections", http_->connections()}});
   }

@@ -59,7 +59,7 @@ std::string DigestOf(std::string_view text) {
   return fmt::format("{:016x}{:016x}", hash.hi, hash.lo);
 }
 
-// A checkpoint whose embeddings are made otherwise still writes text.
+// A checkpoint whose embeddings are unsupported can still generate text.
 void ChoosePooling(const Config& config, ServedModel* model) {
   std::string mode = config.model.pooling;
   if (mode == "auto") {
@@ -100,7 +100,7 @@ Status LoadTemplate(const Config& config, ServedModel* model) {
   return {};
 }
 
-// After the template and the tokenizer.
+// Call after the template and the tokenizer are loaded.
 void ChooseFormats(const Config& config, ServedModel* model) {
   const std::string_view source =
       model->chat_template ? std::string_view(model->chat_template->source()) : "";
@@ -122,15 +122,15 @@ void ChooseFormats(const Config& config, ServedModel* model) {
 Status LoadTokenizer(const Config& config, ServedModel* model) {
   auto loaded = Tokenizer::Load(model->path);
   const bool none = !loaded && loaded.error().code == Code::kNotFound;
-  // A shape has no tokenizer, but shall be served like any model; with fewer than 256 ids it is
-  // asked by ids alone.
+  // A shape has no tokenizer of its own and gets a plain one; below 256 ids it takes only token
+  // ids.
   if (none && !config.model.weights.empty()) loaded = MakePlainTokenizer(model->spec.vocabulary);
   if (!loaded && !none) return tl::unexpected(loaded.error());
   if (loaded) model->tokenizer = std::move(*loaded);
   return {};
 }
 
-// From --fp8-activations and what the weights will be kept in.
+// From --fp8-activations and the format that the weights will have.
 int32_t Fp8ActivationRows(const Config& config, const QuantSpec& quant) {
   const bool made_here = config.model.quantization == "fp8";
   const bool block = quant.format == QuantFormat::kFp8Block;
@@ -142,7 +142,7 @@ int32_t Fp8ActivationRows(const Config& config, const QuantSpec& quant) {
   return block ? kAutoFp8BlockActivationRows : kAutoFp8ActivationRows;
 }
 
-// From --lora: "name=folder" each.
+// Reads --lora, entries "name=folder".
 Status LoadAdapters(const Config& config, ServedModel* model) {
   const auto most = static_cast<size_t>(config.model.max_loras);
   if (config.model.lora_modules.size() > most) {
@@ -178,7 +178,7 @@ Status LoadAdapters(const Config& config, ServedModel* model) {
   return {};
 }
 
-// "name=digest" of each, in the order of their names.
+// "name=digest" of each adapter, sorted by name.
 std::string AdaptersText(const ServedModel& model) {
   std::vector<std::string> texts;
   for (const v1::Adapter& adapter : model.adapters->start().adapters())
@@ -204,15 +204,15 @@ Status FillFingerprint(const Config& config, ServedModel* model) {
   kv->set_num_layers(static_cast<uint32_t>(model->kv_layout.num_layers));
   kv->set_num_kv_heads(static_cast<uint32_t>(model->kv_layout.num_kv_heads));
   kv->set_head_dim(static_cast<uint32_t>(model->kv_layout.head_dim));
-  // Block size, KV dtype and arithmetic are the workers' (server/arithmetic.h), unless they are
-  // settings: a router opens no device to see what it would choose.
+  // Block size, KV dtype and arithmetic are set by the workers (server/arithmetic.h) unless
+  // configured: a router opens no device and cannot know their choice.
   kv->set_block_tokens(static_cast<uint32_t>(config.engine.block_tokens));
   if (config.model.kv_dtype != "auto")
     kv->set_dtype(std::string(DTypeName(model->kv_layout.dtype)));
   return {};
 }
 
-// Four times what the context holds of the longest token: room for normalizers that shorten a text.
+// Four times the longest token for each position, since normalizers may shorten a text.
 size_t MaxTextBytes(const Tokenizer& tokenizer, int32_t max_model_len) {
   size_t longest = 0;
   for (TokenId id = 0; id < tokenizer.VocabSize(); ++id) {
@@ -221,8 +221,7 @@ size_t MaxTextBytes(const Tokenizer& tokenizer, int32_t max_model_len) {
   return 4 * longest * static_cast<size_t>(max_model_len);
 }
 
-// A checkpoint whose tokenizer knows tokens without an embedding: requests that bring one are
-// refused.
+// Warns when the tokenizer has tokens without an embedding: requests that contain one are refused.
 void WarnOfTokensBeyond(const ServedModel& model) {
   const TokenId known = model.tokenizer->VocabSize();
   int64_t count = 0;
@@ -263,7 +262,7 @@ Result<std::unique_ptr<ServedModel>> LoadServedModel(const Config& config) {
   ChooseFormats(config, model.get());
   AISP_ASSIGN_OR_RETURN(const GenerationDefaults defaults,
                         LoadGenerationDefaults(model->path, model->spec));
-  // One that the model cannot draw ends nothing, and workers refuse ids without an embedding.
+  // The model cannot draw such a token, and workers refuse ids without an embedding.
   for (const TokenId id : defaults.eos) {
     if (id >= 0 && id < model->spec.vocabulary) model->eos.push_back(id);
   }

@@ -1,7 +1,7 @@
-// ServedModel: a checkpoint as a process serves it: its text side (frontend/text_model.h) with its
-// shapes, and the fingerprint that routers and workers compare. No weights.
+// ServedModel: a checkpoint as a process serves it, without weights: its text side
+// (frontend/text_model.h), its shapes, and the fingerprint that routers and workers compare.
 //
-// Immutable after Load but for the names of adapters; any thread.
+// Immutable after Load except for the adapters; any thread.
 #pragma once
 
 #include <cstdint>
@@ -21,23 +21,23 @@ namespace aisp {
 struct ServedModel : TextModel {
   std::string path;
   ModelSpec spec;
-  // Rows of a step from which on a GPU rounds the inputs of layers with FP8 weights to FP8; 0:
-  // never.
+  // On a GPU, steps with at least so many rows round activations to FP8 in layers with FP8 weights;
+  // 0: never.
   int32_t fp8_activation_rows = 0;
-  KvLayout kv_layout;  // num_blocks is 0 unless configured: the worker chooses
+  KvLayout kv_layout;  // num_blocks is 0 unless configured; the worker then chooses
   v1::Fingerprint fingerprint;
-  // The same object as `constraints`, as workers use it; null: nothing is constrained.
+  // The same object as `constraints`, for workers; null: no constraints are possible.
   std::shared_ptr<ConstraintPool> guides;
 };
 
-// The folder that `config.model.path` names (a shipped model by its bare name too), or the built-in
-// model's; NOT_FOUND lists where it was looked for.
+// The folder of `config.model.path` (which may name a shipped model), or of the built-in model.
+// NOT_FOUND lists the places searched.
 Result<std::string> ResolveModelPath(const Config& config);
 
-// Names of the shipped shapes, which --weights random:SEED serves without a checkpoint.
+// Names of the shipped shapes, which need --weights random:SEED instead of a checkpoint.
 std::vector<std::string> ShapeNames();
 
-// Reads everything but the weights. Errors name the file.
+// Reads all but the weights. Errors name the file.
 Result<std::unique_ptr<ServedModel>> LoadServedModel(const Config& config);
 
 }  // namespace aisp

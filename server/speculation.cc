@@ -25,7 +25,7 @@
 namespace aisp {
 
 int32_t MaxDraftRows(const Config::Engine& engine) {
-  // Forced runs are of constrained sequences alone, which leave room for few at once.
+  // Forced runs concern constrained sequences only, so fewer rows suffice.
   const int64_t most = engine.speculative_config != "off" ? 128
                        : engine.forced_runs == "on"       ? 64
                                                           : 0;
@@ -80,7 +80,7 @@ std::string MtpFolder(const SpeculationConfig& chosen, const ServedModel& served
 
 namespace {
 
-// As many tokens as all slots can hold, and no more than the target's pool has.
+// Enough blocks for all slots at full length, at most as many as the target's pool.
 int32_t DraftBlocks(const ServedModel& served, const Backend& backend) {
   const KvLayout& kv = backend.executor->kv_layout();
   const int64_t most = int64_t{backend.executor->max_slots()} * kv.BlocksFor(served.max_model_len);
@@ -99,7 +99,7 @@ Result<ModelExecutorOptions> DraftOptions(const ModelSpec& spec, const DraftMode
   options.max_scored_rows = 0;
   options.model.max_batch_tokens =
       std::max(draft.catch_up_tokens, DraftModelProposer::kTailRows * options.max_slots);
-  // What the device's kernels are made for is the target's.
+  // A GPU's kernels are built for the target's maximum of rows.
   const int32_t most = backend.executor->max_batch_tokens();
   if (gpu && options.model.max_batch_tokens > most) {
     return InvalidArgument(fmt::format(
@@ -146,8 +146,8 @@ Result<std::unique_ptr<Proposer>> LoadDraftModel(const SpeculationConfig& chosen
   return std::make_unique<DraftModelProposer>(draft, std::move(executor), clock);
 }
 
-// What a head's weights are kept in: as the target's, but on a GPU never more than a byte an
-// element where that may be chosen. It changes what is proposed and no token.
+// The format of a head's weights: the target's, but FP8 on a GPU where the choice is free. It
+// affects which tokens are proposed, never the output.
 std::optional<WeightFormat> HeadFormat(std::optional<WeightFormat> target, DType compute,
                                        QuantFormat stored, bool gpu) {
   const bool free_choice =
@@ -168,7 +168,7 @@ Result<DraftHeadOptions> HeadOptions(const SpeculationConfig& chosen, const Mode
   options.head.max_rows = gpu ? DraftHeadRows(target.max_batch_tokens())
                               : std::max(target.max_batch_tokens(),
                                          EagleProposer::kWaiting * options.head.max_sequences);
-  // A draft begins with a row for each sequence and one that was verified, at least.
+  // A draft step has at least two rows per sequence: the last token and one accepted draft token.
   if (options.head.max_rows < 2 * options.head.max_sequences) {
     return InvalidArgument(fmt::format(
         "speculative_config: {} takes up two rows a step for each of {} sequences, and a step "
@@ -286,7 +286,7 @@ Result<std::vector<int32_t>> FeatureLayersOf(const SpeculationConfig& chosen,
                           LoadEagleSpec(DraftModelFolder(chosen.model, served), served.spec));
     return std::move(spec.feature_layers);
   }
-  // These two are asked so early for what they refuse.
+  // Medusa and MTP specs are loaded here only to report unsupported ones early.
   if (chosen.method == SpeculationConfig::Method::kMedusa) {
     AISP_RETURN_IF_ERROR(LoadMedusaSpec(DraftModelFolder(chosen.model, served), served.spec));
     return std::vector<int32_t>{behind_all};

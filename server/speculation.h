@@ -1,5 +1,4 @@
-// Who proposes tokens on a decode worker: engine.speculative_config and engine.forced_runs made
-// into a Speculator.
+// Builds the Speculator of a decode worker from engine.speculative_config and engine.forced_runs.
 #pragma once
 
 #include <memory>
@@ -17,48 +16,48 @@
 
 namespace aisp {
 
-// Rows of a step that verify proposed tokens, on a device of either kind; 0 where a step has no
-// room beside its sequences. `engine` with the device's defaults (server/device_defaults.h).
+// Rows of a step that may verify draft tokens, on any device; 0 if a step has no room besides its
+// sequences. `engine` must include the device's defaults (server/device_defaults.h).
 int32_t MaxDraftRows(const Config::Engine& engine);
 
-// INVALID_ARGUMENT: what speculation/config.h refuses, or longer drafts than a
-// step has rows for, with both values.
+// INVALID_ARGUMENT: refused by speculation/config.h, or drafts longer than a step's draft rows,
+// with both values.
 Result<SpeculationConfig> SpeculationConfigOf(const Config& config);
 
-// OK, or INVALID_ARGUMENT that names the first of vocabulary and tokenizer in which the draft
-// differs from the target, and both values. `*_tokenizer`: fingerprints, "" without a tokenizer.
+// INVALID_ARGUMENT when the draft model's vocabulary or tokenizer differs from the target's, with
+// both values. `*_tokenizer`: fingerprints, "" without a tokenizer.
 Status CheckDraftModel(const std::string& draft, int32_t draft_vocabulary,
                        const std::string& draft_tokenizer, const ServedModel& served);
 
-// The residual streams that the chosen proposer reads (ModelOptions::feature_layers); none where it
-// reads none. Errors are those of the head's config.json, or its not fitting the served model.
+// Layers whose residual streams the proposer reads (ModelOptions::feature_layers); empty if none.
+// Errors: the head's config.json, or a head that does not fit the served model.
 Result<std::vector<int32_t>> FeatureLayersOf(const SpeculationConfig& chosen,
                                              const ServedModel& served);
 
-// The folder of a draft model or head: one that is there, or the name of one beside the served
-// model; where that is a shape, of a shape.
+// The folder of a draft model or head: an existing path, or a name beside the served model. If the
+// served model is a shape, a shape.
 std::string DraftModelFolder(const std::string& named, const ServedModel& served);
 
-// Where the next-token layer lies: in the served checkpoint, or in the folder that is named.
+// The folder of the MTP layer: the served checkpoint, or the one named in the configuration.
 std::string MtpFolder(const SpeculationConfig& chosen, const ServedModel& served);
 
-// What a target that is about to be loaded has to know of its drafts.
+// What must be known about the drafts before the target is loaded.
 struct DraftNeeds {
   std::vector<int32_t> feature_layers;
-  DraftMemory memory;  // of a GPU
+  DraftMemory memory;  // on a GPU
 };
-// Whatever can be refused of the configured method before weights are read is refused here.
+// Checks everything about the configured method that is possible before weights are read.
 Result<DraftNeeds> DraftNeedsOf(const Config& config, const ServedModel& served,
                                 const DeviceInfo& device);
 
-// Null where speculation is off. A draft model or head is loaded on the backend's device, which
-// outlives the proposer, and runs there between the target's steps. A head reads the embeddings of
-// the backend's model, which then outlives it too.
+// Null when speculation is off. A draft model or head is loaded on the backend's device and runs
+// there between the target's steps; the device outlives the proposer. A head reads the embeddings
+// of the backend's model, which must then outlive it too.
 Result<std::unique_ptr<Proposer>> MakeProposer(const SpeculationConfig& chosen,
                                                const ServedModel& served, const Backend& backend,
                                                const Clock* clock);
-// The same, with who decides how much of it is verified; without a proposer for forced runs alone,
-// and null where there are none either.
+// A proposer with the policy for how many draft tokens are verified. For forced runs alone it has
+// no proposer; null without forced runs too.
 Result<std::shared_ptr<Speculator>> MakeSpeculator(const SpeculationConfig& chosen,
                                                    bool forced_runs, const ServedModel& served,
                                                    const Backend& backend, const Clock* clock);

@@ -20,31 +20,30 @@
 namespace aisp {
 namespace {
 
-// A process that died is started again after this, doubled each time, until it has lived for
-// kSettled.
+// Delay before a dead process is restarted; doubled each time until it has lived for kSettled.
 constexpr Duration kFirstRestartDelay = std::chrono::milliseconds(100);
 constexpr int kMaxQuickDeaths = 6;
 constexpr Duration kSettled = std::chrono::seconds(10);
-// The successor of a process that is replaced must be ready within this; else the old one stays.
+// A replacement must be ready within this time, else the old process stays.
 constexpr Duration kReplaceTimeout = std::chrono::minutes(10);
-// Beyond the drain time: until then a process that drains ends by itself.
+// Added to the drain time, within which a draining process ends by itself.
 constexpr Duration kPatience = std::chrono::seconds(10);
 
-// One place in the cluster: a router, prefill-0, decode-1.
+// One position in the cluster: a router, prefill-0, decode-1.
 struct Slot {
   std::string name;
   Config config;
-  int generation = 0;  // processes that were replaced on request
+  int generation = 0;  // number of replacements on request
   std::unique_ptr<ChildProcess> child;
-  std::unique_ptr<ChildProcess> successor;  // while it is replaced
+  std::unique_ptr<ChildProcess> successor;  // set during a replacement
   Instant restart_at = kNever;
   int quick_deaths = 0;
   bool leaving = false;   // `child` was told to end
-  std::string last_exit;  // of a child that ended by itself
+  std::string last_exit;  // of a child that ended unasked
 
   bool router() const { return config.role == "router"; }
   bool planner() const { return config.role == "planner"; }
-  // Ends before the workers do: it would change their roles, or ask them for tokens, while they go.
+  // Stops before the workers, so that it does not change their roles or send requests meanwhile.
   bool ends_first() const { return router() || planner(); }
 };
 
@@ -67,13 +66,13 @@ struct Supervisor::Impl {
   std::unique_ptr<ChildProcess> MakeChild(const Slot& slot) const;
   Status SpawnIn(Slot& slot);
   Status Spawn(const Slot& slot, ChildProcess& child);
-  // Waits for something to happen; returns the signal if one came.
+  // Waits for an event; returns the signal's name if it was one.
   std::string PollOnce(StopSignals* signals, Instant until);
-  // Reaps and restarts.
+  // Reaps and restarts processes.
   Status Tend();
   Status OnDeath(Slot& slot, const std::string& how);
-  // Tends until `done`. An error: Tend's, DEADLINE_EXCEEDED, or CANCELLED with the signal's name. A
-  // reload asked for meanwhile is remembered.
+  // Runs Tend until `done`. Errors: Tend's, DEADLINE_EXCEEDED, or CANCELLED with the signal's name.
+  // A reload requested meanwhile is remembered.
   Status Await(StopSignals* signals, Instant deadline, const std::function<bool()>& done,
                std::string_view what);
   Status ReplaceAll(StopSignals* signals);
@@ -87,15 +86,15 @@ struct Supervisor::Impl {
   int lifeline[2] = {-1, -1};
   int http_fd = -1;
   int workers_fd = -1;
-  int grpc_fd = -1;  // clients'
+  int grpc_fd = -1;  // for clients
   int admin_fd = -1;
   std::string http;
   std::string grpc;
   std::string admin;
   std::string workers;
-  bool starting = true;  // a death is then an error
+  bool starting = true;  // a death is an error during the start
   bool reload = false;
-  Status fatal;  // a process died too often: every later Tend says so
+  Status fatal;  // a process died too often; returned by every later Tend
 };
 
 Supervisor::Supervisor(const Config& config, Announcer* announcer, PlannerChoice planner)
@@ -124,7 +123,7 @@ Status Supervisor::Impl::OpenSockets() {
   http = fmt::format("{}:{}", config.http.address, PortOf(http_fd));
   AISP_RETURN_IF_ERROR(OpenClientGrpc());
   AISP_RETURN_IF_ERROR(OpenAdmin());
-  // A fixed port only where somebody asked for one: two `aisp up` on one machine shall not meet.
+  // A fixed port only on request, so that two `aisp up` on one machine do not collide.
   const bool asked = config.router.listen != Config().router.listen;
   const std::string listen = asked ? config.router.listen : "127.0.0.1:0";
   AISP_ASSIGN_OR_RETURN(workers_fd, ListenOn(listen, "--router-listen HOST:PORT"));
@@ -135,7 +134,7 @@ Status Supervisor::Impl::OpenSockets() {
 Status Supervisor::Impl::OpenClientGrpc() {
   const Config::Http& h = config.http;
   if (!h.grpc) return {};
-  // Beside an HTTP port that nobody chose, none is expected either.
+  // If the HTTP port is free to choose, so is this one.
   const int64_t beside = h.port > 0 && h.port < UINT16_MAX ? h.port + 1 : 0;
   const auto port = static_cast<uint16_t>(h.grpc_port < 0 ? beside : h.grpc_port);
   const std::string& address = h.grpc_address.empty() ? h.address : h.grpc_address;
@@ -167,7 +166,7 @@ void Supervisor::Impl::AddSlots() {
       slot->config.model.device = devices[(slots.size() - 1) % devices.size()];
     slots.push_back(std::move(slot));
   };
-  // Workers that compute on the same device share what it has of memory.
+  // Workers on the same device share its memory.
   const auto share = [this] {
     std::map<std::string, int64_t> workers_on;
     for (const auto& slot : slots)
@@ -182,10 +181,10 @@ void Supervisor::Impl::AddSlots() {
   share();
 }
 
-// Workers that share a device compute no more for having other roles.
+// A planner cannot add capacity to workers that share one device.
 bool Supervisor::Impl::Plans() const {
   const bool roles = config.up.prefill_workers > 0;
-  // Its client speaks plain HTTP.
+  // The planner's client speaks plain HTTP.
   const bool asks = !admin.empty() && !(config.router.admin == "key" && config.http.tls.on());
   if (!roles || !asks || planner == PlannerChoice::kOff) return false;
   if (planner == PlannerChoice::kOn) return true;
@@ -214,13 +213,13 @@ std::unique_ptr<ChildProcess> Supervisor::Impl::MakeChild(const Slot& slot) cons
     if (config.router.admin == "key")
       command.push_back("--key-file=" + config.router.admin_key_file);
     Config child = slot.config;
-    child.role = Config().role;  // a setting of servers
+    child.role = Config().role;  // a setting of servers, not of the planner
     return std::make_unique<ChildProcess>(slot.name, std::move(child),
                                           std::vector<std::pair<std::string, int>>{},
                                           std::move(command));
   }
-  // A worker and its successor are registered side by side for a while: each generation has a name
-  // of its own.
+  // A worker and its successor are registered at the same time for a while, so each generation has
+  // its own name.
   const std::string name =
       slot.generation == 0 ? slot.name : fmt::format("{}.{}", slot.name, slot.generation);
   Config child = slot.config;
@@ -273,7 +272,7 @@ Status Supervisor::Impl::OnDeath(Slot& slot, const std::string& how) {
         fmt::format("{} ended while starting ({}); its message stands above", slot.name, how));
   }
   if (clock.Now() - slot.child->started() > kSettled) slot.quick_deaths = 0;
-  // Without a planner roles stay as they are, which ends nobody.
+  // Without a planner the roles stay as they are, so its failure is not fatal.
   if (slot.planner()) slot.quick_deaths = std::min(slot.quick_deaths, kMaxQuickDeaths - 1);
   if (++slot.quick_deaths > kMaxQuickDeaths) {
     fatal = Unavailable(fmt::format("{} ended {} times within {} s of its start ({})", slot.name,
@@ -357,7 +356,7 @@ Status Supervisor::Impl::Replace(Slot& slot, StopSignals* signals) {
         Await(signals, clock.Now() + config.drain_timeout + kPatience, ended, slot.child->name());
     if (!left) LogWarning("killed after its drain time", {{"name", slot.child->name()}});
     slot.leaving = false;
-    slot.child = std::move(slot.successor);  // kills what is left of the old one
+    slot.child = std::move(slot.successor);  // also kills what is left of the old process
     if (!left && left.error().code == Code::kCancelled) return left;
   } else {
     slot.child = std::move(slot.successor);
@@ -418,7 +417,7 @@ void Supervisor::Stop(StopSignals* signals) {
     slot->restart_at = kNever;
   }
   for (const bool first : {true, false}) {
-    // A little more than the children's own drain time, after which they end by themselves.
+    // Slightly longer than the children's own drain time, after which they end by themselves.
     if (!stop(first, SIGTERM, impl.config.drain_timeout + std::chrono::seconds(2)))
       stop(first, SIGKILL, std::chrono::seconds(5));
   }

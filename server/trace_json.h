@@ -1,4 +1,4 @@
-// What GET /admin/trace answers. Pure; any thread.
+// The JSON of GET /admin/trace. Pure; any thread.
 #pragma once
 
 #include <string>
@@ -8,9 +8,8 @@
 
 namespace aisp {
 
-// {"request","trace","finished",
-//  "spans":[{"name","parent","start_ms","ms","open","error","attributes"}]};
-// `parent` is an index.
+// {"request","trace","finished", "spans":[{"name","parent","start_ms","ms","open","error",
+// "attributes"}]}; `parent` is an index into spans.
 std::string TraceJson(const RequestTrace& trace, Instant now);
 
 // {"traces":[{"request","trace","finished","ms","error"}]}: the newest `limit`, newest first.

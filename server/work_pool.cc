@@ -8,12 +8,12 @@
 namespace aisp {
 namespace {
 
-// What a job costs beside its text.
+// Base cost of a job, in bytes of text.
 constexpr size_t kJobBytes = 256;
 
 }  // namespace
 
-// Of the threads for what takes long a tenant alone leaves one: who comes new waits for nobody's.
+// One tenant may use all but one of the threads for long jobs.
 WorkPool::WorkPool(const std::string& name, int threads, size_t max_queued)
     : name_(name),
       long_threads_(std::max(2, threads / 2)),

@@ -1,10 +1,9 @@
-// WorkPool: a few threads for work that is too long for the I/O thread, such as tokenizing a
-// prompt. Work on a large text has a thread and a queue of its own, and so has what may take
-// seconds whatever its text (constraints that are compiled): neither delays a small one. What waits
-// is taken in turn of its tenants, by the bytes of text worked on for each over its weight, or by
-// the CPU time of what takes long. The queues are bounded, and a tenant leaves places for others: a
-// full one is a refusal, never a wait. Submit from any thread; jobs run on the pool's threads and
-// post their result where it belongs.
+// WorkPool: a few threads for work that would block the I/O thread, such as tokenizing. Large texts
+// have a thread and queue of their own, as have jobs that may take seconds whatever their text
+// (compiling constraints), so that neither delays small jobs. Queues are served fairly by tenant,
+// by bytes of text per weight, or by CPU time for long jobs. They are bounded, and a tenant leaves
+// places for others: a full queue refuses and never waits. Submit from any thread; jobs run on the
+// pool's threads and post their results.
 #pragma once
 
 #include <functional>
@@ -20,13 +19,13 @@ namespace aisp {
 
 class WorkPool final : public WorkQueue {
  public:
-  // More text than this is large.
+  // Size above which a text counts as large.
   static constexpr size_t kLargeBytes = 64 << 10;
 
-  // `threads` for small work, one for large, and half as many (two at least) for what takes long,
-  // from the first of it on.
+  // `threads` for small jobs, one for large texts, and threads/2 (at least two) for long jobs,
+  // started with the first one.
   WorkPool(const std::string& name, int threads, size_t max_queued);
-  // Finishes what runs and throws away what is queued: there is nobody left to answer.
+  // Finishes running jobs and discards queued ones: nobody is left to answer.
   ~WorkPool() override;
   WorkPool(const WorkPool&) = delete;
   WorkPool& operator=(const WorkPool&) = delete;

@@ -76,7 +76,7 @@ void WorkerLoop::Run() {
   }
 }
 
-// Returns false once stopped and everything posted has run.
+// Runs posted functions; false once stopped and all have run.
 bool WorkerLoop::RunPosted() {
   bool transport = false;
   bool stop = false;

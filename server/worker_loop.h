@@ -1,11 +1,11 @@
-// WorkerLoop: the engine thread of one worker. It owns the role from Start to Stop and runs its
-// loop (worker/worker_role.h): what others want done arrives as posted functions, in order; it
-// sleeps only when there is nothing to compute. While a step computes on a device it goes on doing
-// what is posted, and watches for the end of the step without sleeping. A step that computes on
-// this thread lets in between two of its layers what another worker waits for.
+// WorkerLoop: the engine thread of a worker. It owns the role from Start to Stop and runs its loop
+// (worker/worker_role.h). Work arrives as posted functions, in order; the thread sleeps only when
+// there is nothing to compute. While a step runs on a device, it keeps running posted functions and
+// polls for the end of the step. A step that computes on this thread serves other workers' urgent
+// requests between layers.
 //
-// Threads: Post, Wake, Stop from any thread; `role` and what it uses are touched by the loop's
-// thread alone, from the first posted function on.
+// Threads: Post, Wake, Stop from any thread; `role` and what it uses belong to the loop's thread,
+// from the first posted function on.
 #pragma once
 
 #include <atomic>
@@ -24,18 +24,18 @@ namespace aisp {
 
 class WorkerLoop {
  public:
-  // `on_step` runs on the loop's thread after every collected step and every timer, for metrics.
+  // `on_step` runs on the loop's thread after every collected step and every timer; for metrics.
   WorkerLoop(std::string name, const Clock* clock, std::function<void()> on_step);
   ~WorkerLoop();
 
-  // Posting works before Start; the functions run once the thread does.
+  // Posting is allowed before Start; the functions run once the thread does.
   void Start(WorkerRole* role);
   void Post(std::function<void()> fn);
-  // Likewise, and it may run inside a step: see RunInStep. There it overtakes what Post was given;
-  // among themselves they stay in order.
+  // As Post, but `fn` may also run inside a step (RunInStep), ahead of functions given to Post.
+  // Functions posted this way keep their order.
   void PostInStep(std::function<void()> fn);
-  // Called by the step that is being computed: does what may be done there, and takes completions
-  // of transports and tiers.
+  // Called by a step that computes on this thread: runs PostInStep's functions, and handles
+  // completions of transports and tiers.
   void RunInStep();
   // A KvTransport has completions.
   void WakeTransport();
@@ -47,7 +47,7 @@ class WorkerLoop {
   bool RunPosted();
   void Advance();
   void SleepUntilWork();
-  // A step computes on a device: ends with it, or as soon as something else is to be done.
+  // Waits for a step on a device, or returns early when something else is to be done.
   void AwaitStep();
   bool HasNews();
 
@@ -55,8 +55,7 @@ class WorkerLoop {
   const Clock* const clock_;
   const std::function<void()> on_step_;
   WorkerRole* role_ = nullptr;
-  bool starved_ =
-      false;  // there is work, but nothing of it could be launched: wait for a message or a timer
+  bool starved_ = false;  // there is work that cannot be launched: wait for a message or timer
 
   std::mutex mutex_;
   std::condition_variable wake_;
@@ -65,8 +64,8 @@ class WorkerLoop {
     bool in_step;
   };
   void Add(Posted posted);
-  std::vector<Posted> posted_;  // bounded by the links' own bounds
-  // Something may run inside a step, seen without the lock.
+  std::vector<Posted> posted_;  // bounded by the links' limits
+  // A function for RunInStep is waiting; readable without the lock.
   std::atomic<bool> in_step_{false};
   bool transport_ready_ = false;
   bool stop_ = false;

@@ -54,7 +54,7 @@ WorkerOptions WorkerOptionsOf(const WorkerHost& host, const std::string& id, Pul
   o.version = std::string(Version());
   o.last_exit = host.last_exit;
   o.host_id = config.worker.host_id.empty() ? BootId() : config.worker.host_id;
-  // The others follow when their names have been looked up.
+  // Routers given by DNS name are added when they are resolved.
   o.router_addresses = host.local != nullptr
                            ? std::vector<std::string>{RouterService::kLocalRouterAddress}
                            : RouterResolver::WithoutNames(config.worker.routers);
@@ -68,8 +68,8 @@ WorkerOptions WorkerOptionsOf(const WorkerHost& host, const std::string& id, Pul
   return o;
 }
 
-// "host:port" that others dial: the host of `advertise` (and its port, when it has one) over what
-// was bound.
+// The "host:port" that others dial: the host of `advertise` (and its port, if given), else what was
+// bound.
 std::string AdvertisedAddress(const std::string& advertise, const std::string& listen,
                               uint16_t port) {
   const std::string& host = advertise.empty() ? listen : advertise;
@@ -91,7 +91,7 @@ class WorkerServiceImpl final : public WorkerService {
 
   ~WorkerServiceImpl() override {
     DrainAndStop({}, [] { return true; });
-    // The hub outlives the worker, and its peers may.
+    // The hub outlives the worker, and so may its peers.
     if (serves_locally_) host_.local->StopServing(LinkKind::kKvPeer, LocalKvAddress());
   }
 
@@ -138,7 +138,7 @@ class WorkerServiceImpl final : public WorkerService {
   }
 
   Status Ready() const override {
-    // Inside a step only Pulse knows whether it still moves.
+    // During a step only Pulse knows whether it makes progress.
     AISP_RETURN_IF_ERROR(pulse_.Moves(host_.clock->Now()));
     std::lock_guard lock(mutex_);
     const Duration silent = host_.clock->Now() - touched_;
@@ -178,7 +178,7 @@ class WorkerServiceImpl final : public WorkerService {
   const std::string& id() const override { return id_; }
 
  private:
-  // The pool if kv.verify is to check what arrives in it, else null.
+  // The pool if kv.verify checks what arrives in it, else null.
   Result<const std::byte*> VerifiedPool() const {
     const std::string& verify = host_.config->kv.verify;
     const DeviceInfo& device = backend_.device->info();
@@ -192,8 +192,7 @@ class WorkerServiceImpl final : public WorkerService {
     return static_cast<const std::byte*>(backend_.executor->kv_pool().data());
   }
 
-  // Every role that this process can take, over one engine; the first is the one that it begins
-  // with.
+  // Builds all roles that this process can take, over one engine; it starts with the first.
   Status BuildRoles(bool alone) {
     const Config& config = *host_.config;
     const bool decodes_first = role_name_ == "decode";
@@ -201,7 +200,7 @@ class WorkerServiceImpl final : public WorkerService {
     WorkerOptions worker = WorkerOptionsOf(host_, id_, &pulse_, adapters_.get(), fingerprint_);
     worker.launched_ahead = backend_.executor->max_depth() - 1;
     Status listens = alone ? Status() : ListenForReaders();
-    // Another process may have its port: it decodes all the same.
+    // If another process has the port, a decode worker can still decode.
     if (!listens && !decodes_first) return listens;
     if (!listens) {
       LogWarning(
@@ -209,7 +208,7 @@ class WorkerServiceImpl final : public WorkerService {
           {{"worker", id_}, {"error", listens.error().message}});
     }
     const bool prefills = !alone && listens;
-    // In every role: what it has cached is of use to others.
+    // Set for every role, since other workers may pull prefixes cached here.
     if (prefills) worker.kv_address = host_.local != nullptr ? LocalKvAddress() : kv_address_;
     worker.roles = {v1::ROLE_DECODE, v1::ROLE_PARKED};
     if (prefills) worker.roles.insert(worker.roles.begin(), v1::ROLE_PREFILL);
@@ -286,7 +285,7 @@ class WorkerServiceImpl final : public WorkerService {
     return o;
   }
 
-  // Binds the address at which decode workers dial; what they say goes to the prefill role.
+  // Binds the address that decode workers dial; their messages go to the prefill role.
   Status ListenForReaders() {
     if (host_.local != nullptr) return {};
     const Config::Worker& worker = host_.config->worker;
@@ -354,7 +353,7 @@ class WorkerServiceImpl final : public WorkerService {
   void OnStep() {
     const Status ready = switch_->Ready();
     const bool drained = switch_->Drained();
-    // In flight are, then, only the answers of the requests that ended with it.
+    // After a device failure, wait until the answers of the failed requests are delivered.
     const bool failed = !engine_->failed() && !engine_->InFlight();
     {
       std::lock_guard lock(mutex_);
@@ -376,21 +375,20 @@ class WorkerServiceImpl final : public WorkerService {
 
   static constexpr Duration kConnectTimeout = std::chrono::milliseconds(500);
   static constexpr int kConnectThreads = 4;
-  static constexpr size_t kMaxConnects = 256;     // that wait
-  static constexpr size_t kMaxAdapterLoads = 64;  // that wait
+  static constexpr size_t kMaxConnects = 256;     // waiting
+  static constexpr size_t kMaxAdapterLoads = 64;  // waiting
 
   const WorkerHost host_;
   const std::string role_name_;
   const std::string id_;
   Pulse pulse_;
 
-  // Before, and so destroyed after, all that posts to it from threads of its own until it ends:
-  // links, transports, watchers.
+  // Declared first and destroyed last: links, transports and watchers post to it until they end.
   WorkerLoop loop_;
   Poster post_;
-  Poster post_in_step_;  // of what other workers wait for
+  Poster post_in_step_;  // for requests of other workers
 
-  // Destroyed from the last to the first: the role before all that it was wired to.
+  // Members are destroyed from last to first: the role before everything it uses.
   GrpcLinkOptions links_;
   Backend backend_;
   v1::Fingerprint fingerprint_;
@@ -402,14 +400,14 @@ class WorkerServiceImpl final : public WorkerService {
   std::unique_ptr<AdapterKeeper> adapters_;
   std::unique_ptr<WorkPool> adapter_files_;
   std::unique_ptr<PeerConnector> connector_;
-  std::unique_ptr<WorkPool> connects_;  // what it runs
+  std::unique_ptr<WorkPool> connects_;  // declared after all that its jobs use
   std::unique_ptr<ProcessDeath> death_;
   std::unique_ptr<GrpcServer> grpc_;
   LinkSender<v1::PrefillToDecode>* readers_ = nullptr;
   std::string kv_address_;
   std::unique_ptr<LinkDialer<v1::WorkerMessage>> routers_;
   std::unique_ptr<LinkDialer<v1::DecodeToPrefill>> peers_;
-  // Sits between the listener, which comes first, and the role.
+  // Sits between the listener, which is created first, and the role.
   struct ReaderLinks final : LinkHandler<v1::DecodeToPrefill> {
     LinkHandler<v1::DecodeToPrefill>* role = nullptr;
     void OnLinkUp(LinkId link, const std::string& peer_address) override {

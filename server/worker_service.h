@@ -1,5 +1,5 @@
-// WorkerService: one prefill or decode worker, wired: model and executor, KV pool and transports,
-// engine, role, links, and the thread that owns them all.
+// WorkerService: one prefill or decode worker with everything it needs: model and executor, KV pool
+// and transports, engine, role, links, and the thread that owns them.
 //
 // Create and the destructor run on the main thread; between Start and Stop everything inside
 // belongs to the worker's loop.
@@ -23,22 +23,22 @@ namespace aisp {
 
 class InprocHub;
 
-// What workers of one process share.
+// Shared by the workers of one process.
 struct WorkerHost {
   const Config* config = nullptr;
   const ServedModel* served = nullptr;
   const Clock* clock = nullptr;
   Metrics* metrics = nullptr;
-  // Set when router and workers are one process: links then stay inside it, and KV moves through
-  // `inproc`. Without `inproc` the worker has nobody to move KV to or from: a decode worker
-  // prefills every prompt itself.
+  // Set when router and workers share a process: links stay inside it, and KV moves through
+  // `inproc`. Without `inproc` there are no other workers, and a decode worker prefills every
+  // prompt itself.
   LocalHub* local = nullptr;
   InprocHub* inproc = nullptr;
-  // Of this process's /health, /ready and /metrics, as operators reach it; "": there is none.
+  // URL of this process's /health, /ready and /metrics for operators; "": none.
   std::string admin_url;
-  // How the process that this one replaces ended, where its supervisor says so.
+  // How this process's predecessor ended, if the supervisor knows.
   std::optional<v1::LastExit> last_exit;
-  // For tests: what computes in place of the model's executor, which it is given.
+  // For tests: wraps or replaces the model's executor.
   std::function<std::unique_ptr<ServingExecutor>(std::unique_ptr<ServingExecutor>)>
       replace_executor;
 };
@@ -52,16 +52,16 @@ class WorkerService {
                                                        const std::string& role,
                                                        const std::string& id);
 
-  // Run once each, on the worker's thread: `on_ready` when a router has accepted it, `on_stop` when
-  // a router asked for the end of the process and the worker is drained, or when its device has
-  // failed and its requests are answered.
+  // Each callback runs once, on the worker's thread. `on_ready`: a router accepted the worker.
+  // `on_stop`: a router stopped the process and the worker is drained, or the device failed and the
+  // affected requests were answered.
   virtual void Start(std::function<void()> on_ready, std::function<void()> on_stop) = 0;
-  // Any thread: the role's Ready(), as of the last step or timer.
+  // The role's Ready() as of the last step or timer. Any thread.
   virtual Status Ready() const = 0;
-  // Any thread: why the device cannot compute any more. Only a new process helps.
+  // Why the device cannot compute any more, which only a new process can fix. Any thread.
   virtual Status Failure() const = 0;
-  // Finishes what runs or hands it to others, for at most `limit`, while `haste` (polled) stays
-  // false; then stops the thread. Idempotent.
+  // Finishes running requests or hands them to other workers, for at most `limit` and while `haste`
+  // (polled) is false; then stops the thread. Idempotent.
   virtual void DrainAndStop(Duration limit, const std::function<bool()>& haste) = 0;
   virtual const std::string& id() const = 0;
 };

@@ -137,7 +137,7 @@ void AddedTokens::Split(std::string_view text, Pass pass, bool parse_special,
     if (token.single_word && (WordBefore(text, match) || WordAt(text, pos))) continue;
     const size_t begin = token.lstrip ? SkipSpacesBack(text, match, done) : match;
     const size_t end = token.rstrip ? SkipSpaces(text, pos) : pos;
-    if (begin < done) continue;  // inside the white space that the token before it took
+    if (begin < done) continue;  // inside the white space that the previous token consumed
     if (begin > done) out->push_back({text.substr(done, begin - done), -1});
     out->push_back({text.substr(begin, end - begin), token.id});
     done = end;

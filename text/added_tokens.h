@@ -1,6 +1,6 @@
 // Tokens that are matched in the text before the model sees it: control tokens such as <|im_end|>,
-// and words that were added to a vocabulary. Matching is leftmost-longest over a byte trie, as
-// Hugging Face's AddedVocabulary does it. Immutable after Create: any thread.
+// and words added to a vocabulary. Matching is leftmost-longest over a byte trie, as in Hugging
+// Face's AddedVocabulary. Immutable after Create: any thread.
 #pragma once
 
 #include <array>
@@ -23,11 +23,11 @@ inline constexpr size_t kMaxAddedTokenBytes = 1024;
 struct AddedToken {
   TokenId id = -1;
   std::string content;
-  bool special = false;      // left out by skip_special, not looked for without parse_special
-  bool normalized = false;   // looked for in the normalised text, in its own normalised form
-  bool lstrip = false;       // takes the white space before it
-  bool rstrip = false;       // takes the white space behind it
-  bool single_word = false;  // not inside a word
+  bool special = false;      // omitted by skip_special, ignored without parse_special
+  bool normalized = false;   // matched in the normalised text, in its own normalised form
+  bool lstrip = false;       // also consumes the white space before it
+  bool rstrip = false;       // also consumes the white space after it
+  bool single_word = false;  // never matched inside a word
 };
 
 class AddedTokens {
@@ -44,7 +44,7 @@ class AddedTokens {
   // Appends the segments of `text` (none of them empty) for the tokens of one pass.
   void Split(std::string_view text, Pass pass, bool parse_special, std::vector<Segment>* out) const;
 
-  // Whether Split can do anything in this pass.
+  // Whether Split can find any token in this pass.
   bool Empty(Pass pass) const { return TrieOf(pass).nodes.size() <= 1; }
   const std::vector<AddedToken>& tokens() const { return tokens_; }
   // The token of this id, or null.

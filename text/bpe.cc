@@ -9,7 +9,7 @@
 namespace aisp {
 namespace {
 
-// Up to this many symbols, looking for the lowest rank by scanning beats a heap.
+// Up to this many symbols, a scan for the lowest rank is faster than a heap.
 constexpr size_t kScanSymbols = 32;
 
 constexpr std::string_view kSpaceMark =
@@ -32,10 +32,10 @@ std::string InRange(const char* what, TokenId id, size_t size) {
 }  // namespace
 
 struct Bpe::Scratch {
-  // A symbol of the word and what it would become with its right neighbour.
+  // A symbol of the word, and its merge with its right neighbour.
   struct Symbol {
     explicit Symbol(TokenId i) : id(i) {}
-    TokenId id;  // -1 once swallowed by its left neighbour
+    TokenId id;  // -1 once merged into its left neighbour
     int32_t previous = -1, next = -1;
     MergeTo merge;
   };
@@ -237,8 +237,8 @@ void Bpe::MergeByHeap(Scratch* scratch) const {
   std::erase_if(symbols, [](const Scratch::Symbol& s) { return s.id < 0; });
 }
 
-// Models of the SentencePiece kind see a whole text as one word. Where nothing merges across the
-// beginning of a word, cutting there gives the same tokens from short, cheap words.
+// SentencePiece models take a whole text as one word. If no merge crosses the beginning of a word,
+// splitting there gives the same tokens from short, cheap words.
 void Bpe::Encode(std::string_view word, Scratch* scratch, std::vector<TokenId>* out) const {
   if (spec_.ignore_merges || !cut_before_mark_) return EncodeWord(word, scratch, out);
   size_t begin = 0;

@@ -2,8 +2,8 @@
 //
 // Merging takes the pair of lowest rank, the leftmost of equals, until none is left (Sennrich et
 // al. 2016). Short words scan for it, long ones keep a heap: O(n log n) for any input, so that a
-// megabyte without a space is no denial of service. Immutable after Create: any thread. (Which
-// words are one token is remembered in relaxed atomics; the answer never changes.)
+// megabyte without a space is no denial of service. Immutable after Create: any thread. (A cache of
+// the words that are one token uses relaxed atomics and never changes a result.)
 #pragma once
 
 #include <array>
@@ -35,7 +35,7 @@ struct BpeSpec {
   std::vector<Merge> merges;
   // A symbol is one byte when true, else one UTF-8 character.
   bool byte_symbols = false;
-  // A whole word that is a piece is taken as it is, without merging.
+  // A word that is a piece is taken whole, without merging.
   bool ignore_merges = false;
   // Symbols outside the vocabulary: byte tokens (all 256 or none), else `unk`, else dropped.
   std::optional<std::array<TokenId, 256>> byte_tokens;
@@ -89,8 +89,7 @@ class Bpe {
 
   BpeSpec spec_;
   size_t max_piece_bytes_ = 0;
-  bool cut_before_mark_ =
-      false;  // no piece holds U+2581 behind another character: nothing merges across that border
+  bool cut_before_mark_ = false;  // no merge crosses a U+2581 that follows another character
   std::array<TokenId, 256> byte_symbol_{};         // the piece of each single byte (ASCII only when
                                                    // symbols are characters), or -1
   std::vector<PieceSlot> piece_slots_;             // open addressing, power of two

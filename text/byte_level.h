@@ -12,8 +12,7 @@ namespace aisp {
 // Each byte of `bytes` as its character, in UTF-8.
 std::string BytesToAlphabet(std::string_view bytes);
 
-// The bytes that `text` (valid UTF-8) spells; nothing when it holds a character outside the
-// alphabet.
+// The bytes that `text` (valid UTF-8) spells; nullopt if a character is outside the alphabet.
 std::optional<std::string> AlphabetToBytes(std::string_view text);
 
 }  // namespace aisp

@@ -1,7 +1,6 @@
-// Chat templates: the Jinja program of a model that turns messages into its prompt. Our own
-// interpreter; what it supports is what transformers gives templates (jinja2 3.1 with trim_blocks,
-// lstrip_blocks, loop controls, {% generation %}, raise_exception, strftime_now, tojson without
-// HTML escaping).
+// Chat templates: a model's Jinja program that turns messages into its prompt. Our own interpreter;
+// it supports what transformers offers to templates (jinja2 3.1 with trim_blocks, lstrip_blocks,
+// loop controls, {% generation %}, raise_exception, strftime_now, tojson without HTML escaping).
 //
 // A ChatTemplate is immutable after Parse: any number of threads may render at the same time.
 // Templates are untrusted: they read only the context, and every rendering is bounded in steps,
@@ -19,10 +18,9 @@
 namespace aisp {
 
 struct RenderOptions {
-  // What strftime_now() prints: seconds since the epoch, already shifted to the zone that is
-  // wanted.
+  // The time for strftime_now(): seconds since the epoch, already shifted to the local time zone.
   int64_t now_s = 0;
-  // Evaluated nodes, and bytes / 64; past it, RESOURCE_EXHAUSTED.
+  // Limit of evaluated nodes plus bytes / 64; RESOURCE_EXHAUSTED beyond.
   uint64_t max_steps = 5'000'000;
   size_t max_output_bytes = 16u << 20;
 };
@@ -40,8 +38,8 @@ class ChatTemplate {
   ~ChatTemplate();
 
   // `context`: messages, add_generation_prompt, bos_token, eos_token, tools and whatever else the
-  // template reads. Strings must be valid UTF-8. INVALID_ARGUMENT with the line and the template's
-  // own words when it raises an exception.
+  // template reads. Strings must be valid UTF-8. INVALID_ARGUMENT has the line and the template's
+  // own message when it raises an exception.
   Result<std::string> Render(const Value::Map& context, const RenderOptions& options) const;
 
   const std::string& source() const { return source_; }

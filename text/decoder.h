@@ -1,5 +1,5 @@
-// What each token of a vocabulary contributes to decoded text. The steps and their order are those
-// of Hugging Face's decoders; whatever concerns one token alone is done once, at load. Immutable
+// The text that each token of a vocabulary contributes to decoded output. Steps and order are those
+// of Hugging Face's decoders; work that concerns a single token is done once, at load. Immutable
 // after Create: any thread.
 #pragma once
 
@@ -19,7 +19,8 @@ struct DecoderSpec {
       kByteLevel,     // characters of the byte alphabet become bytes
       kByteFallback,  // "<0x0A>" becomes the byte
       kReplace,       // `from` becomes `content`
-      kStrip,         // up to `start` of `content` off the front of the token, `stop` off its end
+      kStrip,         // removes up to `start` times `content` from the token's front, `stop` from
+                      // its end
       kMetaspace,     // `from` becomes a space, or nothing in the first token when `drop_first`
     };
     Kind kind = Kind::kByteLevel;
@@ -29,10 +30,10 @@ struct DecoderSpec {
     bool drop_first = false;
   };
   std::vector<Step> steps;
-  // Off the front of the whole text: up to this many of `leading`.
+  // Removed from the front of the whole text, up to this many times.
   std::string leading;
   size_t leading_count = 0;
-  bool spaces_between = false;  // a space between every two tokens (a file without a decoder)
+  bool spaces_between = false;  // a space between any two tokens (for files without a decoder)
 };
 
 class Decoder {
@@ -42,8 +43,8 @@ class Decoder {
   static Decoder Create(DecoderSpec spec, const std::vector<std::string>& vocabulary);
 
   size_t size() const { return bytes_.size(); }
-  // The bytes of a token inside a text; `first`: as the first token of one. Empty for ids outside
-  // the vocabulary.
+  // The bytes of a token within a text; `first`: as its first token. Empty for ids outside the
+  // vocabulary.
   std::string_view Bytes(TokenId id, bool first) const;
 
   const std::string& leading() const { return spec_.leading; }

@@ -25,8 +25,8 @@ void Detokenizer::Push(TokenId token, std::string* out) {
   first_ = false;
 }
 
-// Every text has at most a few leading strings (one space), each a character, so a token is looked
-// at as a whole: a leading string is never cut by a token border.
+// There are at most a few leading strings (one space), each a single character, so a token border
+// never splits one and each token can be checked by itself.
 void Detokenizer::Emit(std::string_view bytes, std::string* out) {
   const std::string& leading = tokenizer_->decoder().leading();
   while (leading_ > 0 && bytes.starts_with(leading)) {

@@ -1,7 +1,7 @@
-// Token ids to text, one token at a time: the stream of one choice. What comes out is always whole
-// UTF-8; bytes of a character that is not complete yet are held back. All that Push and Flush give,
-// joined, is Tokenizer::Decode of the same tokens. Costs O(bytes of the token). One owner, not
-// thread-safe; the Tokenizer must outlive it.
+// Token ids to text, one token at a time, for one choice. The output is always whole UTF-8; bytes
+// of an incomplete character are held back. The joined results of Push and Flush equal
+// Tokenizer::Decode of the same tokens. O(bytes of the token). One owner, not thread-safe; the
+// Tokenizer must outlive it.
 #pragma once
 
 #include <string>
@@ -17,12 +17,12 @@ class Detokenizer {
  public:
   Detokenizer(const Tokenizer& tokenizer, bool skip_special);
 
-  // The text that `token` completes; often empty, never part of a character.
+  // The text that `token` completes; often empty, never a part of a character.
   std::string Push(TokenId token);
   // The same, appended to *out.
   void Push(TokenId token, std::string* out);
 
-  // Ends the stream: an incomplete character becomes U+FFFD. The Detokenizer is then as new.
+  // Ends the stream: an incomplete character becomes U+FFFD. The Detokenizer can then be reused.
   std::string Flush();
   void Flush(std::string* out);
 
@@ -35,7 +35,7 @@ class Detokenizer {
   const Tokenizer* tokenizer_;
   bool skip_special_;
   bool first_ = true;  // no token has contributed yet
-  size_t leading_;     // how many leading strings may still be taken off
+  size_t leading_;     // leading strings that may still be removed
   Utf8Assembler assembler_;
 };
 

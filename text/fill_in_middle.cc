@@ -69,7 +69,7 @@ Result<std::vector<TokenId>> EncodeFillInMiddle(const Tokenizer& tokenizer,
   }
   AISP_ASSIGN_OR_RETURN(const std::vector<TokenId> around, tokenizer.Encode(""));
   std::vector<TokenId> out;
-  // What the model wants before every text; what it wants behind one would end this one.
+  // Only the tokens before a text (BOS) are added; one after it would end the prompt.
   if (tokenizer.BosId() && !around.empty() && around.front() == *tokenizer.BosId())
     out.push_back(around.front());
   const auto add = [&](std::string_view marker, std::string_view text) -> Status {

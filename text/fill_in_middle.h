@@ -1,6 +1,5 @@
-// Fill in the middle: how models are asked for the text between a prompt and its suffix. A family
-// is data: the control tokens by which it was trained, and in which order the parts stand. Pure
-// functions; any thread.
+// Fill in the middle: prompts for the text between a prefix and a suffix. Model families are data:
+// the control tokens used in training and the order of the parts. Pure functions; any thread.
 #pragma once
 
 #include <array>
@@ -15,18 +14,18 @@ namespace aisp {
 
 struct FillInMiddle {
   std::string_view name;
-  // What stands before the prompt, between the parts and at the end; "": nothing.
+  // Control tokens before the prompt, between the parts and at the end; "": none.
   std::string_view begin, between, end;
   bool suffix_first = false;
-  // Tokens that end the text, where the tokenizer has them.
+  // Tokens that end the text, if the tokenizer has them.
   std::array<std::string_view, 4> stops;
 };
 
-// Null when the tokenizer has no family's tokens.
+// Null when the tokenizer has the tokens of no family.
 const FillInMiddle* FindFillInMiddle(const Tokenizer& tokenizer);
-// "Qwen2.5-Coder, StarCoder, ...": for errors.
+// "Qwen2.5-Coder, StarCoder, ...", for errors.
 std::string FillInMiddleNames();
-// INVALID_ARGUMENT when a part has one of the control tokens in it, or is not UTF-8.
+// INVALID_ARGUMENT when a part contains one of the control tokens or is not UTF-8.
 Result<std::vector<TokenId>> EncodeFillInMiddle(const Tokenizer& tokenizer,
                                                 const FillInMiddle& format, std::string_view prompt,
                                                 std::string_view suffix);

@@ -81,7 +81,7 @@ struct Stmt {
   std::vector<std::pair<std::string, ExprPtr>> parameters;  // with their defaults, or null
 };
 
-// Counts how deep the recursion of parser or interpreter is, for as long as it lives.
+// Counts the recursion depth of the parser or interpreter while it exists.
 class Nesting {
  public:
   explicit Nesting(int* depth) : depth_(depth) { ++*depth_; }

@@ -1,4 +1,4 @@
-// The values of expressions.
+// Evaluates expressions.
 #include <algorithm>
 
 #include "text/jinja_interpreter.h"
@@ -224,7 +224,7 @@ Result<Value> Interpreter::LoopAttr(const std::shared_ptr<Loop>& loop, const std
   if (name == "changed") {
     return function(
         [weak = std::weak_ptr<Loop>(loop)](Interpreter& in, const Args& args) -> Result<Value> {
-          // What a loop kept after its end could hold the loop itself, and would never be freed.
+          // Weak: a variable that outlives the loop could otherwise form a reference cycle with it.
           const auto self = weak.lock();
           if (!self || self->items == nullptr) return in.Fail("the loop is over");
           AISP_ASSIGN_OR_RETURN(Value now, in.Checked(Value::Tuple(args.positional)));

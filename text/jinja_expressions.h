@@ -1,5 +1,5 @@
-// The expressions of a Jinja template, by recursive descent over its tokens (jinja2/parser.py):
-// what the parser of statements is made of. One use, one thread.
+// Parses the expressions of a Jinja template by recursive descent over its tokens
+// (jinja2/parser.py). Base of the statement parser. One use, one thread.
 #pragma once
 
 #include <algorithm>
@@ -72,15 +72,15 @@ class ExpressionParser {
   }
 
   ExprPtr New(Expr::Kind kind, int line) const;
-  // Sets the depth of a finished node and refuses what is too deep.
+  // Sets the depth of a finished node; an error if it is too deep.
   Result<ExprPtr> Done(ExprPtr e) const;
 
-  // An expression; INVALID_ARGUMENT with the line for what is none. Without `with_condition` it
-  // ends before "if".
+  // Parses an expression; INVALID_ARGUMENT with the line if there is none. Without `with_condition`
+  // it ends before "if".
   Result<ExprPtr> Expression(bool with_condition = true);
   // "a" is a, "a, b" and "a," are tuples, "" before `end` is the empty tuple.
   Result<ExprPtr> TupleUntil(std::string_view end, bool with_condition = true);
-  // What stands behind "|", applied to `operand`.
+  // Parses a filter after "|", applied to `operand`.
   Result<ExprPtr> Filter(ExprPtr operand);
 
   int level_ = 0;

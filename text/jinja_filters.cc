@@ -28,7 +28,7 @@ Result<std::string> Text(Interpreter& in, const Args& args, size_t i, std::strin
 Result<Value> Replaced(Interpreter& in, const std::string& s, const std::string& from,
                        const std::string& to, int64_t limit) {
   AISP_RETURN_IF_ERROR(in.ChargeSearch(s.size(), from.size()));
-  // A short `from` can multiply the text: its size is known before it is made.
+  // Replacing a short `from` can multiply the text, so the size is checked first.
   const uint64_t places = CountText(s, from, static_cast<long>(limit));
   AISP_RETURN_IF_ERROR(in.Charge(places));
   AISP_RETURN_IF_ERROR(in.Fits(s.size() - places * from.size() + places * to.size()));

@@ -1,9 +1,8 @@
-// The filters of templates (jinja2/filters.py): the tables of those on text and numbers
-// (jinja_text_filters.cc) and on lists (jinja_list_filters.cc), and how filters look at their
-// arguments.
+// The filters of templates (jinja2/filters.py): tables of those on text and numbers
+// (jinja_text_filters.cc) and on lists (jinja_list_filters.cc), and access to their arguments.
 //
-// A filter gets what stands in front of it and its arguments. Errors are the interpreter's (Fail),
-// which knows the place.
+// A filter gets its input and its arguments. Errors come from the interpreter (Fail), which knows
+// the line.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +22,7 @@ struct Filter {
 std::span<const Filter> TextFilters();
 std::span<const Filter> ListFilters();
 
-// Argument number i, or the one with that name; `absent` where there is none.
+// Argument number i, or the one with that name; `absent` if there is none.
 bool Flag(Interpreter& in, const Args& args, size_t i, std::string_view name, bool absent = false);
 Result<int64_t> Integer(Interpreter& in, const Args& args, size_t i, std::string_view name,
                         int64_t absent);

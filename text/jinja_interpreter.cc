@@ -53,7 +53,7 @@ Interpreter::~Interpreter() {
 
 tl::unexpected<Error> Interpreter::Fail(std::string_view message) const {
   size_t size = std::min(message.size(), kMaxErrorBytes);
-  // Not within a character.
+  // Do not cut a character.
   while (size > 0 && size < message.size() && (message[size] & 0xC0) == 0x80) --size;
   return TemplateError(line_, message.substr(0, size));
 }
@@ -66,7 +66,7 @@ Status Interpreter::Charge(uint64_t steps) {
 }
 
 Status Interpreter::ChargeSearch(size_t text_bytes, size_t what_bytes) {
-  // FindText is linear, but for a factor that grows with short needles.
+  // FindText is linear, with a factor that grows for needles up to 256 bytes.
   return Charge(text_bytes / kBytesPerStep * (1 + std::min<size_t>(what_bytes, 256) / 32) +
                 what_bytes / kBytesPerStep);
 }
@@ -103,7 +103,7 @@ std::shared_ptr<Namespace> Interpreter::NewNamespace() {
 }
 
 Status Interpreter::EnterScope(std::shared_ptr<Scope> parent) {
-  // A recursive loop that is called through macros may nest scopes without nesting evaluations.
+  // Loops that recurse through macros may nest scopes without nesting evaluations.
   if (parent->depth >= kMaxEvalDepth)
     return Fail("scopes nested deeper than " + std::to_string(kMaxEvalDepth));
   auto scope = std::make_shared<Scope>();
@@ -232,7 +232,7 @@ Result<Interpreter::Flow> Interpreter::ExecIf(const Stmt& s) {
   return Flow::kNormal;
 }
 
-// Each pass has a scope of its own, so what the body sets does not outlive the pass.
+// Each iteration has its own scope, so variables set in the body do not outlive it.
 Status Interpreter::ExecFor(const Stmt& s, const Value& iterable, int64_t depth0) {
   AISP_ASSIGN_OR_RETURN(Value::List items, Iterate(iterable));
   const std::shared_ptr<Scope> outer = scope_;

@@ -1,7 +1,7 @@
 // Runs a parsed template: one Interpreter per rendering, on one thread. Semantics are those of
-// jinja2 3.1's sandbox with plain (unescaped) output; templates cannot change what the caller gave
-// them. Every effort is counted: steps, bytes and nesting have bounds, so that an untrusted
-// template ends with an error instead of hanging.
+// jinja2 3.1's sandbox with unescaped output; templates cannot change the caller's values. Steps,
+// bytes and nesting are bounded, so that an untrusted template ends with an error instead of
+// hanging.
 #pragma once
 
 #include <cstdint>
@@ -21,14 +21,12 @@
 namespace aisp::jinja {
 
 inline constexpr uint32_t kMaxValueDepth = 100;  // lists in lists, maps in maps
-inline constexpr int kMaxEvalDepth =
-    1200;  // tree nodes under evaluation at one time, macro calls included
-// Macros that call each other, at one time: each takes more stack than a node. Python's own limit
-// ends them at about as many.
+inline constexpr int kMaxEvalDepth = 1200;       // nested node evaluations, macro calls included
+// Nested macro calls, which take more stack than a node. Python's own limit is about the same.
 inline constexpr int kMaxMacroDepth = 200;
 inline constexpr int64_t kMaxRange = 100'000;   // jinja2.sandbox.MAX_RANGE
-inline constexpr size_t kBytesPerStep = 64;     // bytes made or read that count as one step
-inline constexpr size_t kMaxErrorBytes = 4096;  // of a message, which may quote what clients sent
+inline constexpr size_t kBytesPerStep = 64;     // bytes produced or read that count as one step
+inline constexpr size_t kMaxErrorBytes = 4096;  // of a message, which may quote clients' text
 
 struct Args {
   std::vector<Value> positional;
@@ -44,7 +42,7 @@ class Interpreter;
 class Function final : public Value::Object {
  public:
   using Body = std::function<Result<Value>(Interpreter&, const Args&)>;
-  // `depth`: 1 more than that of what the body holds.
+  // `depth`: 1 more than that of the values the body holds.
   Function(std::string name, Body body, uint32_t depth = 1)
       : name_(std::move(name)), body_(std::move(body)), depth_(depth) {}
   std::string_view TypeName() const override { return "function"; }
@@ -60,14 +58,14 @@ class Function final : public Value::Object {
   uint32_t depth_;
 };
 
-// What namespace() makes: the one thing whose members {% set ns.x = ... %} changes.
+// Result of namespace(): the only object whose members {% set ns.x = ... %} can change.
 class Namespace final : public Value::Object {
  public:
   std::string_view TypeName() const override { return "Namespace"; }
   Value::Map members;
 };
 
-// What map, select and the like make: has no length and is used up by one iteration.
+// Result of map, select and the like: has no length and can be iterated once.
 class Generator final : public Value::Object {
  public:
   explicit Generator(Value::List list) : items(std::move(list)) {
@@ -85,10 +83,10 @@ class Generator final : public Value::Object {
 class Loop final : public Value::Object {
  public:
   std::string_view TypeName() const override { return "LoopContext"; }
-  const Value::List* items = nullptr;  // lives as long as the loop runs
+  const Value::List* items = nullptr;  // valid while the loop runs
   size_t index0 = 0;
   int64_t depth0 = 0;
-  const Stmt* recursive = nullptr;  // the statement, when it may call itself
+  const Stmt* recursive = nullptr;  // the statement, if it is recursive
   std::optional<Value> changed;     // the last argument of loop.changed()
 };
 
@@ -103,28 +101,28 @@ class Interpreter {
 
   // For the builtin functions, filters, tests and methods.
 
-  // The error at the line that is being evaluated.
+  // An error at the current line.
   tl::unexpected<Error> Fail(std::string_view message) const;
-  // Counts effort; RESOURCE_EXHAUSTED when it is spent.
+  // Counts work; RESOURCE_EXHAUSTED when the limit is reached.
   Status Charge(uint64_t steps);
   Status ChargeBytes(size_t bytes) { return Charge(bytes / kBytesPerStep); }
-  // The effort of looking for `what` anywhere in a text, at worst.
+  // Charges the worst-case work of searching a text for `what`.
   Status ChargeSearch(size_t text_bytes, size_t what_bytes);
-  // The effort of copying a map's keys.
+  // Charges the work of copying a map's keys.
   Status ChargeKeys(const Value::Map& map);
-  // RESOURCE_EXHAUSTED for a text longer than the whole output may be; asked before it is made.
+  // RESOURCE_EXHAUSTED for a text longer than the output limit; called before it is built.
   Status Fits(uint64_t bytes) const;
-  // A result of any kind, within bounds.
+  // Returns `value` if it is within the bounds.
   Result<Value> Checked(Value value);
 
   Result<std::string> Str(const Value& value);
   Result<std::string> Repr(const Value& value);
-  // The items of anything iterable; uses a generator up.
+  // The items of any iterable; exhausts a generator.
   Result<Value::List> Iterate(const Value& value);
   Result<size_t> Length(const Value& value);
   bool Truthy(const Value& value) const;
   Result<bool> Equal(const Value& a, const Value& b);
-  // -1, 0 or 1; an error for what has no order.
+  // -1, 0 or 1; an error if the values have no order.
   Result<int> Order(const Value& a, const Value& b);
   Result<bool> Contains(const Value& container, const Value& item);
   Result<Value> Arithmetic(std::string_view op, const Value& a, const Value& b);
@@ -133,7 +131,7 @@ class Interpreter {
   Result<Value> GetItem(const Value& object, const Value& key);
   Result<Value> GetSlice(const Value& object, const Value& start, const Value& stop,
                          const Value& step);
-  // "a.b.0" from an item, as selectattr and map(attribute=) read it.
+  // Looks up "a.b.0" in an item, as selectattr and map(attribute=) do.
   Result<Value> GetPath(const Value& object, const Value& path);
   Result<Value> Call(const Value& callee, const Args& args);
   Result<Value> ApplyFilter(const std::string& name, const Value& value, const Args& args);
@@ -146,7 +144,7 @@ class Interpreter {
   std::shared_ptr<Namespace> NewNamespace();
 
  private:
-  // Variables of one block. Macros keep the scope they were defined in.
+  // Variables of one block. Macros keep the scope in which they were defined.
   struct Scope {
     std::shared_ptr<Scope> parent;
     int depth = 0;  // bounded, since scopes are destroyed recursively
@@ -156,9 +154,9 @@ class Interpreter {
   class Macro;
   enum class Flow { kNormal, kBreak, kContinue };
 
-  // A scope below `parent` that names are looked up in from now on.
+  // Makes a new scope below `parent` the current one.
   Status EnterScope(std::shared_ptr<Scope> parent);
-  // Null where there is no such name.
+  // Null when the name is unknown.
   const Value* Lookup(const std::string& name, size_t* seen) const;
 
   Result<Flow> Exec(const Block& block);
@@ -169,7 +167,7 @@ class Interpreter {
   Status ExecWith(const Stmt& s);
   Status Assign(const Expr& target, const Value& value);
   Status Write(std::string_view text);
-  // Runs a block into a string of its own, in a new scope.
+  // Runs a block in a new scope and returns its output.
   Result<std::string> Capture(const Block& block);
   Result<Value> CallMacro(const Macro& macro, const Args& args);
   Value MakeMacro(const Stmt& s, std::string name);
@@ -190,16 +188,16 @@ class Interpreter {
   Value::Map globals_;
   std::shared_ptr<Scope> scope_;
   std::vector<std::shared_ptr<Scope>>
-      captured_;  // scopes that macros hold; emptied at the end, they form cycles
+      captured_;  // scopes that macros hold; cleared at the end, since they form cycles
   std::vector<std::shared_ptr<Namespace>> namespaces_;  // likewise
   std::string* out_ = nullptr;
   uint64_t steps_ = 0;
   int depth_ = 0;
-  int macros_ = 0;  // that are called
+  int macros_ = 0;  // nested macro calls
   int line_ = 1;
 };
 
-// Numbers as Python takes them: bools are integers.
+// A number as in Python, where bools are integers.
 inline double AsDouble(const Value& v) {
   if (v.IsFloat()) return v.AsFloat();
   return v.IsBool() ? (v.AsBool() ? 1.0 : 0.0) : static_cast<double>(v.AsInt());

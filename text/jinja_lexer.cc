@@ -17,7 +17,7 @@ bool IsNameStart(char c) {
 }
 bool IsNameChar(char c) { return IsNameStart(c) || IsDigit(c); }
 
-// \r\n and \r become \n; one newline at the very end goes away.
+// Converts \r\n and \r to \n and drops one newline at the end.
 std::string NormalizeNewlines(std::string_view source) {
   std::string out;
   out.reserve(source.size());
@@ -62,7 +62,7 @@ class Lexer {
 
   char At(size_t i) const { return i < s_.size() ? s_[i] : '\0'; }
 
-  // Data up to the next tag, with the white space before it treated as the tag asks.
+  // Adds data up to the next tag and strips the white space before it as the tag asks.
   void AddData(size_t tag, char sign, bool lstrip) {
     std::string_view data = s_.substr(pos_, tag - pos_);
     if (sign == '-') {
@@ -101,8 +101,8 @@ class Lexer {
     return Inside(type == '%' ? '%' : '}');
   }
 
-  // Behind a closing tag at `end`: "-" before it takes all white space, a block or comment takes
-  // one newline.
+  // After a closing tag at `end`: a "-" strips all following white space, a block or comment one
+  // newline.
   void FinishTag(size_t end, char sign, bool trim) {
     if (sign == '-') {
       while (end < s_.size() && IsSpace(s_[end])) ++end;

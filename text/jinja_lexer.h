@@ -1,6 +1,6 @@
-// Cuts a Jinja template into tokens, with the settings that Hugging Face's chat templates are
-// written for: trim_blocks and lstrip_blocks on, the last newline of the source dropped
-// (jinja2/lexer.py). Pure function: any thread.
+// Splits a Jinja template into tokens, with the settings of Hugging Face's chat templates:
+// trim_blocks and lstrip_blocks on, the last newline of the source dropped (jinja2/lexer.py). Pure
+// function: any thread.
 #pragma once
 
 #include <string>
@@ -30,10 +30,10 @@ struct Token {
   int line = 1;
 };
 
-// INVALID_ARGUMENT with the line for what is no template.
+// INVALID_ARGUMENT with the line for a malformed template.
 Result<std::vector<Token>> Tokenize(std::string_view source);
 
-// The error of a template at a line.
+// An error that names a line of the template.
 tl::unexpected<Error> TemplateError(int line, std::string_view message);
 
 }  // namespace aisp::jinja

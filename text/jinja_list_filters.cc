@@ -1,4 +1,4 @@
-// Filters on lists, dictionaries and what else has items.
+// Filters on lists, dictionaries and other iterables.
 #include <algorithm>
 
 #include "text/jinja_filters.h"
@@ -50,14 +50,14 @@ Result<Value> Items(Interpreter& in, const Value& v, const Args&) {
   return GeneratorOf(std::move(items));
 }
 
-// A sort key: strings without regard to case unless asked.
+// A sort key; strings are compared without case unless `case_sensitive`.
 Result<Value> SortKey(Interpreter& in, const Value& v, bool case_sensitive) {
   if (!v.IsString() || case_sensitive) return v;
   AISP_RETURN_IF_ERROR(in.ChargeBytes(v.AsString().size()));
   return Value(Lower(v.AsString()));
 }
 
-// Sorts by keys that `key` makes; an order that does not exist is an error.
+// Sorts by keys from `key`; an error if keys have no order.
 template <typename Key>
 Result<Value::List> Sorted(Interpreter& in, Value::List items, bool reverse, const Key& key) {
   std::vector<std::pair<Value, size_t>> keyed;
@@ -65,7 +65,8 @@ Result<Value::List> Sorted(Interpreter& in, Value::List items, bool reverse, con
     AISP_ASSIGN_OR_RETURN(Value k, key(items[i]));
     keyed.emplace_back(std::move(k), i);
   }
-  // A merge sort of our own stops at the first error; std::sort could run off with a broken order.
+  // Our own merge sort stops at the first error; std::sort has undefined behaviour without an
+  // order.
   std::vector<std::pair<Value, size_t>> scratch(keyed.size());
   for (size_t width = 1; width < keyed.size(); width *= 2) {
     for (size_t begin = 0; begin < keyed.size(); begin += 2 * width) {
@@ -198,7 +199,7 @@ Result<Value> Sum(Interpreter& in, const Value& v, const Args& args) {
   return total;
 }
 
-// Arguments behind the first `n`.
+// Arguments after the first `n`.
 Args Rest(const Args& args, size_t n) {
   Args rest;
   for (size_t i = n; i < args.positional.size(); ++i) rest.positional.push_back(args.positional[i]);
@@ -229,7 +230,7 @@ Result<Value> Map(Interpreter& in, const Value& v, const Args& args) {
   return GeneratorOf(std::move(out));
 }
 
-// select, reject, selectattr, rejectattr: a test, or truth without one.
+// select, reject, selectattr, rejectattr: filters by a test, or by truth without one.
 template <bool kAttribute, bool kKeep>
 Result<Value> Select(Interpreter& in, const Value& v, const Args& args) {
   if (!in.Truthy(v)) return GeneratorOf({});  // none too

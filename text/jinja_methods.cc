@@ -177,7 +177,7 @@ Result<Value> StrFormat(Interpreter& in, const Value& self, const Args& args) {
   return in.Checked(Value(std::move(out)));
 }
 
-// All characters, of which there is at least one, satisfy the test.
+// Whether the text is not empty and all characters satisfy the test.
 template <bool (*kTest)(char32_t)>
 Result<Value> StrAll(Interpreter& in, const Value& self, const Args&) {
   const std::string& s = self.AsString();
@@ -276,7 +276,7 @@ constexpr Entry kStringMethods[] = {
     {"rpartition", StrPartition<true>},
 };
 
-// Scalars only: a list that could hold itself would never be freed.
+// Only scalars: a list that contains itself would never be freed.
 Result<Value> ListAppend(Interpreter& in, const Value& self, const Args& args) {
   const Value* what = args.Find(0, "object");
   if (what == nullptr) return in.Fail("append needs an argument");
@@ -346,7 +346,7 @@ constexpr Entry kDictMethods[] = {{"keys", DictParts<Part::kKeys>},
                                   {"get", DictGet},
                                   {"copy", DictCopy}};
 
-// What would change a value that the caller owns.
+// Methods that would change a value of the caller.
 constexpr std::string_view kRefused[] = {"pop",    "popitem", "update", "clear", "setdefault",
                                          "insert", "extend",  "remove", "sort",  "reverse"};
 
@@ -414,7 +414,7 @@ Result<Value> StrftimeNow(Interpreter& in, const Args& args) {
   return Value(std::string(buffer.data(), size));
 }
 
-// joiner(sep): nothing the first time, `sep` from then on.
+// joiner(sep): returns nothing the first time, then `sep`.
 Result<Value> Joiner(Interpreter& in, const Args& args) {
   Value separator(", ");
   if (const Value* given = args.Find(0, "sep")) separator = *given;

@@ -20,7 +20,7 @@ class Parser : ExpressionParser {
   }
 
  private:
-  // Statements up to a block tag named in `ends`, whose name is then the current token.
+  // Parses statements up to a block tag named in `ends`; its name is then the current token.
   Result<Block> Body(std::initializer_list<std::string_view> ends) {
     const Nesting nesting(&level_);
     if (level_ > kMaxTreeDepth)
@@ -82,7 +82,7 @@ class Parser : ExpressionParser {
     return Fail("unknown tag '" + Excerpt(name) + "'");
   }
 
-  // Closes a body that ended at the tag `name`.
+  // Consumes the end of tag `name`.
   Status EndTag(std::string_view name) {
     Next();
     if (Now().kind != Kind::kBlockEnd)
@@ -195,7 +195,7 @@ class Parser : ExpressionParser {
     return ExpectOp(")");
   }
 
-  // A body that is a function of its own: loops around it do not count for break and continue.
+  // A body that is its own function: break and continue cannot leave it.
   Result<Block> FunctionBody(std::string_view end) {
     const int loops = std::exchange(loops_, 0);
     AISP_ASSIGN_OR_RETURN(Block body, Body({end}));
@@ -256,8 +256,8 @@ class Parser : ExpressionParser {
     return s;
   }
 
-  // {% generation %} marks what an assistant said for training; {% autoescape %} changes nothing in
-  // plain text.
+  // {% generation %} marks assistant text for training; {% autoescape %} has no effect on plain
+  // output.
   Result<std::unique_ptr<Stmt>> Scope(const std::string& name) {
     auto s = NewStmt(Stmt::Kind::kScope);
     if (name == "autoescape") {

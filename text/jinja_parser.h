@@ -11,7 +11,7 @@ namespace aisp::jinja {
 inline constexpr size_t kMaxTemplateBytes = 1u << 20;
 inline constexpr int kMaxTreeDepth = 200;
 
-// INVALID_ARGUMENT with the line for what is no template or is too large or nested too deeply;
+// INVALID_ARGUMENT with the line for a template that is malformed, too large or too deeply nested;
 // UNIMPLEMENTED for tags that read other files.
 Result<Block> ParseTemplate(std::string_view source);
 

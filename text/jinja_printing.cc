@@ -104,7 +104,7 @@ class JsonWriter {
   }
 
  private:
-  // Charges what was written since the last time: separators and indents may be of any length.
+  // Charges the bytes written since the last call: separators and indents may be long.
   Status Pay() {
     AISP_RETURN_IF_ERROR(in_.Fits(out_.size()));
     const size_t steps = (out_.size() - paid_) / kBytesPerStep;
@@ -319,8 +319,8 @@ Result<std::string> Interpreter::PercentFormat(std::string_view format, const Va
     if (integer && (!std::isfinite(d) || std::fabs(d) > 9e18))
       return Fail("number out of range for format");
     const int64_t n = v.IsInt() ? v.AsInt() : static_cast<int64_t>(d);
-    // Width and precision have at most a few digits (spec is short); longer output is cut by the
-    // buffer and refused.
+    // The specification is short, so width and precision have few digits; output beyond the buffer
+    // is refused.
     char buffer[1024];
     const std::string c_format = spec + (integer ? "ll" : "") + type;
     const int size =

@@ -98,7 +98,7 @@ std::vector<std::string> SplitBy(std::string_view s, std::string_view separator,
                                  bool from_right) {
   std::vector<std::string> out;
   if (from_right) {
-    // Bytes in reverse are split from the left.
+    // Splitting from the right is splitting the reversed bytes from the left.
     out = SplitBy(Reversed(s), Reversed(separator), limit, false);
     for (std::string& piece : out) piece = Reversed(piece);
     std::reverse(out.begin(), out.end());
@@ -222,7 +222,7 @@ std::string Pad(std::string_view s, size_t width, char align, std::string_view f
   const size_t length = CountCodePoints(s);
   if (length >= width) return std::string(s);
   const size_t missing = width - length;
-  // str.center puts the odd one left when the width is odd.
+  // With an odd remainder, str.center puts the extra fill left when the width is odd.
   const size_t left = align == 'l'   ? 0
                       : align == 'r' ? missing
                                      : missing / 2 + (missing & width & 1);

@@ -1,4 +1,4 @@
-// The tests of templates: what stands behind "is" (jinja2/tests.py).
+// The tests of templates, which follow "is" (jinja2/tests.py).
 #include "common/strings.h"
 #include "text/jinja_interpreter.h"
 #include "text/jinja_strings.h"
@@ -17,7 +17,7 @@ Result<bool> CompareTest(Interpreter& in, std::string_view op, const Value& v, c
   return op == "<" ? order < 0 : op == "<=" ? order <= 0 : op == ">" ? order > 0 : order >= 0;
 }
 
-// The operator that a comparing test stands for, or nothing.
+// The operator of a comparing test, or "".
 std::string_view OperatorOf(std::string_view name) {
   static constexpr std::pair<std::string_view, std::string_view> kNames[] = {
       {"eq", "=="}, {"equalto", "=="},    {"==", "=="}, {"ne", "!="}, {"!=", "!="},
@@ -39,7 +39,7 @@ bool IsCallable(const Value& v) {
          (v.AsObject()->TypeName() == "function" || v.AsObject()->TypeName() == "Macro");
 }
 
-// Tests of the value's type alone; nothing when the name is none of them.
+// Tests of the value's type alone; nullopt for any other name.
 std::optional<bool> TypeTest(std::string_view name, const Value& v) {
   if (name == "defined") return !v.IsUndefined();
   if (name == "undefined") return v.IsUndefined();

@@ -19,7 +19,7 @@ Result<Value> MapText(Interpreter& in, const Value& v, const Args&) {
   return Value(kMap(s));
 }
 
-// jinja2's own title: words begin behind white space, hyphens and opening brackets.
+// jinja2's own title: words start after white space, hyphens and opening brackets.
 std::string TitleWords(std::string_view s) {
   std::string out;
   bool start = true;
@@ -175,7 +175,7 @@ Result<Value> Round(Interpreter& in, const Value& v, const Args& args) {
   if (method != "common") return in.Fail("round: method must be common, ceil or floor");
   if (precision > 15 || !std::isfinite(d * scale)) return v;
   if (precision <= 0) return Value(std::nearbyint(d * scale) / scale);
-  // As Python does: round the decimal digits, not the scaled double.
+  // As Python: rounds the decimal digits, not the scaled double.
   char buffer[400];
   std::snprintf(buffer, sizeof(buffer), "%.*f", static_cast<int>(precision), d);
   return Value(std::strtod(buffer, nullptr));

@@ -1,4 +1,4 @@
-// How values behave: truth, comparing, arithmetic, subscripts. As Python does it.
+// Operations on values as in Python: truth, comparison, arithmetic, subscripts.
 #include <algorithm>
 #include <cmath>
 
@@ -10,7 +10,7 @@
 namespace aisp::jinja {
 namespace {
 
-// Python's slice.indices: the first index, the step and how many.
+// Python's slice.indices: the first index, the step and the count.
 struct SliceRange {
   int64_t start, step, count;
 };
@@ -68,7 +68,7 @@ Result<Value::List> Interpreter::Iterate(const Value& v) {
       break;
     case Value::Kind::kString: {
       const std::string& s = v.AsString();
-      AISP_RETURN_IF_ERROR(Charge(2 * s.size()));  // a character is a value of its own
+      AISP_RETURN_IF_ERROR(Charge(2 * s.size()));  // each character becomes a value
       for (size_t i = 0; i < s.size();) {
         const size_t begin = i;
         DecodeUtf8(s, &i);

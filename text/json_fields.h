@@ -1,5 +1,5 @@
-// Reading untrusted JSON field by field, with errors that name the field. Inside text/ only, and
-// only in .cc files that read files: it brings nlohmann. Value types: any thread.
+// Reads untrusted JSON field by field, with errors that name the field. For .cc files of text/ that
+// read files: it includes nlohmann. Value types: any thread.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,7 @@
 
 namespace aisp {
 
-// A JSON value and the path to it from the root of its file. Points into a document that must
-// outlive it.
+// A JSON value and its path from the root. Refers to a document that must outlive it.
 class JsonField {
  public:
   JsonField(const nlohmann::json* value, std::string path)
@@ -28,7 +27,7 @@ class JsonField {
   bool IsArray() const { return value_->is_array(); }
   bool IsString() const { return value_->is_string(); }
 
-  // A member, null when it is absent or this is no object.
+  // A member; null when absent or when this is not an object.
   JsonField At(const char* key) const {
     static const nlohmann::json kNull;
     const std::string path = path_.empty() ? key : path_ + "." + key;
@@ -36,7 +35,7 @@ class JsonField {
     const auto it = value_->find(key);
     return {it == value_->end() ? &kNull : &*it, path};
   }
-  // The elements of an array; none for null or anything else.
+  // The elements of an array; empty for anything else.
   std::vector<JsonField> Elements() const {
     std::vector<JsonField> out;
     if (!value_->is_array()) return out;
@@ -89,7 +88,7 @@ class JsonField {
   std::string path_;
 };
 
-// The document; INVALID_ARGUMENT when it is no JSON object.
+// Parses a document; INVALID_ARGUMENT when it is not a JSON object.
 inline Result<nlohmann::json> ParseJsonObject(std::string_view text) {
   nlohmann::json document =
       nlohmann::json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);

@@ -1,5 +1,5 @@
-// What a tokenizer does to text before it looks at it: Unicode normalisation, replacements,
-// prefixes. Immutable once built: any thread.
+// Transforms text before tokenization: Unicode normalisation, replacements, prefixes. Immutable
+// once built: any thread.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@
 
 namespace aisp {
 
-// The result of a replacement may not be longer than this many times the input (and a little).
+// A replacement may grow the text at most by this factor (plus a little).
 inline constexpr size_t kMaxNormalizedGrowth = 16;
 
 class Normalizer {
@@ -25,7 +25,7 @@ class Normalizer {
       kPrepend,         // `content` before any text that is not empty
       kReplace,         // every `from` by `content`
       kReplaceRegex,    // every match of `regex` by `content`
-      kStrip,           // white space off the ends that `left` and `right` name
+      kStrip,           // white space at the ends selected by `left` and `right`
       kCollapseSpaces,  // runs of U+0020 become one, none at the ends (SentencePiece's
                         // remove_extra_whitespaces)
     };
@@ -46,7 +46,7 @@ class Normalizer {
   std::vector<Step> steps_;
 };
 
-// Every `from` in `text` by `to`; `text` unchanged when `from` is empty.
+// Replaces every `from` in `text` by `to`; `text` unchanged when `from` is empty.
 std::string ReplaceAll(std::string_view text, std::string_view from, std::string_view to);
 
 }  // namespace aisp

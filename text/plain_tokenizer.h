@@ -1,7 +1,6 @@
-// The tokenizer of a model that has none (a shape with random weights): ids below 256 are the
-// bytes, every other id N is the text
-// "<|N|>". Encode and Decode are each other's inverse for any valid UTF-8 that does not spell such
-// a token by chance.
+// The tokenizer of a model without one (a shape with random weights): ids below 256 are bytes, any
+// other id N is the text "<|N|>". Encode and Decode are inverse for valid UTF-8 that does not
+// contain such a text.
 #pragma once
 
 #include <cstdint>

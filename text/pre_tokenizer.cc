@@ -32,7 +32,7 @@ bool Matches(Step::Kind kind, char32_t c) {
   }
 }
 
-// Covers `text` by spans, matches and what lies between them.
+// Divides `text` into spans: matches and what lies between them.
 class Spans {
  public:
   Spans(std::string_view text, std::vector<Span>* out) : size_(text.size()), out_(out) {
@@ -128,7 +128,7 @@ void Store(size_t i, std::string text, PreTokenizer::Words* w) {
   w->words[i] = *w->storage.back();
 }
 
-// Replaces all words by what `f` makes of them, in one string that the run owns.
+// Replaces every word by f(word), in one string that the run owns.
 template <typename F>
 void Transform(F f, PreTokenizer::Words* w) {
   auto text = std::make_unique<std::string>();

@@ -1,6 +1,6 @@
-// Cuts text into the words that the model encodes one by one. The steps and their names are those
-// of Hugging Face's tokenizers (pre_tokenizers/*, SplitDelimiterBehavior). Immutable once built:
-// any thread.
+// Splits text into the words that the model encodes one by one. Steps and names are those of
+// Hugging Face's tokenizers (pre_tokenizers/*, SplitDelimiterBehavior). Immutable once built: any
+// thread.
 #pragma once
 
 #include <functional>
@@ -16,7 +16,7 @@ namespace aisp {
 
 class PreTokenizer {
  public:
-  // What becomes of the matches of a split.
+  // What to do with the matches of a split.
   enum class Behavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
   struct Step {
@@ -26,10 +26,10 @@ class PreTokenizer {
       kDigits,       // characters of category N
       kPunctuation,  // ASCII punctuation and category P
       kWhitespace,   // white space
-      kPrefixSpace,  // one space before every word that has none there
+      kPrefixSpace,  // a leading space for every word that has none
       kByteLevel,    // turns bytes into their alphabet (text/byte_level.h)
-      kMetaspace,    // spaces become `literal`, which is also prepended when asked; then splits
-                     // before each when `split`
+      kMetaspace,    // spaces become `literal`, optionally prepended; with `split`, splits before
+                     // each
     };
     enum class Prefix { kNever, kFirst, kAlways };
     Kind kind = Kind::kRegex;
@@ -44,7 +44,7 @@ class PreTokenizer {
   PreTokenizer() = default;
   explicit PreTokenizer(std::vector<Step> steps);
 
-  // True when words are bytes: the model works on raw bytes and pieces are compared as such.
+  // True when words are raw bytes, with which pieces are then compared.
   bool byte_level() const { return byte_level_; }
 
   // The words of one run. They point into the text or into `storage`.

@@ -89,8 +89,7 @@ Result<bool> Regex::Matcher::Find(std::string_view text, size_t from, size_t* be
                  : pcre2_match(s.code->code, subject, text.size(), from, PCRE2_NO_UTF_CHECK,
                                s.match, s.context);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT && s.stack == nullptr) {
-      // The 32 KiB of machine stack that suffice for most patterns did not; take a larger one and
-      // try again.
+      // PCRE2's default 32 KiB of JIT stack was not enough: allocate a larger one and retry.
       s.stack = pcre2_jit_stack_create(32 * 1024, kJitStackBytes, nullptr);
       pcre2_jit_stack_assign(s.context, nullptr, s.stack);
       if (s.stack != nullptr) continue;

@@ -1,7 +1,6 @@
-// Regular expressions of tokenizer files: PCRE2 with Unicode properties and its JIT compiler. Text
-// must be valid UTF-8 when it comes here; it is not checked again (checking at every match would be
-// quadratic). A Regex is immutable: any thread. A Matcher is the scratch space of one thread at a
-// time.
+// Regular expressions of tokenizer files: PCRE2 with Unicode properties and JIT. Text must be valid
+// UTF-8, which is not checked here (a check at every match would be quadratic). A Regex is
+// immutable: any thread. A Matcher is the scratch memory of one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +13,7 @@ namespace aisp {
 
 class Regex {
  public:
-  // INVALID_ARGUMENT, with PCRE2's words and the offset, when the pattern does not compile.
+  // INVALID_ARGUMENT with PCRE2's message and the offset when the pattern does not compile.
   static Result<Regex> Compile(std::string_view pattern);
   Regex(Regex&&) noexcept;
   Regex& operator=(Regex&&) noexcept;
@@ -27,8 +26,8 @@ class Regex {
     Matcher(const Matcher&) = delete;
     Matcher& operator=(const Matcher&) = delete;
 
-    // Finds the first non-empty match in text[from, end): true sets [*begin, *end).
-    // RESOURCE_EXHAUSTED when the pattern needs more than its bounded effort on this text.
+    // Finds the first non-empty match in text[from, end); true sets [*begin, *end).
+    // RESOURCE_EXHAUSTED when the pattern exceeds its match limits on this text.
     Result<bool> Find(std::string_view text, size_t from, size_t* begin, size_t* end);
 
    private:

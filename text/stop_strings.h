@@ -1,6 +1,5 @@
-// Stop strings over a stream of text. What may be the beginning of a stop string is held back until
-// it is clear that it is none, so a client never sees part of one. One owner (one choice), not
-// thread-safe.
+// Finds stop strings in a stream of text. A possible beginning of a stop string is held back until
+// it is decided, so a client never sees a part of one. One owner (one choice), not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -12,20 +11,19 @@ namespace aisp {
 
 class StopMatcher {
  public:
-  // Empty strings in `stops` are ignored. `include_stop`: the stop string that ends the text is
-  // given out too.
+  // Empty strings in `stops` are ignored. `include_stop`: outputs the stop string too.
   explicit StopMatcher(std::vector<std::string> stops, bool include_stop = false);
 
   struct Output {
     std::string text;      // safe to send
-    bool stopped = false;  // a stop string was found; everything behind it is dropped
+    bool stopped = false;  // a stop string was found; the text after it is dropped
     std::string stop;      // which one
   };
-  // Takes the next text. The earliest end of any stop string decides; of those that end there, the
-  // one that begins first. After `stopped`, further text gives nothing.
+  // Adds text. The match that ends first wins; among those that end together, the longest. After
+  // `stopped`, further text gives nothing.
   Output Push(std::string_view text);
 
-  // Ends the stream: what was held back, which turned out to be no stop string.
+  // Ends the stream: returns the text held back, which is no stop string.
   std::string Flush();
 
   bool stopped() const { return stopped_; }

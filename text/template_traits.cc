@@ -11,7 +11,7 @@
 namespace aisp {
 namespace {
 
-// Words that no template says by itself.
+// Words that no template contains itself.
 constexpr std::string_view kFirst = "zqfirst";
 constexpr std::string_view kSecond = "zqsecond";
 constexpr std::string_view kSpoken = "zqspoken";
@@ -20,7 +20,7 @@ bool Has(const std::string& text, std::string_view part) {
   return text.find(part) != std::string::npos;
 }
 
-// As templates print it: Python's json.dumps.
+// JSON as templates print it (Python's json.dumps).
 std::string JsonText(const Value& value) {
   static const auto kPrint = ChatTemplate::Parse("{{ value | tojson }}");
   auto text = kPrint->Render(Value::Map{{"value", value}}, {});
@@ -43,7 +43,7 @@ Value Message(std::string_view role, std::string_view content) {
   return Value(Value::Map{{"role", role}, {"content", content}});
 }
 
-// Some templates write of calls only where there are tools.
+// Some templates write calls only if tools are given.
 Value ProbeTools() {
   const Value parameters(Value::Map{
       {"type", "object"},
@@ -64,10 +64,10 @@ Result<std::string> Render(const ChatTemplate& chat_template, Value::List messag
   return chat_template.Render(context, {});
 }
 
-// What is rendered of a question, an assistant's message with calls of these words, and results.
+// Renders a question, an assistant message with calls of these names, and results.
 Result<std::string> RenderCalls(const ChatTemplate& chat_template, const TemplateTraits& traits,
                                 const Value& content, const std::vector<std::string_view>& words) {
-  // Mistral's templates want nine letters and digits.
+  // Mistral's templates require ids of nine letters and digits.
   constexpr std::array<std::string_view, 2> kIds = {"abcdef123", "abcdef456"};
   Value::List calls, results;
   for (size_t i = 0; i < words.size(); ++i) {
@@ -84,7 +84,8 @@ Result<std::string> RenderCalls(const ChatTemplate& chat_template, const Templat
   return Render(chat_template, std::move(messages), /*tools=*/true);
 }
 
-// 3: the call is there; 2: it is, beside a content of "None"; 1: it is not; 0: it fails.
+// 3: the call appears; 2: it appears, with "None" as content; 1: it does not appear; 0: rendering
+// fails.
 int RankOf(const Result<std::string>& text) {
   if (!text) return 0;
   if (!Has(*text, kFirst)) return 1;
@@ -116,7 +117,7 @@ TemplateTraits ProbeTemplate(const ChatTemplate& chat_template) {
       best_rank = std::max(best_rank, rank);
     }
   }
-  // Of a template that writes no calls there is no more to learn.
+  // If the template writes no calls, there is nothing more to learn.
   if (best_rank >= 2) {
     const auto both = RenderCalls(chat_template, best, EmptyContent(best), {kFirst, kSecond});
     best.several_calls = both && Has(*both, kFirst) && Has(*both, kSecond);
@@ -144,7 +145,7 @@ Value WithMember(const Value& message, const std::string& name, Value value) {
   return Value(std::move(out));
 }
 
-// One assistant's message with calls after another, with the results behind it.
+// Rewrites assistant messages with calls, each with the results that follow it.
 class Shaper {
  public:
   Shaper(const Value::List& messages, const TemplateTraits& traits)
@@ -198,7 +199,7 @@ class Shaper {
     }
   }
 
-  // The call's result, from among those behind its message.
+  // Moves the result of `call` here from the messages after its own.
   void TakeResult(size_t from, const Value& call) {
     const Value* id = Member(call, "id");
     for (size_t i = from; i < in_.size() && IsRole(in_[i], "tool"); ++i) {
@@ -213,7 +214,7 @@ class Shaper {
 
   const Value::List& in_;
   const TemplateTraits& traits_;
-  std::set<size_t> used_;  // results that stand behind their calls already
+  std::set<size_t> used_;  // results already placed after their calls
   Value::List out_;
 };
 

@@ -1,7 +1,7 @@
-// TemplateTraits: what a chat template can make of a conversation with tool calls, found out once
-// by rendering small ones; and conversations put into the form that it can render. Templates differ
-// in what they take without a word of it: some add a call's arguments to text and fail on an
-// object, some drop calls beside content, some drop messages of roles that they do not know.
+// TemplateTraits: how a chat template handles conversations with tool calls, found by rendering
+// small examples once; and the conversion of conversations to the form that it can render.
+// Templates differ silently: some concatenate a call's arguments with text and fail on an object,
+// some drop calls when there is content, some drop messages with roles that they do not know.
 //
 // Pure functions: any thread.
 #pragma once
@@ -12,23 +12,23 @@
 namespace aisp {
 
 struct TemplateTraits {
-  bool arguments_as_text = false;    // a call's arguments as JSON text, not as an object
-  bool content_as_text = false;      // "" where a message with calls has no content, not none
-  bool calls_beside_content = true;  // false: calls are dropped where there is content
-  bool several_calls = true;         // false: one call in a message at most
-  bool developer_as_system = false;  // role system for what says developer
+  bool arguments_as_text = false;    // arguments as JSON text instead of an object
+  bool content_as_text = false;      // missing content is "" instead of none
+  bool calls_beside_content = true;  // false: calls are dropped if there is content
+  bool several_calls = true;         // false: at most one call per message
+  bool developer_as_system = false;  // role developer must be renamed to system
 
   bool operator==(const TemplateTraits&) const = default;
 };
 
 TemplateTraits ProbeTemplate(const ChatTemplate& chat_template);
 
-// `messages`: a list of maps {role, content, tool_calls, tool_call_id, ...}. Where a template takes
-// one call at a time, each call stands in a message of its own, with its result behind it.
+// `messages`: a list of maps {role, content, tool_calls, tool_call_id, ...}. If the template allows
+// one call per message, each call becomes a message followed by its result.
 Value ShapeMessages(const Value& messages, const TemplateTraits& traits);
 
-// Tools as a client sent them, with empty descriptions where they and their parameters have none:
-// for templates that add these to text without asking, and fail.
+// Adds empty descriptions to tools and parameters without one, for templates that fail without
+// them.
 Value WithDescriptions(const Value& tools);
 
 }  // namespace aisp

@@ -10,7 +10,7 @@
 namespace aisp {
 namespace {
 
-// Sets what the configuration names, once the vocabulary is known.
+// Applies tokenizer_config.json once the vocabulary is known.
 Status ApplyConfig(const TokenizerConfig& config, TokenizerParts* parts) {
   const auto set = [&](const char* field, const std::optional<std::string>& token,
                        std::optional<TokenId>* id, std::string* text) -> Status {

@@ -1,10 +1,9 @@
 // Text to token ids and back, from the files of a model folder: tokenizer.json (Hugging Face, BPE)
-// or tokenizer.model (SentencePiece, BPE), with tokenizer_config.json beside it for the names of
-// the control tokens.
+// or tokenizer.model (SentencePiece, BPE), with tokenizer_config.json for the names of control
+// tokens.
 //
-// A Tokenizer is immutable after Load and owns all its tables: any number of threads may call any
-// of its functions. Files are untrusted: whatever they hold, Load answers with a Tokenizer or an
-// error that names the file and the field.
+// A Tokenizer is immutable after Load and owns its tables: any number of threads may use it. Files
+// are untrusted: Load returns a Tokenizer or an error that names the file and the field.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +22,7 @@ namespace aisp {
 class Decoder;
 struct TokenizerParts;
 
-// The longest text that Encode takes.
+// The longest text that Encode accepts.
 inline constexpr size_t kMaxEncodeBytes = 64u << 20;
 
 class Tokenizer {
@@ -35,27 +34,26 @@ class Tokenizer {
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
-  // INVALID_ARGUMENT: not UTF-8, or longer than kMaxEncodeBytes. RESOURCE_EXHAUSTED: a pattern of
-  // the file ran out of bounds. `add_special` adds what the model wants around every text, as BOS;
-  // false for what a chat template rendered. `parse_special`: control tokens that the text spells
-  // out become control tokens; false for text that must not steer the model.
+  // INVALID_ARGUMENT: not UTF-8, or longer than kMaxEncodeBytes. RESOURCE_EXHAUSTED: a pattern
+  // exceeded its limits. `add_special` adds the model's BOS and the like; false for a rendered
+  // chat. `parse_special`: control tokens spelled in the text become tokens; false for untrusted
+  // text.
 
   Result<std::vector<TokenId>> Encode(std::string_view text, bool add_special = true,
                                       bool parse_special = true) const;
 
-  // The text of `ids`, always valid UTF-8: what is no valid sequence becomes U+FFFD. `skip_special`
-  // leaves control tokens out. Ids outside the vocabulary (a padded embedding has such rows)
-  // contribute nothing.
+  // The text of `ids`, always valid UTF-8: invalid sequences become U+FFFD. `skip_special` omits
+  // control tokens. Ids outside the vocabulary (rows of a padded embedding) give no text.
   std::string Decode(std::span<const TokenId> ids, bool skip_special) const;
 
   // One more than the highest id.
   int32_t VocabSize() const;
   // The id of a token as the file spells it ("<|im_end|>", "Ġthe").
   std::optional<TokenId> TokenToId(std::string_view token) const;
-  // The bytes that this token contributes inside a text; part of a UTF-8 sequence is possible.
-  // Empty for unknown ids.
+  // The bytes that this token contributes within a text, possibly a part of a UTF-8 sequence. ""
+  // for unknown ids.
   std::string_view IdToPiece(TokenId id) const;
-  // A control token, which skip_special leaves out.
+  // Whether the token is a control token, which skip_special omits.
   bool IsSpecial(TokenId id) const;
 
   // From tokenizer_config.json (else SentencePiece's own); absent when not configured.
@@ -65,11 +63,10 @@ class Tokenizer {
   const std::string& BosToken() const;
   const std::string& EosToken() const;
 
-  // 32 hexadecimal digits over the contents of the files; equal fingerprints encode and decode
-  // alike.
+  // 32 hexadecimal digits over the files' contents; equal fingerprints encode and decode equally.
   const std::string& Fingerprint() const;
 
-  // For Detokenizer.
+  // Used by Detokenizer.
   const Decoder& decoder() const;
 
  private:

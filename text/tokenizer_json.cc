@@ -7,7 +7,7 @@
 namespace aisp {
 namespace {
 
-// The vocabulary while it is read: strings by id and ids by string.
+// The vocabulary during parsing: strings by id and ids by string.
 struct Vocabulary {
   std::vector<std::string> tokens;
   std::unordered_map<std::string, TokenId> ids;
@@ -83,7 +83,7 @@ Result<std::vector<BpeSpec::Merge>> ParseMerges(const JsonField& field,
   return merges;
 }
 
-// All of <0x00> ... <0xFF>, or nothing.
+// The ids of <0x00> ... <0xFF> if all exist, else nullopt.
 std::optional<std::array<TokenId, 256>> ByteTokens(const Vocabulary& vocabulary) {
   static constexpr char kHex[] = "0123456789ABCDEF";
   std::array<TokenId, 256> out{};
@@ -114,8 +114,8 @@ Result<BpeSpec> ParseModel(const JsonField& model, const Vocabulary& vocabulary,
   if (byte_fallback) spec.byte_tokens = ByteTokens(vocabulary);
   spec.byte_symbols = byte_level;
   AISP_ASSIGN_OR_RETURN(spec.merges, ParseMerges(model.At("merges"), vocabulary));
-  // With ByteLevel, words are bytes, so the pieces are too; a token outside the alphabet never
-  // matches text.
+  // With ByteLevel, words are bytes and so are pieces; a token with characters outside the alphabet
+  // never matches text.
   spec.pieces.reserve(vocabulary.tokens.size());
   for (const std::string& token : vocabulary.tokens) {
     spec.pieces.push_back(byte_level ? AlphabetToBytes(token).value_or(std::string()) : token);
@@ -181,7 +181,7 @@ Result<std::unique_ptr<TokenizerParts>> ParseTokenizerJson(std::string_view json
   AISP_ASSIGN_OR_RETURN(const nlohmann::json document, ParseJsonObject(json));
   const JsonField root(&document, "");
   const JsonField model = root.At("model");
-  // Old files leave the model's type out.
+  // Old files omit the model's type.
   AISP_ASSIGN_OR_RETURN(const std::string type, model.At("type").StringOr("BPE"));
   if (type != "BPE")
     return model.At("type").Unsupported("model " + Excerpt(type) + " (only BPE is)");

@@ -1,5 +1,5 @@
-// What a loader makes of a tokenizer file, and the loaders. Inside text/ only. Plain data,
-// immutable once it is in a Tokenizer.
+// The contents of a tokenizer file, and their loaders. For text/ only. Plain data, immutable once
+// in a Tokenizer.
 #pragma once
 
 #include <memory>
@@ -21,7 +21,7 @@ namespace aisp {
 
 inline constexpr size_t kMaxTokenizerFileBytes = 256u << 20;
 inline constexpr size_t kMaxSpecialAround =
-    64;  // tokens that a post-processor may put before or behind a text
+    64;  // tokens that a post-processor may add before or after a text
 
 struct TokenizerParts {
   explicit TokenizerParts(Bpe m) : model(std::move(m)) {}
@@ -33,13 +33,13 @@ struct TokenizerParts {
   Decoder decoder;
   std::unordered_map<std::string, TokenId> ids;  // by the file's spelling
   std::vector<bool> special;                     // by id
-  std::vector<TokenId> before, behind;           // what add_special puts around a text
+  std::vector<TokenId> before, behind;           // tokens that add_special puts around a text
   std::optional<TokenId> bos, eos;
   std::string bos_token, eos_token;
   std::string fingerprint;
 };
 
-// The settings of tokenizer_config.json that matter here.
+// The relevant settings of tokenizer_config.json.
 struct TokenizerConfig {
   std::optional<std::string> bos_token, eos_token;
   std::optional<bool> add_bos, add_eos;

@@ -1,7 +1,6 @@
 // Reads tokenizer.model: SentencePiece's ModelProto (sentencepiece_model.proto), BPE models without
-// a character map, as Llama 2 and Mistral have them. The few fields that matter are read from
-// protobuf's wire format here, because libsentencepiece cannot live in one process with
-// libprotobuf.
+// a character map, as in Llama 2 and Mistral. The few fields needed are parsed from protobuf's wire
+// format here, because libsentencepiece cannot be in one process with libprotobuf.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -230,8 +229,9 @@ bool MatchesText(PieceType type) {
          type == PieceType::kUnused;
 }
 
-// SentencePiece merges the neighbours whose joined text has the highest score. As pairs of pieces:
-// every way to cut a piece in two pieces is a merge, ranked by the score of the whole.
+// SentencePiece merges the neighbours whose joined text has the highest score. Expressed as ranked
+// merges: every split of a piece into two pieces is a merge, ranked by the score of the whole
+// piece.
 std::vector<BpeSpec::Merge> MergesOf(const Model& model,
                                      const std::unordered_map<std::string, TokenId>& ids) {
   std::vector<TokenId> order;
@@ -350,7 +350,7 @@ Result<std::unique_ptr<TokenizerParts>> ParseSentencePiece(std::string_view prot
     token.id = id;
     token.content = piece.text;
     token.special = control;
-    token.normalized = !control;  // user-defined pieces are spelled with U+2581 for a space
+    token.normalized = !control;  // user-defined pieces spell a space as U+2581
     added.push_back(std::move(token));
   }
   AISP_ASSIGN_OR_RETURN(parts->added, AddedTokens::Create(std::move(added), Normalizer()));

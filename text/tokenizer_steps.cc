@@ -27,7 +27,7 @@ Result<std::string> Literal(const JsonField& field) {
   return s;
 }
 
-// {"String": literal} or {"Regex": pattern}: exactly one of the results is set.
+// {"String": literal} or {"Regex": pattern}; exactly one field is set.
 struct Pattern {
   std::string literal;
   std::shared_ptr<const Regex> regex;
@@ -44,7 +44,7 @@ Result<Pattern> ParsePattern(const JsonField& field) {
   return p;
 }
 
-// Walks a step or a Sequence of steps: `one(field, type)` for each that is no Sequence.
+// Calls `one(field, type)` for a step, or for each step of a Sequence.
 template <typename F>
 Status Walk(const JsonField& field, const char* list, int depth, size_t* count, const F& one) {
   if (field.IsNull()) return {};
@@ -176,7 +176,7 @@ Status AddPreTokenizer(const JsonField& f, const std::string& type,
   return {};
 }
 
-// Steps before Fuse work on single tokens, a Strip after it on the front of the text.
+// Steps before Fuse apply to single tokens; a Strip after it applies to the front of the text.
 Status AddDecoder(const JsonField& f, const std::string& type, bool* fused, DecoderSpec* spec) {
   using Kind = DecoderSpec::Step::Kind;
   DecoderSpec::Step step;

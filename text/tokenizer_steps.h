@@ -1,5 +1,5 @@
-// The pipeline parts of a tokenizer.json: normalizer, pre_tokenizer, decoder, post_processor.
-// Inside text/ only. Pure functions: any thread.
+// Parses the pipeline of a tokenizer.json: normalizer, pre_tokenizer, decoder, post_processor. For
+// text/ only. Pure functions: any thread.
 #pragma once
 
 #include "text/json_fields.h"
@@ -10,7 +10,7 @@ namespace aisp {
 Result<Normalizer> ParseNormalizer(const JsonField& field);
 Result<PreTokenizer> ParsePreTokenizer(const JsonField& field);
 Result<DecoderSpec> ParseDecoder(const JsonField& field);
-// Fills parts->before and behind, from the template for a single text.
+// Sets parts->before and parts->behind from the template for a single text.
 Status ParsePostProcessor(const JsonField& field, TokenizerParts* parts);
 
 }  // namespace aisp

@@ -135,7 +135,7 @@ void AppendLower(char32_t c, std::u32string* out) { AppendCase(kLower, c, out); 
 std::string NormalizeNfd(std::string_view valid_utf8) { return ToUtf8(Decompose(valid_utf8)); }
 
 std::string NormalizeNfc(std::string_view valid_utf8) {
-  // Nothing below U+0300 changes under NFC, and all of that is encoded with lead bytes below 0xCC.
+  // NFC changes nothing below U+0300, and those characters have lead bytes below 0xCC.
   if (std::all_of(valid_utf8.begin(), valid_utf8.end(),
                   [](char c) { return static_cast<unsigned char>(c) < 0xCC; })) {
     return std::string(valid_utf8);
@@ -144,7 +144,7 @@ std::string NormalizeNfc(std::string_view valid_utf8) {
   std::u32string out;
   out.reserve(text.size());
   size_t starter = std::u32string::npos;  // index in `out` of the last starter
-  uint8_t last_class = 0;  // combining class of what was last kept behind the starter
+  uint8_t last_class = 0;  // combining class of the last character kept after the starter
   for (const char32_t c : text) {
     const uint8_t combining = CombiningClass(c);
     const bool adjacent = starter != std::u32string::npos && starter + 1 == out.size();

@@ -1,5 +1,5 @@
-// The parts of the Unicode character database (version 14) that tokenizers and templates ask for.
-// Pure functions over constant tables: any thread.
+// The parts of the Unicode character database (version 14) that tokenizers and templates need. Pure
+// functions over constant tables: any thread.
 #pragma once
 
 #include <cstdint>
@@ -45,8 +45,7 @@ enum class Category : uint8_t {
 };
 
 Category CategoryOf(char32_t c);
-// The code points of one category as sorted ranges, both ends included. In proportion to the table,
-// not to the code points.
+// The code points of a category as sorted inclusive ranges. Time is linear in the table's size.
 std::vector<std::pair<uint32_t, uint32_t>> RangesOf(Category category);
 inline bool IsLetter(char32_t c) {
   return CategoryOf(c) >= Category::kLl && CategoryOf(c) <= Category::kLu;
@@ -59,10 +58,10 @@ inline bool IsPunctuation(char32_t c) {
 }
 // The White_Space property.
 bool IsWhitespace(char32_t c);
-// A character of a word as regular expressions see it (\w): letters, marks, digits, connectors.
+// Whether regular expressions' \w matches it: letters, marks, digits, connectors.
 bool IsWord(char32_t c);
 
-// Full case mapping of one character (may be up to three), appended to *out.
+// Appends the full case mapping of a character (up to three characters) to *out.
 void AppendUpper(char32_t c, std::u32string* out);
 void AppendLower(char32_t c, std::u32string* out);
 

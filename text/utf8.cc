@@ -7,11 +7,11 @@
 namespace aisp {
 namespace {
 
-// What the bytes at the front of a string are.
+// Classification of the bytes at the front of a string.
 struct Sequence {
-  size_t size = 0;         // bytes that belong together (a maximal subpart when broken)
-  bool valid = false;      // a whole code point
-  bool truncated = false;  // could become whole with more bytes
+  size_t size = 0;         // length of the sequence (of its maximal subpart when broken)
+  bool valid = false;      // a complete code point
+  bool truncated = false;  // could become complete with more bytes
 };
 
 // Well-formed byte sequences, Unicode 14 table 3-7: the second byte's range depends on the lead

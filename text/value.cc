@@ -8,7 +8,7 @@
 namespace aisp {
 namespace {
 
-// Above this many entries a map keeps an index.
+// A map with at least so many entries has an index.
 constexpr size_t kIndexFrom = 12;
 
 }  // namespace

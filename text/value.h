@@ -1,7 +1,7 @@
-// A value as chat templates see it: JSON's kinds, undefined, and objects of the template
-// interpreter. Strings, lists and maps are shared, so copying a Value is cheap; they are never
-// changed once they are reachable from a template's context. Concurrent reading is safe; building
-// and assigning one Value is not thread-safe.
+// A value as chat templates see it: JSON's kinds, undefined, and the interpreter's objects.
+// Strings, lists and maps are shared, so copying a Value is cheap; they never change once reachable
+// from a template's context. Concurrent reading is safe; building and assigning one Value is not
+// thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -50,8 +50,7 @@ class Value {
 
   static Value Undefined(std::string message);
   static Value Tuple(List items);
-  // A string that the filters safe and escape made: joined with a plain one by "+", it escapes that
-  // one for HTML.
+  // A string from the filters safe and escape: "+" with a plain string escapes the latter for HTML.
   static Value Markup(std::string s);
   bool IsMarkup() const {
     return IsString() && std::get<std::shared_ptr<const StringRep>>(v_)->markup;
@@ -82,13 +81,13 @@ class Value {
   const std::shared_ptr<Object>& AsObject() const { return std::get<std::shared_ptr<Object>>(v_); }
   const std::string& UndefinedMessage() const { return *std::get<UndefinedRep>(v_).message; }
 
-  // For the interpreter: a list that a template made and may still grow by scalars.
+  // For the interpreter: a list made by a template, to which scalars may be appended.
   static Value GrowableList(List items);
   bool IsGrowable() const { return IsList() && std::get<std::shared_ptr<ListRep>>(v_)->growable; }
   List& GrowableItems() { return std::get<std::shared_ptr<ListRep>>(v_)->items; }
 
-  // Levels of lists and maps, 0 for a scalar. Bounded by who builds the value: destroying and
-  // printing it recurse.
+  // Nesting of lists and maps, 0 for a scalar. Builders must bound it: destructor and printing
+  // recurse.
   uint32_t depth() const;
 
  private:
@@ -108,13 +107,13 @@ class Value {
   };
   static std::shared_ptr<ListRep> MakeList(List items);
 
-  // In the order of Kind.
+  // Alternatives in the order of Kind.
   std::variant<UndefinedRep, None, bool, int64_t, double, std::shared_ptr<const StringRep>,
                std::shared_ptr<ListRep>, std::shared_ptr<const Map>, std::shared_ptr<Object>>
       v_;
 };
 
-// String keys in the order of insertion.
+// String keys in insertion order.
 class Value::Map {
  public:
   Map() = default;
@@ -134,13 +133,12 @@ class Value::Map {
   size_t IndexOf(std::string_view key) const;
 
   std::vector<std::pair<std::string, Value>> entries_;
-  // Filled from a dozen entries on. Ordered: clients choose the keys, and could make hashes
-  // collide.
+  // Used from a dozen entries on. Ordered, since clients could make hashes of keys collide.
   std::map<std::string, size_t, std::less<>> index_;
   uint32_t depth_ = 1;
 };
 
-// Something of the interpreter: a function, a namespace, a generator.
+// An object of the interpreter: a function, a namespace, a generator.
 class Value::Object {
  public:
   virtual ~Object() = default;

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Makes a relocatable tarball of a built tree: bin/, lib/ with every library but glibc's and CUDA's, config/, models/, deploy/, the
-# documents, and the licences of all of it. Unpacked on
-# another x86-64 Linux with glibc 2.36 or newer it runs as it is; CUDA libraries, where there are any, are found at run time.
+# Makes a relocatable tarball of a built tree: bin/, lib/ with every library but glibc's and CUDA's,
+# config/, models/, deploy/, the documents, and the licences of all of it. The unpacked tree runs on any
+# x86-64 Linux with glibc 2.36 or newer; CUDA libraries, where there are any, are found at run time.
 #   tools/bundle.sh BUILD OUT.tar.gz            the programs
-#   tools/bundle.sh BUILD OUT.tar.gz --tests    also the GPU tests with what they read, in tests/, and the timings of kernels
+#   tools/bundle.sh BUILD OUT.tar.gz --tests    also the GPU tests with their data, in tests/, and the kernel benchmarks
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,8 +14,8 @@ fi
 build=$1 out=$2 tests=${3:-}
 [ -x "$build/bin/aisp" ] || { echo "bundle.sh: no $build/bin/aisp; build first" >&2; exit 1; }
 
-# The system's own: the loader and glibc's libraries, what belongs to a driver or a toolkit, and UCX, which loads modules for the
-# network cards of its host.
+# Provided by the system: the loader and glibc's libraries, everything of a driver or a toolkit, and
+# UCX, which loads modules for the network cards of its host.
 not_ours='^(ld-linux.*|libc|libm|libpthread|libdl|librt|libresolv|libanl|libnsl|libutil|libcuda|libcudart|libcublas|libcublasLt|libcudnn.*|libnccl|libnvrtc.*|libnvidia.*|libuc[mpst]|libucs_signal)\.so'
 
 stage=$(mktemp -d)
@@ -26,9 +26,10 @@ root=$stage/$name
 mkdir -p "$root/bin" "$root/lib" "$root/config" "$root/models"
 DESTDIR='' cmake --install "$build" --prefix "$root" --strip >/dev/null
 git ls-files -z config | grep -zE '\.(ya?ml|json)$' | xargs -0 cp --parents -t "$root"
-# Of the heads that propose for the built-in model the one that does least is left out, for its size; and texts to evaluate them by.
+# The least effective draft head for the built-in model is left out for its size, and so are the
+# evaluation texts.
 git ls-files -z models ':!models/story-7m-medusa' ':!models/eval.jsonl' | xargs -0 cp --parents -t "$root"
-# Models that share a tokenizer have it once.
+# Models that share a tokenizer have only one copy of it.
 for file in "$root"/models/*/tokenizer.json; do
   first=$root/models/story-7m/tokenizer.json
   if [ "$file" != "$first" ] && cmp -s "$file" "$first"; then ln -sf ../story-7m/tokenizer.json "$file"; fi
@@ -43,7 +44,7 @@ if [ -n "$tests" ]; then
   find "$root/tests" -maxdepth 1 -type f -exec strip {} +
 fi
 
-# What the programs and their libraries need, by the closure that the loader itself works out.
+# The libraries that the programs and their libraries need, as the loader itself resolves them.
 programs=$(find "$root/bin" "$root/lib" "$root/tests" -maxdepth 1 -type f 2>/dev/null || true)
 for program in $programs; do ldd "$program" 2>/dev/null || true; done |
   awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }' | sort -u |
@@ -55,7 +56,8 @@ for program in $programs; do ldd "$program" 2>/dev/null || true; done |
   done
 strip --strip-unneeded "$root"/lib/*.so* 2>/dev/null || true
 
-# The licence of each library: the copyright file of the package that it comes from. One without any is not passed on.
+# The licence of each library: the copyright file of the package that it comes from. A library
+# without one is not passed on.
 mkdir -p "$root/licenses"
 touch "$stage/libraries"
 while read -r soname path; do
@@ -77,7 +79,7 @@ for file in $(find "$root/licenses" -type f | sort); do
 done
 if [ -e "$stage/licenses" ]; then sort "$stage/licenses" > "$root/licenses/README"; fi
 
-# Every library must now come from the bundle or be the system's own.
+# Every library must now come from the bundle or be provided by the system.
 missing=$(for program in "$root"/bin/*; do
   env -i ldd "$program" | awk -v root="$root/" '$2 == "=>" && index($3, root) != 1 { print $1 }'
 done | sort -u | grep -vE "$not_ours" | grep -v linux-vdso || true)

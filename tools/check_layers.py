@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Checks that every folder uses only what stands below it (the table LAYERS), in its includes and in its CMake DEPS.
+"""Checks that every folder uses only folders below it (table LAYERS), in includes and in CMake DEPS.
 
-Prints one line per offence and exits 1 if there is any. tests/ and tools/ may use everything and are not checked.
+Prints one line per offence and exits 1 if there is any. tests/ and tools/ may use everything and
+are not checked.
+
 Usage: tools/check_layers.py [--root DIR] [--graph]
 """
 
@@ -10,7 +12,7 @@ import os
 import re
 import sys
 
-# Folder -> the folders right below it. What they stand on may be used too.
+# Folder -> the folders directly below it. It may also use everything below those.
 LAYERS = {
     "common": [],
     "proto": ["common"],
@@ -48,7 +50,8 @@ LAYERS = {
 }
 UNCHECKED = ("tests", "tools", "docs", "deploy", "cmake", "bench/programs", "bench/cuda")
 SOURCE_SUFFIXES = (".h", ".cc", ".cu", ".cuh")
-# config/ composes the options that each library defines: these headers of any folder, and nothing else of it.
+# config/ composes the options that each library defines: it may include these headers of any
+# folder, and no others.
 OPTIONS_HEADER = re.compile(r"(^|/|_)options\.h$")
 
 # Third-party headers that only some files may include: (what it is, include pattern, pattern of the files).
@@ -65,7 +68,7 @@ CONFINED = [
     ("UCX", re.compile(r"^(ucp|ucs|uct)/"), re.compile(r"^kvcache/ucx/")),
     ("yaml-cpp", re.compile(r"^yaml-cpp/"), re.compile(r"^config/")),
 ]
-# Headers that cost seconds to compile: no header that another folder gets to see may include them.
+# Headers that take seconds to compile: no header that other folders include may include them.
 HEAVY = re.compile(r"^(boost/(asio|beast)|nlohmann/json\.hpp|spdlog/|grpc(pp)?/|yaml-cpp/|prometheus/)")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
@@ -74,14 +77,14 @@ CUDA_MACRO = re.compile(r"^\s*#\s*(if|ifdef|ifndef|elif)\b.*\b(AISP_\w*CUDA|__CU
 COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 CMAKE_CALL = re.compile(r"\b(aisp_library|aisp_proto_library)\s*\(([^)]*)\)")
 CMAKE_LINK = re.compile(r"\btarget_link_libraries\s*\(([^)]*)\)")
-# What stands in no function and no class begins its line (clang-format).
+# Declarations outside of functions and classes begin in column 0 (clang-format).
 NAMESPACE = re.compile(r"(?:inline )?namespace ?([\w:]*) \{")
 TYPE = re.compile(r"(?:struct|class|enum class|enum) (\w+)(?: final)?(?: : [^;{]*)? \{")
 CMAKE_KEYWORDS = {"DEPS", "LINK", "LINK_PUBLIC", "DEFINITIONS", "PUBLIC", "PRIVATE", "INTERFACE"}
 
 
 def closure(direct):
-    """Folder -> everything that stands below it. Exits on a cycle, naming it."""
+    """Folder -> every folder below it. Exits on a cycle, naming it."""
     below = {}
 
     def visit(folder, path):
@@ -123,7 +126,8 @@ def find_files(root):
 
 
 def blank_comments_and_strings(text):
-    """The code alone, with line numbers kept. Include lines keep their strings."""
+    """The code without comments and strings; line numbers and the strings of include lines are
+    kept."""
 
     def blank(match):
         if match.group().startswith('"'):
@@ -183,7 +187,7 @@ class Checker:
         self.note_types(path, code)
 
     def note_types(self, path, code):
-        """Remembers where each type of a named namespace is defined."""
+        """Records where each type of a named namespace is defined."""
         inside, depth = [], 0  # (namespace, depth at which it opened)
         for number, line in enumerate(code.split("\n"), 1):
             names = [name for name, _ in inside]
@@ -196,7 +200,8 @@ class Checker:
                 inside.pop()
 
     def check_types_have_one_definition(self):
-        """Two types of one name in one program share their inline functions: whichever the linker saw first."""
+        """Reports types of one name in one program: they share inline functions, whichever the
+        linker saw first."""
         for name, places in sorted(self.types.items()):
             if len(places) > 1:
                 self.offences.append(f"{places[1]}: {name} is another type than the one in {places[0]}")
@@ -261,7 +266,7 @@ class Checker:
             self.offend(path, line, f"{folder} links {dep}, but {dep} does not stand below {folder}")
 
     def check_links_cover_includes(self):
-        """A folder that includes another one also links it, itself or through what it links."""
+        """A folder that includes another one must also link it, itself or through what it links."""
         def reach(folder, seen):
             for dep in self.linked.get(folder, ()):
                 if dep not in seen:
@@ -272,7 +277,7 @@ class Checker:
         for folder, used in sorted(self.edges.items()):
             reached = reach(folder, set())
             if folder not in self.linked or any(dep not in self.linked for dep in reached):
-                continue  # a folder without a CMakeLists.txt: what it brings is not known
+                continue  # a folder without a CMakeLists.txt: its DEPS are unknown
             missing = set(used) - reached
             for target in sorted(missing & self.below[folder]):
                 self.offences.append(f"{used[target]}: {folder} includes {target}, which is not among its CMake DEPS")

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Checks the size of sources and of their parts, so that each can be read:
+"""Checks the sizes of sources, functions and comments.
 
 - no source of more than 500 lines;
 - no function of more than 60 lines, unless the comment in front of it begins with "Long:" and says why;
 - no line with a comment of more than 100 columns;
-- no comment of more than four lines, but for the one at the head of a file (everything before its first line of code).
+- no comment of more than four lines, except at the head of a file (everything before its first line of code).
 
-tools/check_text_allowed.txt says where so many offences of a kind are allowed, and why. It only ever shrinks: a number that
-is too large is an offence as well. Prints one line per offence and exits 1 if there is any.
+tools/check_text_allowed.txt lists the allowed offences: where, of which kind, how many, and why.
+Its numbers only shrink: a number that is too large is an offence as well. Prints one line per
+offence and exits 1 if there is any.
+
 Usage: tools/check_text.py [--root DIR]
 """
 
@@ -27,13 +29,13 @@ REASON = re.compile(r"^\s*// Long: \S")
 
 RAW_STRING = re.compile(r'R"([^()\\\s]{0,16})\(.*?\)\1"', re.DOTALL)
 COMMENT_OR_STRING = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+'", re.DOTALL)
-# What opens a scope in which functions may be defined.
+# Keywords that open a scope in which functions may be defined.
 OUTER = re.compile(r"^(inline\s+)?namespace\b|^extern\s*$|\b(class|struct|union)\s+[\w:<>, ]*\s*(final\s*)?(:[^:].*)?$")
 NO_FUNCTION = re.compile(r"^(if|for|while|switch|else|do|try|catch|return|case|default|enum)\b|=\s*$|=\s*\[")
 
 
 def find_sources(root):
-    """All sources of the tree, relative to `root`; builds and hidden folders are left out."""
+    """All sources of the tree, relative to `root`, without build folders and hidden ones."""
     for directory, names, files in os.walk(root):
         names[:] = sorted(n for n in names if not n.startswith((".", "build")) and n != "venv")
         for name in sorted(files):
@@ -80,7 +82,7 @@ def functions(lines):
                 kind, first, before = scopes.pop() if scopes else ("inner", number, "")
                 if kind == "function":
                     found.append((first, number))
-                # Braces inside a statement, as in an initializer: it goes on.
+                # Braces inside a statement, as in an initializer: the statement goes on.
                 goes_on = kind == "inner" and (not scopes or scopes[-1][0] == "outer")
                 statement, begun = (before + "{}", first) if goes_on else ("", number)
             elif char == ";" or (char == ":" and statement.strip() in ("public", "private", "protected")):
@@ -127,7 +129,8 @@ def check(path, text):
 
 
 def read_allowed(root):
-    """{(kind, path): how many} of the lines "kind path count reason"; and what is wrong with the file."""
+    """{(kind, path): allowed number} from lines "kind path count reason"; and the errors in the
+    file."""
     allowed, offences = {}, []
     path = os.path.join(root, ALLOWED_FILE)
     if not os.path.exists(path):
@@ -145,7 +148,7 @@ def read_allowed(root):
 
 
 def check_tree(root):
-    """The offences that are not allowed, and how many sources there are."""
+    """The offences that are not allowed, and the number of sources."""
     allowed, offences = read_allowed(root)
     left = dict(allowed)
     sources = 0

@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""Compiles files by themselves, without code: CI builds many sources at once, where one may live on another's #include.
+"""Compiles files by themselves, without generating code: in CI's unity builds a source may compile
+only thanks to another one's #include.
 
-Reads changed files (.cc and .h) on standard input. Each is parsed with its own compile command; a header as a source of its own,
-with the command of a source of its folder. Then come sources that include a changed header themselves: a header that has lost an
-#include breaks those. Of these at most --includers, others at each commit.
+Reads the names of changed files (.cc and .h) from standard input. Each is parsed with its own
+compile command; a header is parsed as a source, with the command of a source of its folder. Then
+follow the sources that include a changed header directly: a header that lost an #include breaks
+those. Of these at most --includers are parsed, different ones at each commit.
+
 Usage: tools/compile_alone.py BUILD [--jobs N] [--includers N] < files
 """
 
@@ -22,7 +25,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
 
 
 def commands(build):
-    """Source, relative to the root -> (folder to run in, arguments that only parse)."""
+    """{source, relative to the root: (folder to run in, arguments for parsing only)}."""
     known = {}
     with open(os.path.join(build, "compile_commands.json"), encoding="utf-8") as file:
         for entry in json.load(file):
@@ -37,7 +40,8 @@ def commands(build):
 
 
 def stand_in(header, known):
-    """The command of a source beside the header; else of its tests. None for one that is a part of sources: it has no guard."""
+    """The command of a source in the header's folder, or else of its tests. None for a part of a
+    source, which has no include guard."""
     with open(os.path.join(ROOT, header), encoding="utf-8") as file:
         if "#pragma once" not in file.read():
             return None
@@ -50,7 +54,8 @@ def stand_in(header, known):
 
 
 def needs_cuda(header, seen=None):
-    """Whether it is CUDA or reaches its headers, which this build has no path to. The CUDA build compiles its sources one by one."""
+    """Whether the header uses CUDA, directly or not: this build has no path to CUDA's headers. The
+    CUDA build compiles its sources one by one."""
     seen = set() if seen is None else seen
     seen.add(header)
     try:
@@ -64,7 +69,7 @@ def needs_cuda(header, seen=None):
 
 
 def check(path, command):
-    """What the compiler says against the file; empty where nothing."""
+    """The compiler's errors for the file; empty if there are none."""
     directory, words = command
     as_source = ["-x", "c++", "-Wno-pragma-once-outside-header"] if path.endswith(".h") else []
     if as_source and "clang" not in os.path.basename(words[0]):
@@ -75,7 +80,7 @@ def check(path, command):
 
 
 def includers(headers, known, skip, most):
-    """Sources that include one of the headers themselves, but are not in `skip`."""
+    """Sources that include one of the headers directly and are not in `skip`."""
     found = []
     for path in known:
         if path in skip or not path.endswith(".cc") or path.startswith(".."):

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Runs `aisp constrain` over folders of JSON Schemas with instances and says how much is enforced, and how rightly.
+"""Runs `aisp constrain` on folders of JSON Schemas with instances; reports what is enforced, and how correctly.
 
-Two kinds of files: {schema, tests: [{valid, data}]} (a file is one schema) and the lists of such objects of the
-JSON-Schema-Test-Suite. Every instance is written by json.dumps and judged token by token. A schema passes when it is enforced
-and every instance is judged as its file says; one that is refused by keyword counts as refused, never as passed.
+Two kinds of files: {schema, tests: [{valid, data}]} (one schema per file) and the lists of such
+objects of the JSON-Schema-Test-Suite. Every instance is written by json.dumps and judged token by
+token. A schema passes when it is enforced and every instance is judged as its file says; a schema
+that is refused for a keyword counts as refused, never as passed.
 
-Exit code 1 when an invalid instance was accepted, a valid one refused, or --min-enforced was missed.
+Exit code 1 when an invalid instance was accepted, a valid one refused, or --min-enforced was
+missed.
 """
 
 import argparse
@@ -40,7 +42,8 @@ def load_cases(path):
     with open(path, encoding="utf-8") as file:
         content = json.load(file)
     draft = "draft7" if f"{os.sep}draft7{os.sep}" in path else None
-    # The required tests of `format` say that it is an annotation; those under optional/format, that it is asserted.
+    # In the required tests `format` is an annotation; in those under optional/format it is
+    # asserted.
     annotate = os.path.basename(path) == "format.json" and "optional" not in path.split(os.sep)
     for number, group in enumerate(content if isinstance(content, list) else [content]):
         schema = group["schema"]

@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
-"""Runs the bundle as its container image would, where no container engine is: in a fresh root file system that is read-only, in
-mount, network, PID, IPC and host-name namespaces of its own, as the image's user, without any capability. What is run, by whom
-and from where comes from deploy/container/Containerfile.
+"""Runs the bundle as its container image would, on machines without a container engine.
 
-  tools/container_check.py BUNDLE.tar.gz              a root of glibc and nothing else, made of this machine's: seconds
+It runs in a fresh read-only root file system, in its own mount, network, PID, IPC and host-name
+namespaces, as the image's user, without any capability. The program, its user and its folder come
+from deploy/container/Containerfile.
+
+  tools/container_check.py BUNDLE.tar.gz              a root of this machine's glibc and nothing else: seconds
   tools/container_check.py BUNDLE.tar.gz --debian     Debian 12 as mmdebstrap makes it (minbase), as the image's base is
 
-Shows: the payload is small (below 60 MB unpacked, what the base image has not counted twice); `aisp pull` trusts over https whom
-the image's certificates name and nobody else; aisp starts as PID 1, finds its model, answers; has no capability and cannot write to its root; reads
-its configuration from a mounted file; ends with 0 on SIGTERM while a stream runs, which is finished first.
-Exit 77 where namespaces cannot be made (not root, or forbidden).
+Checks that the payload is small (below 60 MB unpacked, without what the base image has already);
+that `aisp pull` trusts exactly the authorities in the image's certificates; that aisp starts as PID
+1, finds its model and answers; that it has no capability and cannot write to its root; that it
+reads its configuration from a mounted file; and that on SIGTERM it finishes a running stream and
+exits with 0. Exit code 77 where namespaces cannot be made (not root, or forbidden).
 """
 
 import glob
@@ -25,9 +28,9 @@ import threading
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-LIMIT_BYTES = 35 * 1000 * 1000  # as it is pulled
+LIMIT_BYTES = 35 * 1000 * 1000  # compressed
 UNPACKED_LIMIT_BYTES = 60 * 1000 * 1000
-# What Debian 12 has at the least, for apt and dpkg need it; --debian proves it.
+# Packages that every Debian 12 has, because apt and dpkg need them; --debian verifies this.
 BASE_PACKAGES = ("libgnutls30", "libunistring2", "libp11-kit0", "libstdc++6", "libgcc-s1", "libzstd1", "libgmp10", "libnettle8",
                  "libhogweed6", "libidn2-0", "libpcre2-8-0", "libxxhash0", "zlib1g", "libtasn1-6", "libffi8")
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
@@ -83,7 +86,7 @@ def payload_bytes(folder):
 
 
 def layer_bytes(folder):
-    """As a registry keeps it and a node pulls it: the compressed layer."""
+    """The compressed layer's size: what a registry keeps and a node pulls."""
     packed = subprocess.Popen(["tar", "-C", folder, "-cz", "."], stdout=subprocess.PIPE)
     size = 0
     while chunk := packed.stdout.read(1 << 20):
@@ -94,7 +97,8 @@ def layer_bytes(folder):
 
 
 def unpack(bundle, root, target):
-    """As the Containerfile: the bundle without its documents, and without the libraries that the base has."""
+    """Unpacks as the Containerfile does: the bundle without its documents and without libraries
+    that the base has."""
     os.makedirs(target)
     subprocess.run(["tar", "-xzf", bundle, "-C", target, "--strip-components=1", "--no-same-owner"], check=True)
     for name in ("docs", "deploy", "proto"):
@@ -107,7 +111,8 @@ def unpack(bundle, root, target):
 
 
 class Container:
-    """The image's command in namespaces of its own. `mounts`: folders that are mounted read-only. `network`: its own."""
+    """The image's command in its own namespaces. `mounts`: folders that are mounted read-only.
+    `network`: a namespace of its own."""
 
     def __init__(self, root, image, command, mounts=(), environment=None, network=True):
         user, _, group = image["user"].partition(":")
@@ -124,7 +129,7 @@ for device in null zero urandom; do : > {root}/dev/$device; mount --bind /dev/$d
 ln -s /proc/self/fd {root}/dev/fd
 mount -o remount,bind,ro {root}
 """
-        # From here on without any privilege, and with no way to get one (prctl 38: no new privileges).
+        # Drops all privileges, and every way to get one (prctl 38: no new privileges).
         inner = ("import os, sys, ctypes; libc = ctypes.CDLL(None); os.chroot(sys.argv[1]); os.chdir(sys.argv[2]); os.setgroups([]); "
                  f"os.setgid({group}); os.setuid({user}); "
                  "libc.prctl(38, 1, 0, 0, 0); "
@@ -135,13 +140,13 @@ mount -o remount,bind,ro {root}
                                          script], stdout=self.log, stderr=self.log)
 
     def pid(self):
-        """Of the program, outside: the child of unshare."""
+        """The process id of the program outside its namespace: the child of unshare."""
         with open(f"/proc/{self.process.pid}/task/{self.process.pid}/children", encoding="ascii") as file:
             children = file.read().split()
         return int(children[0]) if children else None
 
     def ask(self, method, path, body=""):
-        """Status and text, from inside its network."""
+        """Status and text of a request that is sent from inside its network."""
         done = subprocess.run(["nsenter", f"--net=/proc/{self.pid()}/ns/net", sys.executable, "-c", CLIENT, method, path, body],
                               capture_output=True, text=True, check=False)
         status, _, text = done.stdout.partition("\n")
@@ -162,7 +167,7 @@ mount -o remount,bind,ro {root}
         return self.log.read()
 
     def stop(self, seconds=30):
-        """SIGTERM to the program; its exit code."""
+        """Sends SIGTERM to the program; returns its exit code."""
         os.kill(self.pid(), 15)
         return self.process.wait(timeout=seconds)
 
@@ -225,7 +230,8 @@ def check_supervisor(root, image):
 
 
 def check_mounted_configuration(root, image):
-    """As a pod: the settings of config/kubernetes-*.yaml mounted at /etc/aisp, a worker's flags from the pod's own fields."""
+    """Runs it as a pod: config/kubernetes-*.yaml mounted at /etc/aisp, and a worker's flags from
+    the pod's own fields."""
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         for path in glob.glob(os.path.join(ROOT, "config", "kubernetes-*.yaml")):
@@ -244,7 +250,8 @@ def check_mounted_configuration(root, image):
 
 
 def check_certificates(root, image):
-    """The image's own file is where it is looked for, and decides: a hub that none of its authorities signed is refused."""
+    """aisp uses exactly the image's certificate file: a hub that none of its authorities signed is
+    refused."""
     sys.path.insert(0, os.path.join(ROOT, "tests", "hub"))
     from hub_certificates import authority, signed
     from stub_hub import Repo, StubHub, tiny_llama

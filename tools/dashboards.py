@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Writes deploy/grafana/dashboards/*.json from the short descriptions below: what is asked of Prometheus, in which unit, named
-how, from when on it is yellow or red. Grafana's JSON is 50 lines a panel, nearly all of them alike.
+"""Writes deploy/grafana/dashboards/*.json from the short descriptions below.
+
+A description holds the queries, unit, legends, and the limits of yellow and red. Grafana's JSON
+takes 50 lines a panel, nearly all of them alike.
 
   tools/dashboards.py            writes them
-  tools/dashboards.py --check    exit 1 and their names when one is not up to date
+  tools/dashboards.py --check    exit 1 and the names of files that are not up to date
 """
 
 import json
@@ -19,7 +21,8 @@ WORKER = 'worker=~"$worker"'
 
 
 class Panel:
-    """`queries`: pairs of expression and legend. `limits`: (yellow, red) from when on, downwards where yellow > red."""
+    """`queries`: pairs of expression and legend. `limits`: (yellow, red), where each begins; for
+    lower values if yellow > red."""
 
     def __init__(self, title, unit, *queries, limits=None, kind="timeseries", width=8, stack=False, about="", top=None):
         self.title, self.unit, self.queries, self.limits, self.kind = title, unit, queries, limits, kind
@@ -254,7 +257,7 @@ def variables(names):
 
 
 def place(items):
-    """Panels from left to right, in rows of 24 columns; a text begins a titled row."""
+    """Places panels from left to right in rows of 24 columns; a string begins a titled row."""
     out, x, y, tallest = [], 0, 0, 0
     for number, item in enumerate(items, 1):
         width = 24 if isinstance(item, str) else item.width

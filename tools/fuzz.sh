@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs every fuzzer for a while, from its committed corpus; what it finds interesting goes to the build folder, what breaks it is
-# kept there too and named at the end.
+# Runs every fuzzer for a while, starting from its committed corpus. New corpus files and failing inputs are kept
+# in the build folder; failing targets are named at the end.
 #   tools/fuzz.sh BUILD SECONDS [JOBS [TARGET...]]
 # Reproduce a finding: BUILD/bin/fuzz_<target> FILE. Then fix it, and commit the file to tests/fuzz/corpus/<target>/.
 set -uo pipefail
@@ -17,7 +17,7 @@ if [ ${#targets[@]} -eq 0 ]; then
   for folder in tests/fuzz/corpus/*/; do targets+=("$(basename "$folder")"); done
 fi
 
-# Of one target; prints one line.
+# Runs one target; prints one line.
 run_one() {
   local target=$1 work=$build/fuzz/$1
   mkdir -p "$work/corpus" "$work/findings"
@@ -32,7 +32,7 @@ run_one() {
 }
 export -f run_one
 export build seconds
-# What was found stays in the build folder's corpus: a second run goes on from there.
+# Corpus files that were found stay in the build folder: a second run starts from them.
 printf '%s\n' "${targets[@]}" | xargs -P "$jobs" -I{} bash -c 'run_one {} || touch "$build/fuzz/{}/failed"'
 failed=0
 for target in "${targets[@]}"; do

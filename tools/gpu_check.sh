@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Everything that only a GPU can show, in a few minutes: the GPU tests, the sanitizers, what the card does at most, and
-# the engine on shapes with random weights. Runs from the root of an unpacked bundle (make bundle CUDA=1) or of the source tree after
-# a build with CUDA. Usage: tools/gpu_check.sh [--quick] [SHAPE...]   JSON lines of the benches go to stdout.
+# Everything that needs a GPU, in a few minutes: the GPU tests, the sanitizers, the peak rates of the card, and
+# the engine on shapes with random weights. Runs from the root of an unpacked bundle (make bundle CUDA=1) or of
+# the source tree after a build with CUDA.
+# Usage: tools/gpu_check.sh [--quick] [SHAPE...]   JSON lines of the benchmarks go to stdout.
 set -u
 cd "$(dirname "$0")/.."
 root=.
@@ -14,7 +15,7 @@ status=0
 for test in "$root"/tests/*cuda*_test; do
   timeout 240 "$test" --gtest_brief=1 || status=1
 done
-# A process each: they fork.
+# These tests fork, so each needs its own process.
 for test in BytesArriveExactlyWhereTheyShould NothingLandsAfterTheProofOfAWritersDeath; do
   for gpus in OneGpu TwoGpus; do
     timeout 120 "$root/tests/kvcache_transport_test" --gtest_brief=1 \
@@ -33,7 +34,8 @@ for flags in "--dtype f32" "--dtype bf16" "--dtype bf16 --quantization fp8" "--d
   # shellcheck disable=SC2086
   "$root/bin/aisp" bench quality --device cuda --text "$text" $flags || status=1
 done
-# While 128 prompts are computed, the first ones decode: shorter outputs leave no steps of the whole batch to time.
+# The first prompts decode while the others of the 128 are computed: with shorter outputs no steps
+# of the whole batch would be left to time.
 for shape in "${shapes[@]}"; do
   for flags in "" "--quantization fp8" "--quantization nvfp4" "--kv-dtype fp8"; do
     # shellcheck disable=SC2086

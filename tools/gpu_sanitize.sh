@@ -59,8 +59,8 @@ ops kernels_cuda_test mrsi GpuOps.RmsNorm:OddAndEven/GpuEmbedding.ReadsTokensAnd
 CASES
 }
 
-# The vendor's kernels are left alone, but for racecheck over whole steps: it fails as soon as a kernel among them is left out. What
-# else is left out of a tool, and why, stands in docs/gpu.md.
+# The vendor's kernels are excluded, except for racecheck over whole steps, which fails as soon as a
+# kernel of a step is excluded. docs/gpu.md says what else is excluded from a tool, and why.
 options_of() {
   case "$1 $2" in
     'racecheck steps'*) echo '--force-blocking-launches' ;;
@@ -70,7 +70,7 @@ options_of() {
   esac
 }
 
-# One tool on one case: a line of the table, on stdout and in a file.
+# Runs one tool on one case: a line of the table, on stdout and in a file.
 run_case() {
   local tool=$1 name=$2 program=$3 filter=$4 began=$SECONDS log=$logs/$1-$2.log rc passed result
   # Errors of the API are not reported: tests ask for a petabyte to see it refused.
@@ -85,12 +85,12 @@ run_case() {
     124) result="TOO SLOW: $limit s" ;;
     *) result="FAILED: exit $rc" ;;
   esac
-  # A test that skips says nothing about the kernels.
+  # A skipped test says nothing about the kernels.
   if [ "$rc" = 0 ] && [ "${passed:-0}" = 0 ]; then result='FAILED: no test ran'; fi
   printf '%-10s %-11s %4d s  %s\n' "$tool" "$name" $((SECONDS - began)) "$result" | tee "$logs/$tool-$name.result"
 }
 
-# A test that was renamed must not fall out silently.
+# A renamed test must not drop out unnoticed.
 while read -r _ program _ filter; do
   for piece in ${filter//:/ }; do
     "$programs/$program" --gtest_list_tests --gtest_filter="$piece" | grep -q '^  ' && continue
@@ -99,7 +99,7 @@ while read -r _ program _ filter; do
   done
 done < <(cases)
 
-# Which matrix kernels are the fastest is measured once, outside the sanitizers.
+# Matrix kernels are tuned once, outside the sanitizers.
 export TEST_TMPDIR=$logs/tuning
 mkdir -p "$TEST_TMPDIR"
 "$programs/kernels_cuda_test" --gtest_brief=1 --gtest_filter='Formats/GpuSteps.*' >"$logs/tuning.log" 2>&1 ||

@@ -16,7 +16,7 @@ packages=(
 )
 for argument in "$@"; do
   case "$argument" in
-    # One version of each on both systems, so that both say the same.
+    # The same version on both systems, so that both report the same.
     --dev)
       packages+=(clang-format-14 clang-tidy-19 libomp-19-dev)
       # For the test of the page. Ubuntu's chromium is a snap, which CI machines lack.
@@ -36,7 +36,8 @@ if ! command -v dpkg-query >/dev/null; then
   exit 1
 fi
 
-# dpkg-query exits 1 when it has never heard of one of them; what it knows is printed all the same.
+# dpkg-query exits 1 when it does not know one of the packages, but still prints those that it
+# knows.
 known=$(dpkg-query -W -f '${binary:Package} ${db:Status-Abbrev}\n' "${packages[@]}" 2>/dev/null || true)
 installed=$(sed -n 's/^\([^: ]*\).* ii *$/\1/p' <<<"$known")
 missing=()

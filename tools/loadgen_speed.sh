@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# What aisp-loadgen itself can do: against its own replay server on loopback, so that no model is in the way. Three loads: requests,
-# tokens as events of their own, and tokens as fast as they come. Prints what was reached and what share of a core it took.
+# Measures aisp-loadgen itself against its own replay server on loopback, without any model. Three loads:
+# requests, one event per token, and tokens as fast as they come. Prints the rates and the share of a core.
 #
 # Usage: tools/loadgen_speed.sh [PATH OF aisp-loadgen]
 set -euo pipefail
 loadgen=${1:-build/bin/aisp-loadgen}
 server=''
-# Ends the server; its last line says what it did and what CPU that took.
+# Stops the server; its last line gives what it served and the CPU time.
 stop() {
   [ -n "$server" ] || return 0
   kill -INT "$server"

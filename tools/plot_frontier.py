@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws goodput over rate of several arms from what `aisp-loadgen --sweep-rates` printed.
+"""Plots goodput against request rate for several runs of `aisp-loadgen --sweep-rates`.
 
 Usage: plot_frontier.py OUT.svg "NAME=FILE" ...    (needs matplotlib)
 """
@@ -12,7 +12,7 @@ ROW = re.compile(r"^ +(\d+\.\d\d) +\d+ +\d+ +(\d+\.\d)% +(\d+\.\d+)")  # rate, d
 
 
 def points(path):
-    """(rate, good requests a second) of each row of the table that a sweep ends with."""
+    """(rate, good requests a second) of each row in the table at the end of a sweep."""
     found = {}
     for line in pathlib.Path(path).read_text().splitlines():
         if row := ROW.match(line):
@@ -28,7 +28,7 @@ def main():
     import matplotlib
 
     matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "frontier"  # the same file from the same figures
+    matplotlib.rcParams["svg.hashsalt"] = "frontier"  # the same figures give the same file
     import matplotlib.pyplot as plt
 
     plt.figure(figsize=(6.4, 3.6))

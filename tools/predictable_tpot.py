@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""How well TPOT can be predicted by someone who does not know which requests come next.
+"""How well TPOT can be predicted without knowing future arrivals.
 
-Workers that compute prompts and decode are simulated under Poisson arrivals; a regression learns
-TPOT from every worker's queue and rows when a request is placed, and is judged on another seed.
-Its error is an estimate, not a bound, of what future arrivals do to any prediction. Needs numpy and
+Simulates workers that both prefill and decode under Poisson arrivals. A regression learns TPOT from
+every worker's queue and batch at the time of placement and is evaluated on another seed. Its error
+is an estimate, not a bound, of what future arrivals add to any prediction. Needs numpy and
 scikit-learn (PyPI).
 """
 import argparse
@@ -14,13 +14,14 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 
 
 class Worker:
-    """One step after the other: a chunk of the first prompt and a token of each running answer."""
+    """Runs one step after the other: a chunk of the first prompt and a token of each running
+    answer."""
 
     def __init__(self, args):
         self.args, self.now, self.prompts, self.running = args, 0.0, [], []
 
     def state(self):
-        """Prompts and answers that are left, and how many run: what a router is told."""
+        """What a router sees: prompts left, running answers, and answers' worth of tokens left."""
         left = sum(request["left"] for request in self.prompts) / self.args.isl
         tokens = sum(self.args.osl - request["tokens"] for request in self.running)
         return [left, len(self.running), tokens / self.args.osl]

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Writes what in deploy/ follows from other files, so that each thing is said once:
+"""Writes the files in deploy/ that are generated from others, so that each setting has one source:
 
-  deploy/base/10-config.yaml              the ConfigMap, from config/kubernetes-*.yaml
-  deploy/aisp.yaml                        deploy/base in one file, for `kubectl apply -f deploy/`
-  deploy/optional/prometheus-rules.yaml   deploy/prometheus/rules/*.yaml as a PrometheusRule
+deploy/base/10-config.yaml              the ConfigMap, from config/kubernetes-*.yaml
+deploy/aisp.yaml                        deploy/base in one file, for `kubectl apply -f deploy/`
+deploy/optional/prometheus-rules.yaml   deploy/prometheus/rules/*.yaml as a PrometheusRule
 
-  tools/render_deploy.py            writes them
-  tools/render_deploy.py --check    exit 1 and their names when one is not up to date
+tools/render_deploy.py            writes them
+tools/render_deploy.py --check    exit 1 and the names of files that are not up to date
 """
 
 import glob

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""How often proposed tokens stand in one process and over a prefill and a decode worker, the first time a prompt comes and again, when
-its KV is found in the prefix cache.
+"""Measures draft acceptance in one process and with separate prefill and decode workers.
 
-Usage: tools/split_acceptance.py BIN [--models models] [--method eagle3] [--device cuda:0] [--dtype f32] [--requests 16] [--tokens 40]
+Each prompt is sent twice: the second time its KV is found in the prefix cache.
 
-One line a run: accepted of drafted tokens, of the first time and of the second. Texts that differ between the two are counted (in f32
-there must be none). Exit code 1 when a request failed, or when in f32 a text differed.
+Usage: tools/split_acceptance.py BIN [--models models] [--method eagle3] [--device cuda:0] [--dtype f32]
+                                 [--requests 16] [--tokens 40]
+
+Prints one line per run: accepted of drafted tokens, the first time and the second. Texts that
+differ between the two runs are counted. Exit code 1 when a request failed, or when a text differed
+in f32.
 """
 
 import argparse
@@ -26,7 +29,8 @@ ARGS.add_argument("--tokens", type=int, default=40)
 
 
 def bodies(args):
-    """The beginning of a story behind none to three others, so that no two prompts begin alike."""
+    """Request bodies: the beginning of a story after zero to three others, so that prompts begin
+    differently."""
     with open(os.path.join(args.models, "eval.jsonl"), encoding="utf-8") as lines:
         stories = [json.loads(line)["story"] for line in lines]
     for i in range(args.requests):
@@ -46,7 +50,7 @@ def ask(url, body, remote):
 
 
 def run(args, remote):
-    """Texts, and (drafted, accepted) of the first time and the second."""
+    """The texts, and (drafted, accepted) of the first time and the second."""
     config = {"method": args.method, "adaptive": False, "num_speculative_tokens": 4}
     if args.method in ("eagle3", "medusa", "mtp"):
         config["model"] = "story-7m-" + args.method

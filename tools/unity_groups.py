@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
-"""Says which sources CI compiles as one file (CMake's unity builds), so that no private name of one meets another's.
+"""Finds the sources that CI may compile as one file (CMake's unity builds), so that their private names do not clash.
 
-Sources of one folder are put into groups. Two sources may share a group where no name that one of them declares outside of
-functions and classes occurs in the other's text, or in a header that only the other one includes: then nothing in either can
-mean anything else than it does alone. A source that defines macros before its last #include, that includes a header of the kernel,
-or that opens a namespace with `using namespace`, stays alone.
+Sources of one folder are put into groups. Two sources may share a group if no name that one of them
+declares outside of functions and classes occurs in the other's text, or in a header that only the
+other one includes: then everything means what it means alone. A source that defines macros before
+its last #include, includes a header of the kernel, or has `using namespace` stays alone.
 
-Prints a CMake script: set("AISP_GROUP_<path>" <number>) for each source that shares its group. What this reading of C++ overlooks
-the compiler finds: --failed LOG reads ninja's output and prints the sources of the groups that did not compile, one a line;
---apart FILE, such a list, takes them out of their groups, and leaves the other groups as they are.
-Usage: tools/unity_groups.py --size N [--apart FILE] [--report], or tools/unity_groups.py --failed LOG --build FOLDER
+Prints a CMake script: set("AISP_GROUP_<path>" <number>) for each source that shares its group. The
+compiler finds what this parser of C++ overlooks: --failed LOG reads ninja's output and prints the
+sources of the groups that did not compile, one a line; --apart FILE, such a list, takes them out of
+their groups and leaves the other groups as they are.
+
+Usage: tools/unity_groups.py --size N [--apart FILE] [--report]
+       tools/unity_groups.py --failed LOG --build FOLDER
 """
 
 import argparse
@@ -53,12 +56,12 @@ def identifiers(words):
 
 
 def unqualified(words):
-    """Identifiers that are looked up where they stand: not what follows `::`, `.` or `->`."""
+    """Identifiers that are looked up in their own scope: not those after `::`, `.` or `->`."""
     return {word for before, word in zip([""] + words, words) if is_name(word) and before not in ("::", ".", "->")}
 
 
 def skip_block(words, at):
-    """The index behind the bracket that closes the one at `at`."""
+    """The index after the bracket that closes the one at `at`."""
     depth = 0
     while at < len(words):
         if words[at] in OPEN:
@@ -72,7 +75,8 @@ def skip_block(words, at):
 
 
 def declared(words):
-    """Names declared at the level of namespaces, enumerators too: name -> how, where a second declaration like it does no harm."""
+    """Names declared at namespace level, enumerators too: {name: how}, where a second declaration
+    of that kind does no harm."""
     names = {}
     at = 0
     while at < len(words):
@@ -95,7 +99,7 @@ def declared(words):
 
 
 def declaration(words, at, names):
-    """One declaration or definition from `at`: adds its names, returns the index behind it."""
+    """Parses one declaration or definition at `at`: adds its names, returns the index after it."""
     enum = words[at] == "enum"
     parameters = False
     while at < len(words):
@@ -112,7 +116,7 @@ def declaration(words, at, names):
             if enum:
                 names.update((name, "") for name in identifiers(words[at:end]))
             at = end
-            # A function ends here; a class or a variable goes on to its semicolon.
+            # A function ends here; a class or a variable ends at its semicolon.
             if at >= len(words) or words[at] not in (";", ",", "=", "{", "["):
                 return at
             continue
@@ -128,7 +132,7 @@ def declaration(words, at, names):
 
 
 def initialisers(words, at):
-    """Behind the body of a constructor whose list of initialisers begins at `at`."""
+    """The index after the body of a constructor whose list of initialisers begins at `at`."""
     while at < len(words):
         while at < len(words) and words[at] not in ("(", "{"):
             at += 1
@@ -141,7 +145,8 @@ def initialisers(words, at):
 
 
 class Source:
-    """One file: its own identifiers, what it declares, and the headers of this project that it reaches."""
+    """One file: its own identifiers, its declarations, and the headers of this project that it
+    reaches."""
 
     def __init__(self, root, path, headers):
         with open(os.path.join(root, path), encoding="utf-8") as file:
@@ -171,7 +176,7 @@ class Source:
 
 
 class Headers:
-    """The project's headers, read once."""
+    """The project's headers, each read once."""
 
     def __init__(self, root):
         self.root = root
@@ -195,7 +200,7 @@ class Headers:
 
 
 def meet(one, other, headers):
-    """Whether a name of `one` occurs in `other`, or in a header that `other` alone brings."""
+    """Whether a name of `one` occurs in `other`, or in a header that only `other` includes."""
     for name in one.names.keys() & other.words:
         if not (one.names[name] and one.names[name] == other.names.get(name)):
             return True

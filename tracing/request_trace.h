@@ -1,10 +1,10 @@
-// RequestTrace: the spans of one request's life, from what the client sent to the last word of its
-// answer, in every process that had a part in it. Built by the router's side as the request goes
-// on; what workers report is placed under the moment at which they were asked, on the router's
+// RequestTrace: the spans of one request, from the client's first byte to the end of its answer,
+// over all processes involved. The router's side builds it as the request proceeds. Workers report
+// times relative to the moment at which they were asked; they are placed there on the router's
 // clock.
 //
-// Bounded: kMaxSpans, then spans are counted and dropped. One thread (the router's); finished ones
-// are only read.
+// Bounded: beyond kMaxSpans spans are counted and dropped. One thread (the router's); finished
+// traces are read-only.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ struct Span {
   int parent = -1;  // index; -1: the root, whose parent is the caller's span
   std::string name;
   Instant start;
-  Instant end = kNever;  // kNever: it still runs
-  // Plain text; numbers as digits.
+  Instant end = kNever;  // kNever: still running
+  // Values as text; numbers as digits.
   std::vector<std::pair<std::string, std::string>> attributes;
   std::string error;  // "": none
 };
@@ -40,23 +40,22 @@ class RequestTrace {
   RequestTrace(std::string request_id, const TraceContext* parent, Instant started, Instant now,
                int64_t unix_ns, SplitMix64* random);
 
-  // Index of the new span, kNone when there is no room. Every other method takes kNone and then
-  // does nothing.
+  // Index of the new span, kNone when full. All other methods accept kNone and then do nothing.
   int Begin(std::string_view name, int parent, Instant start);
   void End(int span, Instant end);
   void Set(int span, std::string_view key, std::string value);
   void SetError(int span, std::string error);
-  // What a worker reported of the work that it was asked for at `asked`, below `parent`; a chunk
-  // goes below its "prefill".
+  // Adds the spans of a worker that was asked at `asked`, below `parent`; a chunk goes below its
+  // "prefill".
   void AddReported(int parent, Instant asked,
                    const google::protobuf::RepeatedPtrField<v1::TraceSpan>& spans, uint32_t choice);
-  // Ends the root and whatever is open.
+  // Ends the root and all open spans.
   void Finish(Instant now);
   bool finished() const { return finished_; }
 
   const std::string& request_id() const { return request_id_; }
   const TraceId& trace_id() const { return trace_id_; }
-  // All zeros: nobody above us.
+  // All zeros: no caller.
   const SpanId& caller() const { return caller_; }
   const std::string& state() const { return state_; }
   bool sampled() const { return sampled_; }

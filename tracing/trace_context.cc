@@ -10,7 +10,7 @@ constexpr size_t kMaxTracestateBytes = 512;
 // version, trace id, parent id, flags, and the dashes between them
 constexpr size_t kTraceparentBytes = 2 + 1 + 32 + 1 + 16 + 1 + 2;
 
-// -1: not a lower-case hexadecimal digit.
+// -1 if `c` is not a lower-case hexadecimal digit.
 int HexDigit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
   return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
@@ -44,7 +44,7 @@ template <typename Id>
 Id Draw(SplitMix64* random) {
   Id id{};
   for (size_t i = 0; i < id.size(); i += 8) {
-    // All zeros would be an invalid id.
+    // Never 0, which is an invalid id.
     uint64_t word = random->Next() | 1;
     for (size_t j = 0; j < 8; ++j, word >>= 8) id[i + j] = static_cast<uint8_t>(word);
   }
@@ -62,7 +62,7 @@ std::optional<TraceContext> ParseTraceparent(std::string_view header) {
                     ReadHex(header.substr(36), out.span_id) && ReadHex(header.substr(53), flags);
   if (!read || version[0] == 0xFF) return std::nullopt;
   if (AllZero(out.trace_id) || AllZero(out.span_id)) return std::nullopt;
-  // Version 00 ends here; a later one may go on after a dash.
+  // Version 00 ends here; later versions may continue after a dash.
   const bool more = header.size() > kTraceparentBytes;
   if (more && (version[0] == 0 || header[kTraceparentBytes] != '-')) return std::nullopt;
   out.sampled = (flags[0] & 1) != 0;

@@ -1,5 +1,5 @@
-// W3C Trace Context (https://www.w3.org/TR/trace-context/): who a request belongs to, as its
-// headers say. Pure functions: any thread.
+// W3C Trace Context (https://www.w3.org/TR/trace-context/): the trace that a request's headers
+// name. Pure functions: any thread.
 #pragma once
 
 #include <array>
@@ -17,18 +17,18 @@ using SpanId = std::array<uint8_t, 8>;
 
 struct TraceContext {
   TraceId trace_id{};
-  SpanId span_id{};  // the caller's span; ours hang below it
+  SpanId span_id{};  // the caller's span, parent of ours
   bool sampled = true;
-  std::string state;  // tracestate, passed on as it came
+  std::string state;  // tracestate, passed on unchanged
 };
 
-// A `traceparent` header. Empty when it is absent or malformed (wrong length, capital letters, all
-// zeros, version ff): the standard then asks for a new trace, not for an error. A higher version is
-// read by its first four fields.
+// Parses a `traceparent` header. nullopt when absent or malformed (wrong length, capital letters,
+// all zeros, version ff): the standard then requires a new trace rather than an error. Of a higher
+// version the first four fields are read.
 std::optional<TraceContext> ParseTraceparent(std::string_view header);
 // "00-<trace id>-<span id>-01"
 std::string FormatTraceparent(const TraceId& trace, const SpanId& span, bool sampled);
-// `tracestate`, when it may be passed on: at most 512 printable bytes; else "".
+// `tracestate` if it may be passed on (at most 512 printable bytes), else "".
 std::string UsableTracestate(std::string_view header);
 
 TraceId NewTraceId(SplitMix64* random);

@@ -1,5 +1,5 @@
-// TraceRing: the last requests of a router with their spans, running ones included, for `aisp
-// trace`. At most `capacity`; the oldest goes first. One thread (the router's).
+// TraceRing: a router's most recent requests with their spans, running ones included, for `aisp
+// trace`. Keeps `capacity`, dropping the oldest. One thread (the router's).
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ class TraceRing {
     traces_.push_back(std::move(trace));
   }
 
-  // By request id (the latest of that name) or trace id in hexadecimal; null: unknown, or gone.
+  // By request id (the latest with that id) or hexadecimal trace id; null: unknown or dropped.
   const RequestTrace* Find(std::string_view id) const {
     for (auto it = traces_.rbegin(); it != traces_.rend(); ++it) {
       if ((*it)->request_id() == id || ToHex((*it)->trace_id()) == id) return it->get();

@@ -1,4 +1,4 @@
-// v = x down^T: the first product of low-rank adapters.
+// v = x down^T: the first product of LoRA adapters.
 #include <algorithm>
 
 #include "kernels/cuda/adapter_tile.cuh"
@@ -8,17 +8,17 @@ namespace aisp::cuda {
 namespace {
 
 constexpr int kDownWarps = 8;
-constexpr int kDownTiles = 2;  // of eight ranks, that a warp sums at a time
+constexpr int kDownTiles = 2;  // tiles of eight ranks that a warp sums at a time
 
-// Eight elements of a row from `k` on, of which there are `in`, a multiple of eight; zeros behind.
-// Past L1: the kernel before this one may have written them while this one was running already.
+// Eight elements of a row from `k` on; zeros from `in` (a multiple of eight) on. Bypasses L1, since
+// the previous kernel may have written them while this one was already running.
 __device__ __forceinline__ uint4 LoadEight(const Bf16* row, int32_t k, int32_t in, bool there) {
   return there && k < in ? __ldcg(reinterpret_cast<const uint4*>(row + k)) : uint4{};
 }
 
-// The products of this warp's chunks of 32 elements, for kDownTiles * 8 ranks from `down` on. A
-// lane's eight neighbours of a row stand for four pairs of two products' K: which elements meet is
-// the same on both sides, and their order in a sum is no matter.
+// Sums this warp's chunks of 32 elements for kDownTiles * 8 ranks from `down` on. A lane's eight
+// adjacent elements stand for the K pairs of two products: both operands are permuted alike, and
+// the order within a sum does not matter.
 __device__ __forceinline__ void SumDown(const AdapterLayer& l, const Bf16* x, int32_t top_rows,
                                         const Bf16* down, int32_t ranks, int32_t begin, int32_t end,
                                         float (&sums)[kDownTiles][4]) {
@@ -52,7 +52,7 @@ struct DownShared {
   float sums[kDownWarps][kDownTiles][32][4];
 };
 
-// Adds the warps' sums in the order of the warps and stores those of rows with this adapter.
+// Adds the warps' sums in warp order and stores those of rows with this adapter.
 __device__ __forceinline__ void StoreDown(const AdapterLayer& l, const AdapterRows& in,
                                           DownShared& shared, int32_t first, int32_t adapter,
                                           int32_t column, int32_t ranks,
@@ -77,7 +77,7 @@ __device__ __forceinline__ void StoreDown(const AdapterLayer& l, const AdapterRo
   __syncthreads();
 }
 
-// Chunks of 32 elements of a row that a block sums.
+// The chunks of 32 elements of a row that a block sums.
 struct DownChunks {
   int32_t begin, end;
   __device__ __forceinline__ explicit DownChunks(const AdapterLayer& l) {
@@ -92,7 +92,7 @@ __device__ __forceinline__ const Bf16* DownOf(const AdapterLayer& l, int32_t ada
          int64_t{range} * l.rank_room * l.in;
 }
 
-// Factors to L2 while the kernel in front still runs.
+// Prefetches factors to L2 while the previous kernel still runs.
 __device__ __forceinline__ void PrefetchDown(const AdapterLayer& l, const TileAdapters& adapters,
                                              int range, const DownChunks& chunks) {
   const int32_t adapter = adapters.of_row[0];
@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(kDownWarps * 32)
   }
 }
 
-// A warp for each rank of a row and range.
+// One warp per rank, row and range.
 __global__ void __launch_bounds__(kF32Threads)
     DownKernelF32(const AdapterLayer l, const AdapterRows in) {
   BeginOverlapped();

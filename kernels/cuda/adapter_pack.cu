@@ -1,4 +1,4 @@
-// Factors of low-rank adapters from f32 to the form in which the products read them.
+// Converts LoRA factors from f32 to the layout that the products read.
 #include <algorithm>
 
 #include "kernels/cuda/adapter_tile.cuh"
@@ -7,7 +7,7 @@
 namespace aisp::cuda {
 namespace {
 
-// Ranks are filled up with zeros to a multiple of 16, the K of a product.
+// Ranks are padded with zeros to a multiple of 16, the K of a product.
 __device__ __forceinline__ int32_t PackedRank(int32_t rank) { return (rank + 15) / 16 * 16; }
 
 template <typename T>
@@ -36,14 +36,14 @@ void Pack(const AdapterLayer& l, int32_t range, int32_t rank, const float* down,
                                                            factors + to.up);
 }
 
-// Rows of the adapter's range among those of all; zeros behind its rank.
+// Writes the adapter's rows into the matrix of all adapters; zeros beyond its rank.
 __global__ void PackChainDown(const float* from, int32_t rank, int32_t in, Bf16* to) {
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   for (int32_t k = threadIdx.x; k < in; k += blockDim.x)
     to[int64_t{r} * in + k] = __float2bfloat16(r < rank ? from[int64_t{r} * in + k] : 0.0f);
 }
 
-// Columns of the adapter's range among those of all. Gate and up go by eight rows in turn.
+// Writes the adapter's columns into the matrix of all. Gate and up alternate by eight rows.
 __global__ void PackChainUp(const float* from, int32_t rank, int32_t room, int32_t out,
                             int32_t column, int gated_half, int32_t width, Bf16* to) {
   const int32_t c = static_cast<int32_t>(blockIdx.x);

@@ -48,7 +48,7 @@ Result<std::unique_ptr<AdapterStore>> AdapterStore::Reserve(const Programme& pro
   return store;
 }
 
-// Zeros where no adapter is: a chain multiplies by all of them.
+// Empty slots hold zeros: a chain multiplies by all of them.
 Status AdapterStore::ReserveChains() {
   if (most_chain_width_ == 0) return {};
   AISP_ASSIGN_OR_RETURN(chain_factors_, device_.Allocate(chain_bytes_, MemoryKind::kDevice));
@@ -145,7 +145,7 @@ Status AdapterStore::Place(const Programme& programme, int32_t slot, Stream& str
     if (linear == nullptr || linear->adapters == nullptr) continue;
     AISP_RETURN_IF_ERROR(PlaceLayer(*linear->adapters, slot, staging, stream));
   }
-  // Other slots' ranks are written over with what they are.
+  // Also rewrites the other slots' ranks, unchanged.
   AISP_RETURN_IF_ERROR(
       device_.Copy(device_ranks_.data(), ranks_.data(), ranks_.size() * sizeof(int32_t), stream));
   return device_.Synchronize(stream);

@@ -1,8 +1,8 @@
-// AdapterStore: the low-rank adapters of a model's programmes in device memory, and their part of a
+// AdapterStore: the LoRA adapters of a model's programmes in device memory, and their part of a
 // step.
 //
-// Reserve makes room for all slots once, at load, so that a step's kernels find an adapter where it
-// was when a graph was captured, and nothing is allocated when one comes. Layers are known by their
+// Reserve allocates all slots once, at load. So captured graphs find an adapter at the same
+// address, and nothing is allocated when one is placed. Layers are identified by their
 // AdaptedLinear, which is part of the programme. One thread, that of the Ops.
 #pragma once
 
@@ -21,22 +21,22 @@ namespace aisp::cuda {
 
 class AdapterStore {
  public:
-  // As Ops::ReserveAdapters; steps have at most `max_rows` rows, padded ones too.
+  // As Ops::ReserveAdapters; `max_rows` limits a step's rows, padding included.
   static Result<std::unique_ptr<AdapterStore>> Reserve(const Programme& programme, int32_t slots,
                                                        int32_t rank, int32_t max_rows,
                                                        Device& device);
-  // What the programme's layers hold for the slot, to the device; returns when it is there.
+  // Copies the slot's factors of all layers to the device; returns when they have arrived.
   Status Place(const Programme& programme, int32_t slot, Stream& stream);
 
   bool Has(const AdaptedLinear* adapted) const { return layers_.contains(adapted); }
   bool IsOf(const Programme& programme) const;
-  // Around the layer's own product, of the same x. `y` may be in pieces: rows of x, y and
-  // adapter_of_row are those of the piece.
+  // Down before and Up after the layer's own product of the same x. `y` may be a piece: rows of x,
+  // y and adapter_of_row are then those of the piece.
   Status Down(const AdaptedLinear& adapted, const void* x, const int32_t* adapter_of_row,
               int32_t rows, cudaStream_t stream) const;
   Status Up(const AdaptedLinear& adapted, const int32_t* adapter_of_row, int32_t rows,
             const AdapterOutput& output, cudaStream_t stream) const;
-  // Null: launches of several layers do not take this one's adapters.
+  // Null: launches of several layers do not support this layer's adapters.
   const ChainAdapters* ChainOf(const AdaptedLinear& adapted) const;
   // bf16 [kMostGatedAdapterRows, n] for a gated layer's product before SiLU.
   void* gated_rows() const { return gated_.data(); }
@@ -51,21 +51,21 @@ class AdapterStore {
 
   struct Layer {
     AdapterLayer device;
-    size_t offset = 0;    // in factors_, bytes
-    size_t ranks_at = 0;  // in ranks_, elements
+    size_t offset = 0;    // bytes in factors_
+    size_t ranks_at = 0;  // elements in ranks_
     bool gated = false;
-    // Without a width: not for launches of several layers.
+    // Width 0: not supported in launches of several layers.
     ChainAdapters chain;
-    size_t chain_at = 0;  // in chain_factors_, bytes: down, then up
+    size_t chain_at = 0;  // bytes in chain_factors_: down, then up
   };
 
   Device& device_;
   const int32_t slots_;
   std::map<const AdaptedLinear*, Layer> layers_;
-  std::vector<int32_t> ranks_;  // as they are on the device
+  std::vector<int32_t> ranks_;  // copy of the device's
   size_t factor_bytes_ = 0;
   size_t staging_bytes_ = 0;
-  int64_t most_columns_ = 0;  // of gated layers, gate and up
+  int64_t most_columns_ = 0;  // gate and up, over gated layers
   int64_t most_width_ = 0;    // of AdapterRows::v
   size_t chain_bytes_ = 0;
   int32_t most_chain_width_ = 0;

@@ -1,6 +1,6 @@
-// What the kernels of low-rank adapters have in common. Rows are taken in tiles of sixteen. A tile
-// goes through the adapters that its rows have, one after the other, on the tensor cores; rows with
-// another adapter keep their own sums. In f32, which small models run in, each row goes alone.
+// Shared by the LoRA kernels. Rows are processed in tiles of sixteen: for each adapter in the tile,
+// the tensor cores multiply all rows, and only rows with that adapter keep the sums. In f32, which
+// small models use, each row is processed alone.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -28,12 +28,13 @@ __device__ __forceinline__ void Multiply(float (&sums)[4], uint32_t a0, uint32_t
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// The adapters of a tile's rows, in shared memory. They and the factors are there before the step
-// begins: kernels look at them before they wait for the one in front.
+// The adapters of a tile's rows, in shared memory. They and the factors are written before the step
+// begins, so kernels may read them before waiting for the previous kernel.
 struct TileAdapters {
   int32_t of_row[kTileRows];
-  int32_t rank[kMostAdapterRanges][kTileRows];  // of each range, 0 without an adapter
-  uint32_t begins;                              // rows that are the first with their adapter
+  int32_t rank[kMostAdapterRanges][kTileRows];  // per range; 0 without an adapter
+  uint32_t begins;                              // bit set of rows that are the first with their
+                                                // adapter
 
   __device__ __forceinline__ void Load(const AdapterLayer& l, const AdapterRows& rows,
                                        int32_t first) {

@@ -1,4 +1,4 @@
-// y += v up^T: the second product of low-rank adapters, and SiLU where it waits for them.
+// y += v up^T: the second product of LoRA adapters, and SiLU for gated layers.
 #include <algorithm>
 
 #include "kernels/cuda/adapter_tile.cuh"
@@ -8,12 +8,12 @@ namespace aisp::cuda {
 namespace {
 
 constexpr int kUpWarps = 4;
-constexpr int kUpTiles = 4;  // of eight columns, of a warp
+constexpr int kUpTiles = 4;  // of eight columns, per warp
 constexpr int kUpColumns = kUpWarps * kUpTiles * 8;
 
-// Sums of one range for sixteen rows: rows of v as bf16, zeros behind an adapter's rank.
+// Sums of one range for sixteen rows: rows of v as bf16, zeros beyond an adapter's rank.
 struct UpShared {
-  static constexpr int kPitch = kMostAdapterRank + 8;  // against conflicts of banks
+  static constexpr int kPitch = kMostAdapterRank + 8;  // avoids bank conflicts
   TileAdapters adapters;
   Bf16 v[2][kTileRows][kPitch];
 };
@@ -25,7 +25,7 @@ __device__ __forceinline__ void LoadSums(const AdapterLayer& l, const AdapterRow
 #pragma unroll 2
   for (int i = threadIdx.x; i < kTileRows * l.rank_room; i += kUpWarps * 32) {
     const int row = i / l.rank_room, rank = i % l.rank_room;
-    float part[kMostSplits];  // all on their way at once
+    float part[kMostSplits];  // loaded together
     const bool there = rank < shared.adapters.rank[range][row];
     const float* at = in.v + (first + row) * width + range * l.rank_room + rank;
 #pragma unroll
@@ -38,7 +38,7 @@ __device__ __forceinline__ void LoadSums(const AdapterLayer& l, const AdapterRow
   }
 }
 
-// Two words of each of a warp's columns: the K of a product.
+// Two words for each of a warp's columns: the K of a product.
 struct UpWords {
   uint32_t low[kUpTiles], high[kUpTiles];
 
@@ -58,7 +58,7 @@ struct UpWords {
   }
 };
 
-// The first words of the adapter of a tile's first row, before the wait: mostly they are all.
+// Loads the first words of the tile's first adapter before the wait; usually there are no others.
 __device__ __forceinline__ UpWords FirstWords(const AdapterLayer& l, const UpShared& shared,
                                               int range, int32_t column) {
   UpWords words = {};
@@ -67,7 +67,7 @@ __device__ __forceinline__ UpWords FirstWords(const AdapterLayer& l, const UpSha
   return words;
 }
 
-// What the adapters add to the tile's rows, of a warp's columns of one range.
+// The adapters' contribution to the tile's rows, for a warp's columns of one range.
 __device__ __forceinline__ void SumUp(const AdapterLayer& l, const UpShared& shared, int range,
                                       int32_t column, const UpWords& first_words,
                                       const Bf16 (&v)[kTileRows][UpShared::kPitch],
@@ -119,7 +119,7 @@ struct BlockColumns {
   int range = 0;
   int32_t begin = 0, end = 0;
 
-  // Blocks of ranges follow each other.
+  // Blocks of one range follow those of the previous range.
   __device__ __forceinline__ BlockColumns(const AdapterLayer& l, int32_t passes) {
     const int32_t most = passes * kUpColumns;
     int32_t block = static_cast<int32_t>(blockIdx.y);
@@ -133,7 +133,7 @@ struct BlockColumns {
   }
 };
 
-// A lane's pairs of neighbours in the sums of its warp: of which row and column each is.
+// Visits a lane's pairs of adjacent sums with their row and column.
 template <typename Visit>
 __device__ __forceinline__ void ForPairs(int32_t column, int32_t end, const Visit& visit) {
   const int lane = threadIdx.x % 32;
@@ -259,7 +259,7 @@ Status LaunchAdapterUp(const AdapterLayer& l, const AdapterRows& in, const Adapt
     return Check(LaunchOverlapped(UpKernelF32, grid, kF32Threads, 0, stream, l, in, out), what);
   }
   const int32_t splits = AdapterSplits(in.rows);
-  // Of many rows there are blocks enough, and each has the sums of its rows for more columns.
+  // With many rows there are enough blocks, so each handles more columns with the sums of its rows.
   const int32_t passes = in.rows <= 64 ? 1 : 8;
   dim3 grid(DivideUp(in.rows, kTileRows), 0);
   if (out.gated != nullptr) {

@@ -1,8 +1,8 @@
-// The attention kernels that a model's layers need, one instance for each shape, with the memory
-// that it plans its steps in, and the layers' pools as the copy engine sees them. Made when steps
-// are prepared; shapes that attention/ has no kernel for are the table's matter.
+// The attention kernels of a model's layers: one instance per shape, with the workspace for its
+// plans and the tensor maps of the layers' pools. Created when steps are prepared; the table
+// handles shapes without a kernel in attention/.
 //
-// One stream at a time: the instances' workspaces are of the step that runs.
+// One stream at a time: the workspaces belong to the running step.
 #pragma once
 
 #include <map>
@@ -26,12 +26,12 @@ class AttentionSet {
   AttentionSet(Device& device, int32_t max_rows, int32_t max_sequences)
       : device_(device), max_rows_(max_rows), max_sequences_(max_sequences) {}
 
-  // Of the layer's shape, for steps whose sequences have at most `decode_tokens` rows where they
-  // decode, and `split_tokens` in all where that is not 0 (AttentionConfig); stays where it is.
-  // Allocates at its first call for a shape.
+  // The instance for the layer's shape, for steps with at most `decode_tokens` rows per decoding
+  // sequence, and `split_tokens` per sequence if not 0 (AttentionConfig). Keeps its address.
+  // Allocates on the first call for a shape.
   Result<Instance*> For(const AttentionParams& params, int32_t decode_tokens, int32_t split_tokens,
                         cudaStream_t stream);
-  // "decode ...; prefill ..." of each shape.
+  // "decode ...; prefill ..." for each shape.
   std::string Describe() const;
 
  private:

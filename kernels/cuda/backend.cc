@@ -1,9 +1,9 @@
-// What libaisp_cuda.so exports.
+// The exports of libaisp_cuda.so.
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/limits.h"
 #include "kernels/cuda/load.h"
-// A part of the toolkit that some distributions leave out.
+// Some distributions omit this part of the toolkit.
 #if __has_include(<nvtx3/nvToolsExt.h>)
 #include <nvtx3/nvToolsExt.h>
 #define AISP_NVTX

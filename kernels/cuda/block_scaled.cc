@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kWorkspace = size_t{32} << 20;
 constexpr int64_t kColumnsUnit = 64;  // a tile of scales
-constexpr int64_t kRowsUnit = 16;     // so that parts of an output stay aligned
+constexpr int64_t kRowsUnit = 16;     // keeps parts of an output aligned
 
 Status Check(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) return {};
@@ -24,7 +24,7 @@ Status Check(cublasStatus_t status, const char* what) {
 }
 
 // The descriptors of one product: y^T [n, rows] = scale * W [n, k] x^T [k, rows] (+ y^T),
-// column-major to the library.
+// column-major for the library.
 struct Plan {
   cublasLtMatmulDesc_t operation = nullptr;
   cublasLtMatrixLayout_t weight = nullptr, x = nullptr, y = nullptr;
@@ -71,7 +71,7 @@ class BlockScaledImpl final : public BlockScaledLinear {
       AISP_RETURN_IF_ERROR(PackPart(source.parts[i], source.scales[i], weight.get()));
     }
     AISP_RETURN_IF_ERROR(GrowScratch(*weight));
-    // What cannot run is told now, not in the first step.
+    // Unsupported shapes are refused here rather than in the first step.
     const bool gated = source.epilogue == Epilogue::kGatedSilu;
     for (const BlockScaledWeight::Part& part : weight->parts) {
       AISP_RETURN_IF_ERROR(

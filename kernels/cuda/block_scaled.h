@@ -1,7 +1,7 @@
-// Linear layers in NVFP4 on GPUs whose tensor cores multiply it (10.0, 12.0): weights and
-// activations in e2m1 with an e4m3 scale for each 16 elements, by cuBLASLt's block-scaled mode.
-// Activations are quantised on the way, with a scale of one for the whole. Compiled for those GPUs,
-// never run on one.
+// Linear layers in NVFP4 on GPUs whose tensor cores support it (10.0, 12.0): weights and
+// activations in e2m1 with an e4m3 scale per 16 elements, by cuBLASLt's block-scaled mode.
+// Activations are quantised on the fly, with a tensor scale of one. Compiled for these GPUs, never
+// run on one.
 //
 // Owns the library's handle and scratch memory for activations. One caller at a time, one stream;
 // Pack is for loading.
@@ -18,7 +18,7 @@ namespace aisp::cuda {
 
 class BlockScaledWeight final : public PackedLinear {
  public:
-  // Rows that share one scale for the whole part, one product each.
+  // Rows with a common scale; each part is one product.
   struct Part {
     Buffer codes;   // [n, k / 2]
     Buffer scales;  // tiled
@@ -52,8 +52,8 @@ class BlockScaledLinear {
                                                            int32_t max_rows);
   virtual ~BlockScaledLinear() = default;
 
-  // UNIMPLEMENTED, at load: sources that are not stored as NVFP4, biases, sizes or an output that
-  // the library has no algorithm for.
+  // UNIMPLEMENTED, at load: sources that are not NVFP4, biases, and sizes or outputs for which the
+  // library has no algorithm.
   virtual Result<std::unique_ptr<BlockScaledWeight>> Pack(const LinearSource& source) = 0;
   virtual Status Run(const BlockScaledWeight& weight, const LinearParams& params,
                      cudaStream_t stream) = 0;

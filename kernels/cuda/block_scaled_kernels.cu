@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// To the nearest of 0, 0.5, 1, 1.5, 2, 3, 4 and 6; of two equally near ones the even code.
+// Rounds to the nearest of 0, 0.5, 1, 1.5, 2, 3, 4 and 6; ties go to the even code.
 __device__ __forceinline__ uint32_t E2M1Of(float v) {
   const float m = fabsf(v);
   const uint32_t code = (m > 0.25f) + (m >= 0.75f) + (m > 1.25f) + (m >= 1.75f) + (m > 2.5f) +
@@ -18,7 +18,7 @@ __device__ __forceinline__ uint32_t E2M1Of(float v) {
   return code | (signbit(v) ? 8u : 0u);
 }
 
-// A thread takes a group.
+// One thread per group.
 __global__ void QuantizeKernel(const __nv_bfloat16* x, int64_t groups, int64_t k, uint8_t* codes,
                                uint8_t* scales) {
   const int64_t index = int64_t{blockIdx.x} * kThreads + threadIdx.x;

@@ -1,6 +1,6 @@
-// Which GPUs a build has code for. The kernels for Hopper (9.0: H100, H200) are what the backend is
-// about; a release build (AISP_CUDA_RELEASE) also compiles everything that is not written for
-// Hopper's own instructions for 8.x, 10.0 and 12.0. Those builds have been compiled, never run.
+// The GPUs that a build has code for. The backend is written for Hopper (9.0: H100, H200). A
+// release build (AISP_CUDA_RELEASE) also compiles everything that does not need Hopper's
+// instructions for 8.x, 10.0 and 12.0; that code has been compiled, never run.
 #pragma once
 
 #include <string>
@@ -15,12 +15,12 @@ struct Capability {
   int minor = 0;
 };
 
-// Matrix products, prefill attention and everything else that linear/ and attention/ do.
+// Matrix products, prefill attention and everything else in linear/ and attention/.
 constexpr bool HasHopperKernels(Capability c) { return c.major == 9 && c.minor == 0; }
-// Block-scaled products of NVFP4 in the tensor cores.
+// Tensor cores with block-scaled NVFP4 products.
 constexpr bool HasBlockScaledCores(Capability c) { return c.major == 10 || c.major == 12; }
 
-// Code for 8.0 runs on all of 8.x; that for 10.0 and 12.0 nowhere else.
+// Code for 8.0 runs on all of 8.x; code for 10.0 and 12.0 only there.
 constexpr bool HasCode(Capability c) {
 #ifdef AISP_CUDA_RELEASE
   if (c.major == 8 || (HasBlockScaledCores(c) && c.minor == 0)) return true;
@@ -35,8 +35,7 @@ constexpr const char* CapabilitiesWithCode() {
 #endif
 }
 
-// Versions as CUDA numbers them: 13000 is 13.0. A build runs with drivers of its own major version
-// and later ones.
+// CUDA's version numbers: 13000 is 13.0. A build needs a driver of its major version or later.
 inline Status CheckDriver(int driver, int runtime) {
   if (driver / 1000 >= runtime / 1000) return {};
   return FailedPrecondition("the NVIDIA driver knows CUDA " + std::to_string(driver / 1000) + "." +

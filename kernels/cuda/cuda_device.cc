@@ -40,7 +40,7 @@ struct PinnedMemory final : Allocation {
 
 struct ImportedMemory final : Allocation {
   ImportedMemory(void* p, int32_t d) : data(p), device(d) {}
-  // By whichever thread drops the last of it.
+  // Runs on whichever thread releases the last reference.
   ~ImportedMemory() override {
     cudaSetDevice(device);
     cudaIpcCloseMemHandle(data);
@@ -49,7 +49,7 @@ struct ImportedMemory final : Allocation {
   const int32_t device;
 };
 
-// Fewer ranges than this are copied one by one.
+// Below this number, ranges are copied one by one.
 constexpr size_t kFewRanges = 4;
 
 cudaMemoryType TypeOf(const void* address) {
@@ -179,7 +179,7 @@ class CudaDevice final : public Device {
     return {};
   }
 
-  // Other threads may go on allocating meanwhile.
+  // Other threads may allocate meanwhile.
   Status BeginCapture(Stream& stream) override {
     return Checked(cudaStreamBeginCapture(HandleOf(stream), cudaStreamCaptureModeThreadLocal),
                    "beginning a capture");
@@ -202,7 +202,7 @@ class CudaDevice final : public Device {
                    "launching a graph");
   }
 
-  // CUDA exports whole allocations, which a Buffer is.
+  // CUDA exports whole allocations only, which a Buffer is.
   Result<MemoryHandle> Export(const Buffer& buffer) const override {
     Use();
     cudaIpcMemHandle_t ipc;
@@ -232,7 +232,7 @@ class CudaDevice final : public Device {
   }
 
  private:
-  // The current device is a thread's, and any thread may call.
+  // The current device is per thread, and any thread may call.
   void Use() const { cudaSetDevice(info_.index); }
 
   static cudaEvent_t Of(const Event& event) { return static_cast<const CudaEvent&>(event).handle; }
@@ -268,7 +268,7 @@ class CudaDevice final : public Device {
     return tl::unexpected(std::move(error));
   }
 
-  // Of a kernel that waited too long; empty where none has.
+  // The kernel that waited too long; "" if none has.
   std::string WhoGaveUp() const {
     const auto& report = *static_cast<const volatile PollReport*>(poll_report_.data());
     const uint32_t site = report.site;

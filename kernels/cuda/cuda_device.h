@@ -1,6 +1,6 @@
 // A CUDA GPU as a Device. Streams do not synchronise with the default stream.
 //
-// An error that leaves the device's context broken is remembered: every later call answers with it,
+// After an error that breaks the device's context, every later call returns that error,
 // UNAVAILABLE.
 #pragma once
 
@@ -23,14 +23,14 @@ struct CudaStream final : Stream {
 
 inline cudaStream_t HandleOf(Stream& stream) { return static_cast<CudaStream&>(stream).handle; }
 
-// FAILED_PRECONDITION: the driver is older than this build wants; UNAVAILABLE: no GPU `index`, or
-// one that this build has no code for (capability.h).
+// FAILED_PRECONDITION: the driver is older than this build requires; UNAVAILABLE: there is no GPU
+// `index`, or the build has no code for it (capability.h).
 Result<std::unique_ptr<Device>> MakeCudaDevice(int32_t index);
 Capability CapabilityOf(int32_t index);
 
-// Where kernels on this device say why they have given up waiting (poll.h).
+// Where kernels on this device report why they gave up waiting (poll.h).
 PollReport* PollReportOf(Device& device);
-// What nodes are called in such a report, by node.
+// Names of the nodes for such a report, by node index.
 void NameNodes(Device& device, std::vector<std::string> names);
 
 }  // namespace aisp::cuda

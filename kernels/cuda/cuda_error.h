@@ -1,4 +1,4 @@
-// CUDA's error codes as Status. One place decides what an error means to the caller.
+// Maps CUDA's error codes to Status; the only place that does.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,7 +10,7 @@
 
 namespace aisp::cuda {
 
-// UNAVAILABLE for everything that leaves the device unusable: retryable elsewhere, not here.
+// UNAVAILABLE for everything that makes the device unusable: retryable on another device only.
 // RESOURCE_EXHAUSTED for memory, FAILED_PRECONDITION for the driver's version.
 Error ToError(cudaError_t code, std::string_view doing);
 
@@ -20,14 +20,14 @@ inline Status Check(cudaError_t code, std::string_view doing) {
   return tl::unexpected(ToError(code, doing));
 }
 
-// `part` says whose work it was: "matrix product".
+// `part`: the component for the message, e.g. "matrix product".
 inline Status CheckIn(std::string_view part, cudaError_t code, std::string_view doing) {
   if (code == cudaSuccess) [[likely]]
     return {};
   return tl::unexpected(ToError(code, std::string(part).append(": ").append(doing)));
 }
 
-// After a launch.
+// Call after a launch.
 inline Status CheckLaunch(std::string_view kernel) { return Check(cudaGetLastError(), kernel); }
 
 }  // namespace aisp::cuda

@@ -51,7 +51,7 @@ class CudaOps final : public Ops {
     return {};
   }
 
-  // A folder holds one file for each kind of GPU.
+  // A folder holds one file per kind of GPU.
   std::string TuningFile() const {
     std::string file = options_.tuning_cache;
     if (!file.ends_with('/')) return file;
@@ -101,7 +101,7 @@ class CudaOps final : public Ops {
                          static_cast<size_t>(source.top_k * experts.intermediate) *
                          DTypeBytes(experts.type);
     if (expert_scratch_.bytes() < bytes) {
-      // Graphs of an earlier model may go on with theirs.
+      // Graphs of an earlier model may still use theirs.
       if (expert_scratch_ && named_ > 0) outgrown_.push_back(std::move(expert_scratch_));
       expert_scratch_ = {};
       AISP_ASSIGN_OR_RETURN(expert_scratch_, device_.Allocate(bytes, MemoryKind::kDevice));
@@ -140,7 +140,7 @@ class CudaOps final : public Ops {
 
   Status ReserveAdapters(const Programme& programme, int32_t slots, int32_t rank) override {
     Use();
-    // An earlier programme lay where this one lies; it is gone.
+    // An earlier programme had the same address; it no longer exists.
     std::erase_if(adapters_, [&](const auto& store) { return store->IsOf(programme); });
     AISP_ASSIGN_OR_RETURN(
         auto store,
@@ -229,7 +229,7 @@ class CudaOps final : public Ops {
     return linear_ != nullptr && linear_->pending() ? linear_->FinishPacking() : Status{};
   }
 
-  // Scratch for the most rows that the programme can draw for. What earlier steps use stays.
+  // Allocates scratch for the maximum rows that the programme can draw. Earlier steps keep theirs.
   Status MakeDrawer(const Programme& programme) {
     for (const Node& node : programme.nodes()) {
       const auto* draw = std::get_if<DrawNodeParams>(&node.params);
@@ -277,8 +277,8 @@ class CudaOps final : public Ops {
     parts_.slow_paths = &slow_paths_;
   }
 
-  // On a GPU that the kernels of linear/ are not for. What has no kernel there is an error now,
-  // never a slow path later.
+  // For GPUs without the kernels of linear/. What is unsupported there is an error now, not a slow
+  // path later.
   Result<std::unique_ptr<PackedLinear>> PackElsewhere(const LinearSource& source) {
     const bool plain = source.format == aisp::WeightFormat::kCompute;
     if (plain && source.compute_dtype == DType::kF32 && source.epilogue != Epilogue::kGatedSilu)
@@ -302,16 +302,16 @@ class CudaOps final : public Ops {
   AttentionSet attention_;
   std::unique_ptr<CudaStream> load_stream_;
   std::unique_ptr<FastLinear> linear_;               // on Hopper
-  std::unique_ptr<BlockScaledLinear> block_scaled_;  // where the tensor cores have it
+  std::unique_ptr<BlockScaledLinear> block_scaled_;  // if the tensor cores support it
   std::vector<std::unique_ptr<TokenDrawer>> all_drawers_;
   std::map<int32_t, TokenDrawer*> drawers_;  // by vocabulary
-  Buffer expert_scratch_;                    // shared by all layers: they run one after the other
+  Buffer expert_scratch_;                    // shared by all layers, which run one after another
   std::vector<Buffer> outgrown_;
-  std::vector<std::unique_ptr<AdapterStore>> adapters_;  // one for each programme that has any
+  std::vector<std::unique_ptr<AdapterStore>> adapters_;  // one per programme that has adapters
   DeviceFacts facts_;
   const TuningProfile no_profile_;
-  StepParts parts_;   // what steps see of all that
-  size_t named_ = 0;  // nodes of the programme whose names the device knows
+  StepParts parts_;   // view of all this for steps
+  size_t named_ = 0;  // number of nodes whose names the device knows
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The operations of kernels/ops.h on a CUDA GPU: linear/ and attention/ for the shapes of real
-// models in bf16 and below, plain kernels (rows.h) for f32 and everything else.
+// The operations of kernels/ops.h on a CUDA GPU: linear/ and attention/ for real models' shapes in
+// bf16 and below, plain kernels (rows.h) for f32 and everything else.
 #pragma once
 
 #include <memory>

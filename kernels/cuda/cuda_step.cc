@@ -63,7 +63,7 @@ AttentionCall CallOf(const AttentionParams& p, const Call& c) {
   return call;
 }
 
-// What rotation, append and attention in one have of a step.
+// The arguments of rotation, append and attention in one launch.
 struct FusedCall {
   explicit FusedCall(const Call& c)
       : rope(RopeOf(c)),
@@ -171,7 +171,7 @@ Status Experts(const Call& c) {
 }
 
 Status Tap(const Call& c) {
-  // It has no output: its rows are those of what it reads.
+  // It has no output of its own: its rows are those of its input.
   const Node& node = c.programme.node(c.id());
   const bool gathered = c.programme.value(node.inputs[0]).rows == RowSet::kLogits;
   return LaunchTap(c.Params<TapParams>(), gathered ? c.in.logit_rows : nullptr,

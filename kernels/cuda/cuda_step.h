@@ -1,7 +1,7 @@
-// A resolved step of the CUDA backend: the table's launches with the memory, weights and pools that
-// they work on. Running it launches them in order; nothing is chosen then.
+// A resolved step of the CUDA backend: the table's launches with their memory, weights and pools.
+// Running it launches them in order without further decisions.
 //
-// One launcher for each KernelId, in cuda_step.cc. Threads as Ops.
+// One launcher per KernelId, in cuda_step.cc. Threads as in Ops.
 #pragma once
 
 #include <map>
@@ -19,13 +19,13 @@
 
 namespace aisp::cuda {
 
-// What launches use of the backend; all of it outlives the steps.
+// The backend's resources that launches use; they outlive the steps.
 struct StepParts {
   Device* device = nullptr;
   AttentionSet* attention = nullptr;
   LinearKernels* linear = nullptr;  // on Hopper
   BlockScaledLinear* block_scaled = nullptr;
-  // By vocabulary: that for the most rows.
+  // By vocabulary: the drawer for the most rows.
   const std::map<int32_t, TokenDrawer*>* drawers = nullptr;
   void* expert_scratch = nullptr;
   const std::vector<std::unique_ptr<AdapterStore>>* adapters = nullptr;
@@ -33,12 +33,12 @@ struct StepParts {
   ChoiceFacts facts;
 };
 
-// Errors as Ops::Prepare. Allocates what an attention shape needs that was not seen before.
+// Errors as in Ops::Prepare. Allocates for attention shapes that were not seen before.
 Result<std::unique_ptr<PreparedStep>> PrepareCudaStep(const StepParts& parts,
                                                       const Programme& programme,
                                                       const Bucket& bucket, cudaStream_t stream);
 
-// Single operations, which launchers are made of.
+// Single operations used by launchers.
 Status RunPlainLinear(const LinearParams& params, cudaStream_t stream);
 Status RunExperts(const ExpertMlpParams& params, void* scratch, cudaStream_t stream);
 RopeAppendCall RopeCallOf(const RopeAppendParams& params);

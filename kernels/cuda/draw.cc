@@ -9,7 +9,7 @@
 namespace aisp::cuda {
 namespace {
 
-// Scratch of `rows` rows, one after the other.
+// Allocates scratch arrays for `rows` rows one after another.
 struct Scratch {
   Buffer edited, slices, bin_counts, bin_units, lists, candidates;
 };

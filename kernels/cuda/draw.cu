@@ -11,12 +11,12 @@ namespace aisp::cuda {
 namespace {
 
 constexpr int kFinishThreads = 1024;
-// A block waits for each, so there have to be many fewer rows than blocks that find room.
+// One block per row waits, so there must be far fewer rows than resident blocks.
 constexpr int kMostRowsOfOneLaunch = 64;
 
 // ---- scan ----
 
-// The slice's logits with the row's edits applied; by all threads of the block.
+// Copies the slice's logits with the row's edits applied; called by all threads of the block.
 __device__ void EditSlice(const DrawCall& c, const DrawRow& row, const Range& slice) {
   const float* from = c.logits + int64_t{row.logit_index} * c.stride;
   float* to = c.edited + int64_t{blockIdx.y} * c.vocabulary;
@@ -47,7 +47,7 @@ __device__ void EditSlice(const DrawCall& c, const DrawRow& row, const Range& sl
   __syncthreads();
 }
 
-// A thread's greatest score; its tokens ascend, so the first of equal ones is the lowest.
+// A thread's best score; its tokens ascend, so the first of equal ones is the lowest.
 __device__ __forceinline__ void Raise(float score, int32_t token, float& best,
                                       int32_t& best_token) {
   if (score > best) {
@@ -56,7 +56,7 @@ __device__ __forceinline__ void Raise(float score, int32_t token, float& best,
   }
 }
 
-// The greatest score and the greatest with noise.
+// The best score, and the best with noise.
 template <bool kWide>
 __device__ __forceinline__ void ScanWithNoise(const DrawRow& row, const float* scores,
                                               const Range& slice, DrawSlice& out) {
@@ -82,7 +82,7 @@ __device__ __forceinline__ void ScanSlice(const DrawCall& c, const DrawRow& row,
   out.max_token = out.best_token = INT_MAX;
   out.sum = 0;
   out.reserved = 0;
-  // Stays 0 unless a logit is infinite or none at all.
+  // Stays 0 unless a logit is infinite or NaN.
   float zero = 0;
   ForFours<kWide>(logits, slice, [&](int token, const float(&four)[4]) {
 #pragma unroll
@@ -120,16 +120,16 @@ __device__ __forceinline__ void ScanSlice(const DrawCall& c, const DrawRow& row,
   }
 }
 
-// ---- putting slices together ----
+// ---- merging slices ----
 
 struct DrawRowResult {
   float max, best;
   int32_t max_token, best_token;
   bool finite;
-  double log_sum;  // where logprobs are wanted
+  double log_sum;  // if logprobs are wanted
 };
 
-// By a warp; all lanes get it. With `await` the slices may still be on their way.
+// Called by a warp; all lanes get the result. With `await` the slices may still be incomplete.
 __device__ __forceinline__ DrawRowResult MergeSlices(const DrawSlice* slices, const DrawRow& row,
                                                      bool await, const PollTag& poll) {
   static_assert(kDrawSlices <= 32 && sizeof(DrawSlice) == 2 * sizeof(uint4));
@@ -168,7 +168,7 @@ __device__ __forceinline__ DrawRowResult MergeSlices(const DrawSlice* slices, co
   return out;
 }
 
-// For the next call; by a warp, when all have read them.
+// Resets slices for the next call; called by a warp after all have read them.
 __device__ __forceinline__ void EmptySlices(DrawSlice* slices) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (lane < 2 * kDrawSlices) {
@@ -177,7 +177,7 @@ __device__ __forceinline__ void EmptySlices(DrawSlice* slices) {
   }
 }
 
-// Of rows that do not filter.
+// For rows without filters.
 __device__ __forceinline__ DrawnToken TokenOf(const DrawRowResult& result, const DrawRow& row) {
   DrawnToken out;
   if (!result.finite) {
@@ -190,7 +190,7 @@ __device__ __forceinline__ DrawnToken TokenOf(const DrawRowResult& result, const
   return out;
 }
 
-// By one thread.
+// Called by one thread.
 __device__ __forceinline__ void WriteToken(const DrawCall& c, const DrawRow& row,
                                            const DrawRowResult& result, DrawnToken out) {
   if (out.token >= 0 && row.num_logprobs >= 0) {
@@ -207,7 +207,7 @@ template <bool kWide, bool kFinishes>
 __global__ void __launch_bounds__(kScanThreads) ScanKernel(const __grid_constant__ DrawCall c) {
   __shared__ float scores[32];
   __shared__ int32_t tokens[32];
-  // What no kernel of this step writes.
+  // No kernel of this step writes it.
   const DrawRow row = c.rows[blockIdx.y];
   BeginOverlapped();
   if (row.logit_index < 0) return;

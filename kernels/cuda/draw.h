@@ -1,4 +1,4 @@
-// Drawing tokens on the device, as engine/sampler.h does on the host: same logits, same token.
+// Draws tokens on the device exactly as engine/sampler.h does on the host: same logits, same token.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,7 +11,7 @@
 
 namespace aisp::cuda {
 
-// Owns the scratch memory for up to so many rows.
+// Owns scratch memory for a maximum number of rows.
 class TokenDrawer {
  public:
   virtual ~TokenDrawer() = default;

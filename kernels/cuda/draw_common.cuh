@@ -1,5 +1,5 @@
-// What the kernels that draw tokens share: the random numbers of common/random.h, comparing scores,
-// and how a row is sliced.
+// Shared by the kernels that draw tokens: the random numbers of common/random.h, comparison of
+// scores, and the slices of a row.
 #pragma once
 
 #include <climits>
@@ -9,10 +9,10 @@
 
 namespace aisp::cuda {
 
-constexpr int kScanThreads = 256;  // of a block with a slice
-constexpr int kFours = 8;          // of a thread, on their way at once
+constexpr int kScanThreads = 256;  // per block, with one slice
+constexpr int kFours = 8;          // per thread, loaded at once
 
-// ---- common/random.h, word for word ----
+// ---- the same as common/random.h ----
 
 __device__ __forceinline__ uint4 Philox(uint64_t key, uint4 c) {
   auto key0 = static_cast<uint32_t>(key);
@@ -39,7 +39,7 @@ __device__ __forceinline__ uint32_t WordOf(const uint4& words, int i) {
 
 // ---- comparing ----
 
-// The greater score; of equal ones the lower token. A token of INT_MAX is none.
+// Larger score first; ties go to the lower token. Token INT_MAX means none.
 __device__ __forceinline__ bool Better(float a, int32_t a_token, float b, int32_t b_token) {
   return a > b || (a == b && a_token < b_token);
 }
@@ -56,7 +56,7 @@ __device__ __forceinline__ void WarpBest(float& score, int32_t& token) {
   }
 }
 
-// `scores` and `tokens`: 32 of each in shared memory. Everybody gets the result.
+// `scores` and `tokens`: 32 each in shared memory. All threads get the result.
 __device__ __forceinline__ void BlockBest(float& score, int32_t& token, float* scores,
                                           int32_t* tokens) {
   WarpBest(score, token);
@@ -79,7 +79,7 @@ __device__ __forceinline__ bool Filters(const DrawRow& row, int vocabulary) {
   return (row.top_k > 0 && row.top_k < vocabulary) || row.top_p < 1.0f || row.min_p > 0.0f;
 }
 
-// Whether the row's logits are copied and changed before the draw.
+// Whether the row's logits are copied and edited before the draw.
 __device__ __forceinline__ bool Edits(const DrawRow& row) {
   return row.edit_count > 0 || row.mask >= 0;
 }
@@ -89,7 +89,7 @@ __device__ __forceinline__ const float* ScoresOf(const DrawCall& c, const DrawRo
                     : c.logits + int64_t{row.logit_index} * c.stride;
 }
 
-// A slice of a row. Slices begin at multiples of four, so that a Philox draw serves four tokens of
+// A slice of a row. Slices start at multiples of four, so that a Philox draw serves four tokens of
 // one thread.
 struct Range {
   int begin, end;
@@ -100,8 +100,8 @@ __device__ __forceinline__ Range SliceOf(int vocabulary, int slice) {
   return {begin, min(vocabulary, begin + width)};
 }
 
-// Scores of four tokens from `first` on and of so many more, a block's fours apart; -infinity from
-// `end` on. kWide: rows begin at multiples of 16 bytes and have a multiple of four tokens.
+// Scores of groups of four tokens, from `first` on, the groups one block apart; -infinity from
+// `end` on. kWide: rows start at multiples of 16 bytes and have a multiple of four tokens.
 template <bool kWide>
 __device__ __forceinline__ void LoadFours(const float* scores, int first, int end,
                                           float4 (&v)[kFours]) {
@@ -120,7 +120,7 @@ __device__ __forceinline__ void LoadFours(const float* scores, int first, int en
   }
 }
 
-// `take(token, scores)` for four tokens after the other of this thread's part of a slice.
+// Calls `take(token, scores)` for each group of four tokens of this thread's part of a slice.
 template <bool kWide, class Take>
 __device__ __forceinline__ void ForFours(const float* scores, const Range& slice,
                                          const Take& take) {

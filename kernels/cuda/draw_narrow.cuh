@@ -1,6 +1,5 @@
-// Rows that filter get a list of the few tokens that can be left: two kernels that find out how
-// near to the greatest score a token has to be (eighths of a nat, counted in bins), and put those
-// together in the order of their tokens.
+// Candidate lists of rows that filter: two kernels that find how close to the best score a token
+// must be (eighths of a nat, counted in bins), and collect those tokens in token order.
 #pragma once
 
 #include "kernels/cuda/draw_common.cuh"
@@ -15,7 +14,7 @@ __device__ __forceinline__ bool Narrows(const DrawCall& c, const DrawRow& row) {
 __device__ __forceinline__ bool CutsByCount(const DrawCall& c, const DrawRow& row) {
   return row.top_k > 0 && row.top_k < c.vocabulary;
 }
-// Where top_k cuts first, it is the number of tokens that bounds the list, else their weight.
+// If top_k cuts first, the number of tokens bounds the list, else their weight.
 __device__ __forceinline__ bool CutsByWeight(const DrawCall& c, const DrawRow& row) {
   return !CutsByCount(c, row) && row.top_p < 1.0f;
 }
@@ -28,10 +27,10 @@ __device__ __forceinline__ float MaxOf(const DrawCall& c) {
   return max;
 }
 
-// How many tokens of the slice, and what weight, lie in each of the first level's bins.
+// Counts tokens and weight of the slice per first-level bin.
 template <bool kWide>
 __global__ void __launch_bounds__(kScanThreads) CountKernel(const __grid_constant__ DrawCall c) {
-  // Units in three parts of 16 bits: shared memory adds words of 32 bits only. A slice has fewer
+  // Units in three parts of 16 bits, since shared memory only adds 32-bit words. A slice has fewer
   // than 65,536 tokens.
   __shared__ uint32_t parts[3][kBins];
   __shared__ uint32_t counts[kBins];
@@ -87,7 +86,7 @@ __device__ T ScanBlock(T value, T* warps) {
   return value;
 }
 
-// Where a list ends and where a slice's part of it begins.
+// Where a list ends, and where a slice's part of it begins.
 struct ListPlan {
   int last_bin;
   int entries;
@@ -127,7 +126,7 @@ __device__ inline ListPlan PlanList(const DrawCall& c, const DrawRow& row) {
         ceil(static_cast<double>(fmaxf(row.top_p, 0.0f)) * static_cast<double>(plan.all_units));
     enough = units_through >= static_cast<unsigned long long>(fmax(wanted, 1.0));
   } else {
-    // A bin more than exact arithmetic would ask for.
+    // One bin more than exact arithmetic would need.
     enough = static_cast<float>(bin - 1) > -8.0f * logf(row.min_p);
   }
   if (enough) atomicMin(&plan.last_bin, bin);
@@ -140,7 +139,7 @@ __device__ inline ListPlan PlanList(const DrawCall& c, const DrawRow& row) {
   return plan;
 }
 
-// Which of a thread's fours go to the list, a bit each; `v` becomes what they are listed with.
+// Bit mask of a thread's groups of four that go to the list; `v` becomes the listed scores.
 __device__ __forceinline__ uint32_t FlagFours(float (&v)[kFours][4], float temperature, float max,
                                               int last_bin, int first, int end) {
   uint32_t flags = 0;
@@ -157,13 +156,13 @@ __device__ __forceinline__ uint32_t FlagFours(float (&v)[kFours][4], float tempe
   return flags;
 }
 
-// Lists the slice's tokens in the bins that matter, behind those of the slices before it.
-// Long: cut in pieces, even with all of them inlined, it gets other registers.
+// Lists the slice's tokens in the relevant bins, after those of previous slices.
+// Long: splitting the function changes register allocation even if all parts are inlined.
 template <bool kWide>
 __global__ void __launch_bounds__(kScanThreads) ListKernel(const __grid_constant__ DrawCall c) {
   constexpr int kWarps = kScanThreads / 32;
   static_assert(kFours == 8 && kWarps * kFours == 64);
-  __shared__ uint8_t taken_by[kFours * kWarps];  // in the order of tokens: fours, then warps
+  __shared__ uint8_t taken_by[kFours * kWarps];  // in token order: groups of four, then warps
   __shared__ int before[kFours * kWarps + 1];
   const DrawRow row = c.rows[blockIdx.y];
   BeginOverlapped();
@@ -189,7 +188,7 @@ __global__ void __launch_bounds__(kScanThreads) ListKernel(const __grid_constant
       v[b][0] = loaded[b].x, v[b][1] = loaded[b].y, v[b][2] = loaded[b].z, v[b][3] = loaded[b].w;
     }
     const uint32_t flags = FlagFours(v, row.temperature, max, plan.last_bin, first, slice.end);
-    // A byte for each of the fours: at most 4 of a thread, 128 of a warp.
+    // One byte per group: at most 4 per thread, 128 per warp.
     unsigned long long own = 0;
 #pragma unroll
     for (int b = 0; b < kFours; ++b) {

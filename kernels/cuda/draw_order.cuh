@@ -1,5 +1,5 @@
-// Drawing from a row that top_k, top_p or min_p cut: its descending order is never made, only where
-// it ends, by histograms of the scores. Called by all threads of a block.
+// Draws from a row cut by top_k, top_p or min_p. The row is never sorted; histograms of the scores
+// find where the descending order is cut. Called by all threads of a block.
 #pragma once
 
 #include "kernels/cuda/draw_common.cuh"
@@ -15,15 +15,15 @@ __device__ __forceinline__ uint32_t KeyOf(float v) {
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-// Weights relative to the greatest are summed as whole numbers, so that the sum does not depend on
-// the order.
+// Weights relative to the largest are summed as integers, so that the sum does not depend on the
+// order.
 constexpr float kUnit = 0x1.0p45f;
 __device__ __forceinline__ unsigned long long UnitsOf(float weight) {
   return static_cast<unsigned long long>(weight * kUnit);
 }
 
-// What a row is drawn from: all scores in the order of their tokens or, where `listed`, those of a
-// list in the same order, divided by the temperature already.
+// The scores that a row is drawn from, in token order: all of them or, if `listed`, a list, divided
+// by the temperature already.
 struct Filtered {
   const float* scores;
   const DrawCandidate* listed;
@@ -43,16 +43,16 @@ struct Bin {
   uint32_t least[kBins], greatest[kBins];
 };
 
-// The descending order by (score, token) is cut where the amount reaches `target`. `key`: of the
-// last one inside; `before`: the amount of all with a greater key.
+// A cut of the descending order by (score, token) where the amount reaches `target`. `key`: of the
+// last one inside; `before`: the amount of all with larger keys.
 struct Cut {
   uint32_t key;
   unsigned long long before;
 };
 
-// Which of 256 bins a token falls into at `level`, the greatest scores first: eighths of a nat
-// below the maximum, then 256th parts of the bin, then the bytes of the key. Levels are monotone in
-// the score, so that bins can be taken one after the other.
+// The bin (of 256) of a token at `level`, largest scores first: eighths of a nat below the maximum,
+// then 1/256 of that bin, then the bytes of the key. Monotone in the score, so bins can be
+// processed in order.
 __device__ __forceinline__ int FirstBin(float below) {
   return min(kBins - 1, static_cast<int>(fminf(below * 8.0f, 1e6f)));
 }
@@ -67,9 +67,9 @@ __device__ __forceinline__ int BinOf(const Filtered& f, float score, uint32_t ke
   return 255 - static_cast<int>(key >> (8 * (5 - level)) & 0xff);
 }
 
-// The bin in which `before` plus the amounts, added from the first bin on, reach the target, or
-// else the last one with anything in it; `before` becomes the amount in front of it. By the first
-// warp, eight bins a lane.
+// The bin in which `before` plus the amounts, added from the first bin on, reach the target, else
+// the last non-empty one; `before` becomes the amount before it. Called by the first warp, eight
+// bins per lane.
 __device__ inline int TakeBins(const Bin& bins, unsigned long long target,
                                unsigned long long* before) {
   constexpr int kOwn = kBins / 32;
@@ -91,7 +91,7 @@ __device__ inline int TakeBins(const Bin& bins, unsigned long long target,
   const unsigned present = __ballot_sync(~0u, any);
   const int taker =
       reached != 0 ? __ffs(static_cast<int>(reached)) - 1 : 31 - __clz(static_cast<int>(present));
-  __syncwarp();  // everybody has read *before
+  __syncwarp();  // all lanes have read *before
   int last = 0;
   if (lane == taker) {
     unsigned long long sum = start + through - own;
@@ -106,8 +106,8 @@ __device__ inline int TakeBins(const Bin& bins, unsigned long long target,
   return __shfl_sync(~0u, last, taker);
 }
 
-// Finds the cut among tokens with keys of at least `floor_key`, whose whole amount reaches `target`
-// > 0. All threads of the block call it and get the result.
+// Finds the cut among tokens with keys of at least `floor_key`, whose total amount reaches `target`
+// > 0. Called by all threads of the block; all get the result.
 __device__ inline Cut FindCut(const Filtered& f, bool by_weight, unsigned long long target,
                               uint32_t floor_key, Bin* bins) {
   constexpr int kLevels = 6;
@@ -151,8 +151,7 @@ __device__ inline Cut FindCut(const Filtered& f, bool by_weight, unsigned long l
   return cut;
 }
 
-// Where the `count`-th tie with `key` stands, in ascending order of tokens; INT_MAX when there are
-// not more than that.
+// The `count`-th tie with `key` in ascending token order; INT_MAX if there are no more than that.
 __device__ inline int32_t TieBound(const Filtered& f, uint32_t key, unsigned long long count) {
   __shared__ int32_t bound;
   __shared__ int warp_ties[32];
@@ -189,20 +188,19 @@ __device__ inline unsigned long long BlockUnits(unsigned long long v) {
   return total;
 }
 
-// A token's score with its Gumbel noise.
+// A token's score plus its Gumbel noise.
 __device__ __forceinline__ float WithNoise(const DrawRow& row, float score, int32_t token) {
   const auto id = static_cast<uint32_t>(token);
   const uint4 words = Philox(row.seed, {id / 4, row.position, row.choice, 0});
   return __fadd_rn(score, GumbelOf(WordOf(words, token % 4)));
 }
 
-// top_k, top_p and min_p each keep a beginning of the descending order; the draw is among what is
-// left.
+// top_k, top_p and min_p each keep a prefix of the descending order; draws from what is left.
 __device__ inline int32_t DrawFiltered(const Filtered& f, const DrawRow& row,
                                        unsigned long long all_units, Bin* bins, float* scores,
                                        int32_t* tokens) {
   uint32_t cut_key = 0;
-  unsigned long long ties = ~0ull;  // of the tokens with cut_key, how many stay
+  unsigned long long ties = ~0ull;  // number of tokens with cut_key that stay
   if (row.top_k > 0 && row.top_k < f.vocabulary) {
     const Cut cut = FindCut(f, false, static_cast<unsigned long long>(row.top_k), 0, bins);
     cut_key = cut.key;
@@ -218,11 +216,11 @@ __device__ inline int32_t DrawFiltered(const Filtered& f, const DrawRow& row,
       const uint32_t key = KeyOf(score);
       const unsigned long long mine = UnitsOf(expf(score - f.max));
       if (key > cut_key) units += mine;
-      if (key == cut_key) tie_units = mine;  // the same for all of them
+      if (key == cut_key) tie_units = mine;  // equal for all of them
     }
     unsigned long long total = BlockUnits(units);
     if (cut_key != 0) total += tie_units * ties;
-    if (cut_key == 0 && f.listed != nullptr) total = all_units;  // a list has not all of them
+    if (cut_key == 0 && f.listed != nullptr) total = all_units;  // lists omit tokens
     const double wanted =
         ceil(static_cast<double>(fmaxf(row.top_p, 0.0f)) * static_cast<double>(total));
     const auto target = static_cast<unsigned long long>(fmax(wanted, 1.0));
@@ -258,19 +256,18 @@ __device__ inline int32_t DrawFiltered(const Filtered& f, const DrawRow& row,
   return best_token;
 }
 
-// ---- a list so short that each thread has a candidate ----
+// ---- lists with at most one candidate per thread ----
 
 constexpr int kFewCandidates = 512;
 
 struct FewCandidates {
   alignas(16) float scores[kFewCandidates];
-  unsigned long long units[kFewCandidates];  // in descending order; then the sums of those before
+  unsigned long long units[kFewCandidates];  // in descending order; then prefix sums
   unsigned long long warps[32];
 };
 
-// As DrawFiltered, of at most kFewCandidates listed tokens by a block of more threads: a
-// candidate's place in the descending order is how many are before it, and each cut keeps a
-// beginning of that order.
+// As DrawFiltered, for at most kFewCandidates listed tokens and a block with more threads: a
+// candidate's rank is the number of better ones, and each cut keeps a prefix of that order.
 __device__ inline int32_t DrawFew(const Filtered& f, const DrawRow& row,
                                   unsigned long long all_units, FewCandidates* few, float* scores,
                                   int32_t* tokens) {
@@ -285,7 +282,7 @@ __device__ inline int32_t DrawFew(const Filtered& f, const DrawRow& row,
   __syncthreads();
   int place = 0;
   if (mine) {
-    // The list is in the order of its tokens.
+    // The list is in token order.
     for (int i = 0; i < f.count; i += 4) {
       const float4 four = *reinterpret_cast<const float4*>(few->scores + i);
       place += four.x > score || (four.x == score && i < thread) ? 1 : 0;
@@ -316,7 +313,7 @@ __device__ inline int32_t DrawFew(const Filtered& f, const DrawRow& row,
     }
     if (thread < kFewCandidates) few->units[thread] = before + through - own;
     __syncthreads();
-    if (!counts) total = all_units;  // a list has not all of them
+    if (!counts) total = all_units;  // a list does not contain all tokens
     const double wanted =
         ceil(static_cast<double>(fmaxf(row.top_p, 0.0f)) * static_cast<double>(total));
     const auto target = static_cast<unsigned long long>(fmax(wanted, 1.0));

@@ -80,7 +80,7 @@ Result<std::unique_ptr<FastLinear>> FastLinear::Create(const LinearOptions& opti
 Status FastLinear::GrowWorkspace(size_t bytes) {
   if (bytes <= workspace_.bytes()) return {};
   AISP_RETURN_IF_ERROR(device_.Synchronize(stream_));
-  // Graphs that were captured for an earlier model go on with theirs.
+  // Graphs captured for an earlier model still use theirs.
   if (stepped_ && workspace_) outgrown_.push_back(std::move(workspace_));
   workspace_ = {};
   AISP_ASSIGN_OR_RETURN(workspace_, device_.Allocate(bytes, MemoryKind::kDevice));
@@ -89,8 +89,8 @@ Status FastLinear::GrowWorkspace(size_t bytes) {
   return device_.Synchronize(stream_);
 }
 
-// A part in device memory: random, or a copy of a large one of the host's in `landing`, of which
-// `used` bytes are taken. Small ones are left to PackWeight.
+// A part in device memory: random, or a copy of a large host part in `landing`, of which `used`
+// bytes are taken. PackWeight copies small ones.
 Status FastLinear::PlacePart(const LinearSource& source, size_t i, std::byte* landing, size_t* used,
                              std::vector<Buffer>* random, WeightPart* part) {
   const TensorView& view = source.parts[i];
@@ -111,8 +111,8 @@ Status FastLinear::PlacePart(const LinearSource& source, size_t i, std::byte* la
   return {};
 }
 
-// Where large parts land before they are packed: memory that all weights share, or `own` for one
-// that is too large for that.
+// Staging memory for large parts: shared by all weights, or `own` for a part that is too large for
+// it.
 Result<std::byte*> FastLinear::Landing(const LinearSource& source, Buffer* own) {
   constexpr size_t kLeast = size_t{4} << 20, kShared = size_t{256} << 20;
   size_t bytes = 0;
@@ -130,7 +130,7 @@ Result<std::byte*> FastLinear::Landing(const LinearSource& source, Buffer* own) 
 Result<std::unique_ptr<FastWeight>> FastLinear::Pack(const LinearSource& source) {
   const std::vector<float> biases = WeightLoader::StackBiases(source);
   std::vector<WeightPart> parts(source.parts.size());
-  std::vector<Buffer> random;  // these live until the weight is packed
+  std::vector<Buffer> random;  // kept until the weight is packed
   Buffer own_landing;
   AISP_ASSIGN_OR_RETURN(std::byte* const landing, Landing(source, &own_landing));
   size_t used = 0;
@@ -161,7 +161,7 @@ Result<std::unique_ptr<FastWeight>> FastLinear::Pack(const LinearSource& source)
   AISP_ASSIGN_OR_RETURN(packed->memory, device_.Allocate(bytes, MemoryKind::kDevice));
   AISP_ASSIGN_OR_RETURN(packed->weight,
                         PackWeight(packing, packed->memory.data(), bytes, stream_.handle));
-  // What lies in the shared landing may still be on its way: the next weight is read meanwhile.
+  // The copy from the shared staging memory may still run while the next weight is read.
   pending_ = true;
   if (!random.empty() || own_landing) AISP_RETURN_IF_ERROR(device_.Synchronize(stream_));
   AISP_RETURN_IF_ERROR(GrowWorkspace(kernels_->WorkspaceBytes(packed->weight)));
@@ -177,11 +177,11 @@ Status FastLinear::FinishPacking() {
   return {};
 }
 
-// Lets linear/ time its candidates where the choice is open: batches of decoding and short prefill
-// steps. Longer ones run in its own kernels unless a size near theirs was measured otherwise. Once
-// for each shape.
+// Lets linear/ measure its candidates where the choice is open: decode batches and short prefill
+// steps. Longer ones use its own kernels unless a similar size was measured otherwise. Once per
+// shape.
 Status FastLinear::Tune(const FastWeight& weight) {
-  constexpr int64_t kWide = 65536;  // outputs of a head, which sees no prefill rows
+  constexpr int64_t kWide = 65536;  // outputs of a vocabulary head, which has no prefill rows
   const PackedWeight& w = weight.weight;
   if (!tuned_.emplace(w.n, w.k, weight.store, w.format).second) return {};
   std::vector<int32_t> sizes;

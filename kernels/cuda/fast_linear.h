@@ -33,15 +33,14 @@ class FastLinear {
   static Result<std::unique_ptr<FastLinear>> Create(const LinearOptions& options, Device& device,
                                                     CudaStream& load_stream);
 
-  // Whether linear/ has kernels for such a weight; everything else about `source` was checked.
+  // Whether linear/ has kernels for such a weight; the rest of `source` was checked before.
   static bool Serves(const LinearSource& source);
-  // Host memory has been read when this returns; the weight is in place at the first Run after it.
+  // Host memory has been read on return; the weight is valid in the first Run after it.
   Result<std::unique_ptr<FastWeight>> Pack(const LinearSource& source);
-  // Waits for the weights and lets go what only loading needs. Before the first step, which is
-  // never captured.
+  // Waits for the weights and frees memory for loading. Before the first step, outside any capture.
   Status FinishPacking();
   bool pending() const { return pending_; }
-  // The call of a layer; `rows` may be rounded up.
+  // The call for a layer; `rows` may be rounded up.
   static LinearCall CallOf(const FastWeight& weight, const LinearParams& params, int32_t rows);
   LinearKernels& kernels() { return *kernels_; }
 
@@ -60,8 +59,8 @@ class FastLinear {
   std::set<std::tuple<int64_t, int64_t, Store, WeightFormat>> tuned_;  // shapes
   std::unique_ptr<LinearKernels> kernels_;
   Buffer workspace_;
-  std::vector<Buffer> outgrown_;  // by weights that were packed behind the first step
-  Buffer landing_;                // while weights are loaded
+  std::vector<Buffer> outgrown_;  // by weights packed after the first step
+  Buffer landing_;                // staging memory, while weights are loaded
   bool pending_ = false;
   bool stepped_ = false;  // a step may have been prepared
 };

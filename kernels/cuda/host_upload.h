@@ -1,8 +1,8 @@
-// Brings large pageable host memory, such as a mapped checkpoint, to a GPU at the speed of the bus:
-// threads copy pieces of it into page-locked memory while earlier pieces travel.
+// Copies large pageable host memory, such as a mapped checkpoint, to a GPU at the speed of the bus:
+// threads copy pieces into page-locked memory while earlier pieces are transferred.
 //
-// It owns its threads, page-locked memory and streams, made at the first use and kept. Any thread
-// may call; calls follow each other.
+// Owns its threads, page-locked memory and streams, created on first use. Any thread may call;
+// calls are serialised.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -22,7 +22,7 @@ namespace aisp::cuda {
 
 class HostUpload {
  public:
-  // Less than this is not worth waking the threads.
+  // Smaller copies are not worth waking the threads.
   static constexpr size_t kLeastBytes = size_t{4} << 20;
 
   explicit HostUpload(int32_t device) : device_(device) {}
@@ -30,14 +30,14 @@ class HostUpload {
   HostUpload(const HostUpload&) = delete;
   HostUpload& operator=(const HostUpload&) = delete;
 
-  // As if enqueued on `stream`; returns when `source` has been read, which may be before it has
-  // arrived. The first touch of a mapped file's pages happens in the threads.
+  // Acts as if enqueued on `stream`; returns when `source` has been read, possibly before it has
+  // arrived. The threads take the page faults of mapped files.
   Status Copy(void* target, const void* source, size_t bytes, cudaStream_t stream);
 
  private:
   struct Slot {
     void* memory = nullptr;         // page-locked
-    cudaEvent_t arrived = nullptr;  // what was in it last
+    cudaEvent_t arrived = nullptr;  // when its last content has arrived
   };
   struct Worker {
     std::vector<Slot> slots;
@@ -54,16 +54,16 @@ class HostUpload {
   std::mutex one_call_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<cudaStream_t> streams_;
-  cudaEvent_t began_ = nullptr;     // what the caller's stream had to do before
+  cudaEvent_t began_ = nullptr;     // earlier work of the caller's stream
   std::vector<cudaEvent_t> ended_;  // by stream
 
-  // The call that is being served.
+  // The current call.
   std::byte* target_ = nullptr;
   const std::byte* source_ = nullptr;
   size_t bytes_ = 0;
   std::atomic<size_t> next_ = 0;
 
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards the following
   std::condition_variable wake_, done_;
   uint64_t call_ = 0;
   size_t busy_ = 0;

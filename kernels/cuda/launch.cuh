@@ -1,10 +1,10 @@
-// Launching kernels that begin while the one before them still runs (programmatic dependent launch;
+// Launches kernels that begin while the previous one still runs (programmatic dependent launch;
 // CUDA programming guide, "Programmatic Dependent Launch and Synchronization"), and small device
 // helpers.
 //
-// Every kernel launched so starts with BeginOverlapped(): the next kernel may be scheduled from
-// then on, and nothing that the kernels before wrote is touched until they are done. That holds
-// along a whole chain only if each kernel waits.
+// Every such kernel starts with BeginOverlapped(): the next kernel may then be scheduled, and
+// nothing written by earlier kernels is accessed until they are done. This holds for a whole chain
+// only if each kernel waits.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -21,7 +21,7 @@ template <typename... Params, typename... Args>
 cudaError_t LaunchOverlapped(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
                              cudaStream_t stream, Args&&... args) {
 #ifdef AISP_CUDA_RELEASE
-  // GPUs before Hopper know no overlap; this build may be on one.
+  // GPUs before Hopper have no overlap, and this build may run on one.
   int device = 0, major = 0;
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
@@ -69,7 +69,7 @@ __device__ __forceinline__ float WarpSum(float v) {
   return v;
 }
 
-// The sum over a block of up to 1024 threads, in a fixed order; everybody gets it. `scratch`: 32
+// The sum over a block of up to 1024 threads, in a fixed order; all threads get it. `scratch`: 32
 // floats of shared memory.
 __device__ __forceinline__ float BlockSum(float v, float* scratch) {
   v = WarpSum(v);
@@ -85,7 +85,7 @@ __device__ __forceinline__ float WarpMost(float v) {
   for (int offset = 16; offset > 0; offset /= 2) v = fmaxf(v, __shfl_xor_sync(~0u, v, offset));
   return v;
 }
-// The greatest of all threads' values, as BlockSum.
+// The maximum over all threads' values, as BlockSum.
 __device__ __forceinline__ float BlockMost(float v, float* scratch) {
   v = WarpMost(v);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;

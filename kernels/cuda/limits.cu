@@ -15,7 +15,7 @@
 namespace aisp::cuda {
 namespace {
 
-constexpr size_t kBytes = size_t{4} << 30;  // many times the L2
+constexpr size_t kBytes = size_t{4} << 30;  // many times the size of L2
 constexpr int kRepeats = 9;
 
 __global__ void __launch_bounds__(512) ReadKernel(const uint4* data, size_t words, uint32_t* out) {
@@ -38,7 +38,7 @@ __global__ void EmptyKernel() { BeginOverlapped(); }
 class Meter {
  public:
   Meter(Device& device, Stream& stream) : device_(device), stream_(stream) {}
-  // Median seconds of `work`, on the device's clock.
+  // Median seconds of `work` by the device's clock.
   Result<double> Seconds(const std::function<Status()>& work) {
     AISP_ASSIGN_OR_RETURN(auto begin, device_.CreateEvent());
     AISP_ASSIGN_OR_RETURN(auto end, device_.CreateEvent());
@@ -65,7 +65,7 @@ Status CheckBlas(cublasStatus_t code) {
   return Internal(std::string("cuBLASLt: ") + cublasLtGetStatusString(code));
 }
 
-// Two e4m3 matrices of [n, n] to `out`; `scratch` holds one in bf16.
+// Writes two e4m3 matrices of [n, n] to `out`; `scratch` holds one in bf16.
 Status FillFp8(std::byte* out, std::byte* scratch, float* scales, int64_t n, CudaStream& stream) {
   for (int64_t i = 0; i < 2; ++i) {
     AISP_RETURN_IF_ERROR(LaunchFillNormal(scratch, DType::kBF16, n * n, 1.0f,
@@ -76,10 +76,10 @@ Status FillFp8(std::byte* out, std::byte* scratch, float* scales, int64_t n, Cud
   return {};
 }
 
-// y = x W^T in bf16 or e4m3, to bf16, with the heuristics' first choice.
+// y = x W^T in bf16 or e4m3, with bf16 output and cuBLASLt's first heuristic choice.
 Result<double> MatmulSeconds(Device& device, CudaStream& stream, Meter& meter, int64_t n,
                              bool fp8) {
-  const size_t bytes = static_cast<size_t>(n * n) * 2;  // of y; the factors have as many at most
+  const size_t bytes = static_cast<size_t>(n * n) * 2;  // of y; the factors have at most as many
   constexpr size_t kWorkspace = size_t{64} << 20;
   AISP_ASSIGN_OR_RETURN(const Buffer memory,
                         device.Allocate(3 * bytes + kWorkspace, MemoryKind::kDevice));

@@ -1,4 +1,4 @@
-// Measures what this GPU can do at most. Takes a few GiB and a second.
+// Measures the limits of this GPU (bandwidth, products). Takes a few GiB and a second.
 #pragma once
 
 #include "kernels/cuda/load.h"

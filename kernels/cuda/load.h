@@ -1,7 +1,7 @@
-// Opens the CUDA backend, which is a shared object of its own (libaisp_cuda.so), so that this
-// program starts on hosts without any CUDA library. No CUDA header here.
+// Opens the CUDA backend, a separate shared object (libaisp_cuda.so), so that this program also
+// starts on hosts without CUDA libraries. Includes no CUDA header.
 //
-// The object stays open until the process ends; devices and operations may live as long. Any
+// The object stays open until the process ends, so devices and operations may live as long. Any
 // thread.
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace aisp {
 
-// Destroyed from the last to the first.
+// Members are destroyed from last to first.
 struct CudaBackend {
   std::unique_ptr<Device> device;
   std::unique_ptr<Ops> ops;
@@ -24,39 +24,38 @@ struct CudaBackend {
 
 struct CudaBackendOptions {
   int32_t index = 0;
-  int32_t max_rows = 0;       // of a step
-  int32_t max_sequences = 0;  // of a step
-  // Nothing else in this process computes on this GPU. Only then may kernels run all of whose parts
-  // wait for all, and so have to be on the GPU together (linear/chain.cuh, linear/one_token.cuh).
+  int32_t max_rows = 0;       // per step
+  int32_t max_sequences = 0;  // per step
+  // No other code of this process computes on this GPU. Only then may kernels run whose CTAs wait
+  // for each other and must all be resident (linear/chain.cuh, linear/one_token.cuh).
   bool exclusive = true;
-  // From so many rows of a step on, layers with FP8 weights round their activations to FP8; 0:
-  // never.
+  // Steps with at least so many rows round activations to FP8 in layers with FP8 weights; 0: never.
   int32_t fp8_activation_rows = 0;
-  // File in which the choices among the vendor's matrix kernels are kept between runs; a folder,
-  // ending in /: a file named after the GPU in it; empty: nowhere.
+  // File for measured choices of cuBLASLt's algorithms; a folder (ending in /): a file in it named
+  // after the GPU; "": not kept.
   std::string tuning_cache;
 };
 
-// What --fp8-activations auto takes for CudaBackendOptions::fp8_activation_rows: measured on an
-// H200 (docs/performance.md). Weights with a scale for each block have slower kernels for it.
+// CudaBackendOptions::fp8_activation_rows for --fp8-activations auto: measured on an H200
+// (docs/performance.md). Not for weights with block scales, whose kernels are slower.
 inline constexpr int32_t kAutoFp8ActivationRows = 65;
 inline constexpr int32_t kAutoFp8BlockActivationRows = 1024;
 
-// Looks for libaisp_cuda.so in `folders`, in order.
-// NOT_FOUND: no driver or no libaisp_cuda.so; FAILED_PRECONDITION: the driver is too old, or
-// another build's backend; UNAVAILABLE: no such GPU, or it does not answer.
+// Looks for libaisp_cuda.so in `folders`, in order. NOT_FOUND: no driver or no libaisp_cuda.so;
+// FAILED_PRECONDITION: the driver is too old, or the backend is of another build; UNAVAILABLE: no
+// such GPU, or it does not respond.
 Result<CudaBackend> OpenCudaBackend(const CudaBackendOptions& options,
                                     std::span<const std::string> folders);
 
-// Whether there is a driver and a backend that loads; it says nothing about a GPU.
+// Whether a driver and a loadable backend exist; does not check for a GPU.
 bool CudaBackendPresent(std::span<const std::string> folders);
 
-// What a GPU can do at most, for comparing with what is reached.
+// Measured limits of a GPU, to compare achieved rates with.
 struct CudaLimits {
   std::string device;
   double read_bytes_per_s = 0;  // a kernel that only reads
-  double copy_bytes_per_s = 0;  // device to device, read and written bytes together
-  double host_bytes_per_s = 0;  // page-locked host memory to the device
+  double copy_bytes_per_s = 0;  // device to device, read plus written bytes
+  double host_bytes_per_s = 0;  // from page-locked host memory to the device
   double bf16_flops_per_s = 0;  // cuBLASLt, 8192 x 8192 x 8192, random data
   double fp8_flops_per_s = 0;   // the same in e4m3
   double graph_kernel_s = 0;    // an empty kernel in a graph
@@ -68,15 +67,15 @@ struct ProfilerRanges {
   void (*push)(const char* name) = nullptr;
   void (*pop)() = nullptr;
 };
-// NOT_FOUND: no driver, no libaisp_cuda.so, or one that was built without NVTX.
+// NOT_FOUND: no driver, no libaisp_cuda.so, or built without NVTX.
 Result<ProfilerRanges> FindProfilerRanges(std::span<const std::string> folders);
 
-// A function that `library`, a file in one of `folders`, exports, once the library turned out to be
-// of this build. Errors as OpenCudaBackend's.
+// A function exported by `library`, a file in one of `folders`, after checking that it is of this
+// build. Errors as in OpenCudaBackend.
 Result<void*> FindCudaFunction(const std::string& library, const char* symbol,
                                std::span<const std::string> folders);
 
-// What libaisp_cuda.so exports. Both sides are of one build: `abi` is compared first.
+// Exports of libaisp_cuda.so. Both sides must be of one build: `abi` is compared first.
 inline constexpr int32_t kCudaBackendAbi = 4;
 inline constexpr const char* kCudaBackendAbiSymbol = "aisp_cuda_abi";
 inline constexpr const char* kCudaBackendOpenSymbol = "aisp_cuda_open";

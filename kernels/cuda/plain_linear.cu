@@ -1,6 +1,6 @@
-// Matrix products that need no tensor cores: f32 (small models, routers of experts), odd shapes,
-// and the experts' MLPs. A warp for each output and eight rows; sums in a fixed order, so that a
-// row's result does not depend on the rows beside it.
+// Matrix products without tensor cores: f32 (small models, expert routers), odd shapes, and the
+// experts' MLPs. One warp per output and eight rows; sums have a fixed order, so a row's result
+// does not depend on other rows.
 #include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/rows.h"
@@ -35,7 +35,7 @@ struct Vector<__nv_bfloat16> {
   }
 };
 
-// Dot products of one weight row with up to kRows rows of x, over a warp; every lane gets them.
+// Dot products of one weight row with up to kRows rows of x, by a warp; every lane gets them.
 template <typename T, int N>
 __device__ __forceinline__ void Dot(const T* w, const T* const (&x)[N], int64_t k, bool aligned,
                                     float (&sum)[N]) {
@@ -166,7 +166,7 @@ Status Experts(const ExpertsCall& c, cudaStream_t stream) {
 
 constexpr int kMaxExperts = 1024;
 
-// The greatest of values[0, count), the lower index of equal ones; NaN counts as the least. By a
+// Index of the largest of values[0, count), the lower index for ties; NaN counts as smallest. By a
 // warp.
 __device__ __forceinline__ int IndexOfBest(const float* values, int count, int lane) {
   float best = -INFINITY;
@@ -190,7 +190,7 @@ __device__ __forceinline__ int IndexOfBest(const float* values, int count, int l
   return index;
 }
 
-// A group counts as its two best experts together; those of all but the best groups become minus
+// A group's score is the sum of its two best experts; all groups except the best become minus
 // infinity. By a warp.
 __device__ __forceinline__ void KeepTopGroups(float* choice, float* groups, int n, int num_groups,
                                               int top_groups, int lane) {
@@ -208,7 +208,7 @@ __device__ __forceinline__ void KeepTopGroups(float* choice, float* groups, int 
     groups[g] = size > 1 ? first + second : first;
   }
   __syncwarp();
-  uint64_t kept_low = 0, kept_high = 0;  // up to 128 groups
+  uint64_t kept_low = 0, kept_high = 0;  // bit sets for up to 128 groups
   for (int k = 0; k < top_groups; ++k) {
     const int g = IndexOfBest(groups, num_groups, lane);
     (g < 64 ? kept_low : kept_high) |= uint64_t{1} << (g % 64);
@@ -223,7 +223,7 @@ __device__ __forceinline__ void KeepTopGroups(float* choice, float* groups, int 
   __syncwarp();
 }
 
-// A warp for each row.
+// One warp per row.
 __global__ void __launch_bounds__(32)
     SelectExpertsKernel(const float* logits, const float* bias, int n, ExpertScore kind, int top_k,
                         int num_groups, int top_groups, bool normalise, float scale,
@@ -254,12 +254,12 @@ __global__ void __launch_bounds__(32)
     if (lane == k) mine = e;
     total += scores[e];
     __syncwarp();
-    // Chosen ones must not be chosen again, also where everything else is minus infinity already.
+    // Chosen ones must not be chosen again, even if all others are minus infinity.
     if (lane == 0) choice[e] = -__int_as_float(0x7f800000);
     __syncwarp();
   }
   if (lane >= top_k) return;
-  // Ascending by expert.
+  // Sorts by expert.
   int rank = 0;
   const unsigned active = top_k == 32 ? ~0u : (1u << top_k) - 1;
   for (int k = 0; k < top_k; ++k) rank += __shfl_sync(active, mine, k) < mine ? 1 : 0;

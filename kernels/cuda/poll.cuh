@@ -5,7 +5,7 @@
 
 namespace aisp::cuda {
 
-// Nothing lives on behind it, so that a loop that may end here needs no register more.
+// Keeps no values live, so that a polling loop needs no additional registers.
 __device__ __forceinline__ void GiveUp(const PollTag& tag, PollSite site) {
   if (tag.report != nullptr) {
     tag.report->node = tag.node;
@@ -17,7 +17,7 @@ __device__ __forceinline__ void GiveUp(const PollTag& tag, PollSite site) {
   __builtin_unreachable();
 }
 
-// Counts one poll each time; does not return from the one that is too many.
+// Counts a poll; does not return when there were too many.
 template <PollSite kSite>
 struct PollLimit {
   uint32_t left = kMostPolls;

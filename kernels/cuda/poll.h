@@ -1,9 +1,9 @@
-// What bounds a wait on the device. A kernel that polls what another CTA or another kernel
-// publishes counts; when they do not come it leaves here who waited and traps, so that the launch
-// fails, the device's next call gives an error that names node and kernel, and the engine ends its
-// sequences as retryable. Waiting is never without end, in any build.
+// Bounds waits on the device. A kernel that polls what another CTA or kernel publishes counts its
+// polls. When the limit is reached it writes here who waited and traps. So the launch fails, the
+// device's next call returns an error that names node and kernel, and the engine ends its sequences
+// as retryable. No wait is unbounded, in any build.
 //
-// PollReport lies in page-locked memory that the device writes; CudaDevice owns and reads it. Pure
+// PollReport is in page-locked memory that the device writes; CudaDevice owns and reads it. Pure
 // data; any thread.
 #pragma once
 
@@ -13,29 +13,29 @@ namespace aisp::cuda {
 
 enum class PollSite : uint32_t {
   kNone,
-  kStreamParts,     // sums of a layer of few rows, of other CTAs
+  kStreamParts,     // partial sums of a few-row layer, from other CTAs
   kChainParts,      // the same within a chain
-  kChainInput,      // the layer before in a chain
-  kTokenSlots,      // a token's row, of the layer or of the attention before
-  kAttentionRows,   // q, k or v, of the layer before
-  kAttentionParts,  // attention of other CTAs
+  kChainInput,      // the previous layer in a chain
+  kTokenSlots,      // a token's row, from the previous layer or attention
+  kAttentionRows,   // q, k or v, from the previous layer
+  kAttentionParts,  // attention parts of other CTAs
   kDrawSlices,      // slices of a row of logits
 };
 
 struct PollReport {
-  uint32_t site = 0;  // PollSite; 0: nobody has given up
+  uint32_t site = 0;  // PollSite; 0: none has given up
   int32_t node = -1;  // of the programme
   uint32_t cta = 0;
 };
 
-// Given to a kernel.
+// Passed to a kernel.
 struct PollTag {
-  PollReport* report = nullptr;  // null: it traps without a report
+  PollReport* report = nullptr;  // null: trap without a report
   int32_t node = -1;
 };
 
-// Polls of one wait: each takes a trip to L2, so some 10 s. No wait of a step that works takes as
-// long as the step.
+// Polls per wait, about 10 s, since each takes a round trip to L2. No wait in a working step lasts
+// that long.
 constexpr uint32_t kMostPolls = 1u << 24;
 
 constexpr const char* PollSiteName(uint32_t site) {

@@ -1,5 +1,5 @@
-// Rotary positions and the append to the paged pool, for every head size and format; and attention
-// likewise. The fast kernels for the usual shapes are in attention/.
+// Rotary positions and the append to the paged pool, for every head size and format, and attention
+// likewise. The fast kernels for common shapes are in attention/.
 #include <algorithm>
 
 #include "common/check.h"
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kMaxHeadDim = 256;
 
-// Element strides of the pool, as the kernels address it.
+// Element strides of the pool.
 struct Pool {
   void* base;
   int64_t block_elements, head_elements, part_elements;
@@ -36,7 +36,7 @@ __device__ Kv* SlotOf(const Pool& pool, int32_t slot, int head, bool value) {
          (value ? pool.part_elements : 0) + int64_t{in_block} * pool.head_dim;
 }
 
-// A block for each (row, head of q, k or v); a thread for each element.
+// One block per (row, head of q, k or v); one thread per element.
 template <typename T, typename Kv>
 __global__ void RopeAppendKernel(T* qkv, int64_t stride, const float* cos_sin, const float* q_norm,
                                  const float* k_norm, float epsilon, int num_heads,
@@ -93,7 +93,7 @@ __global__ void LatentAppendKernel(float* q, int64_t q_stride, const float* kv, 
   const int head = blockIdx.y, half = shape.rope / 2, i = threadIdx.x;
   const float* cosine = cos_sin + int64_t{position} * shape.rope;
   const float* sine = cosine + half;
-  // The result is de-interleaved, for q and k alike, which no dot product notices.
+  // The result is de-interleaved, for q and k alike, which does not change any dot product.
   const auto rotate = [&](const float* x) {
     const int pair = i < half ? i : i - half;
     const float a = x[2 * pair], b = x[2 * pair + 1];
@@ -133,7 +133,7 @@ struct AttentionArgs {
 constexpr int kWarps = 8;
 constexpr int kPerLane = kMaxHeadDim / 32;
 
-// The last sequence that begins at or before `row` and has rows.
+// The last non-empty sequence that begins at or before `row`.
 __device__ int SequenceOf(const RowSpan* sequences, int count, int row) {
   int low = 0, high = count - 1;
   while (low < high) {
@@ -147,9 +147,9 @@ __device__ int SequenceOf(const RowSpan* sequences, int count, int row) {
   return low;
 }
 
-// Each warp has every eighth key with a softmax of its own (Milakov and Gimelshein,
+// Each warp handles every eighth key with its own softmax (Milakov and Gimelshein,
 // arXiv:1805.02867); the block merges them.
-// Long: cut in two it gets another schedule.
+// Long: splitting the function changes its scheduling.
 template <typename Q, typename Kv, typename Out>
 __global__ void __launch_bounds__(kWarps * 32) PlainAttentionKernel(AttentionArgs<Q, Out> a) {
   __shared__ float part_out[kWarps][kMaxHeadDim];
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(kWarps * 32) PlainAttentionKernel(AttentionArg
       if (j * 32 + lane < a.q_dim) score += q[j] * ToFloat(key[j * 32 + lane]);
     }
     score = WarpSum(score);
-    // Not fmaxf, which would lose a NaN: a broken row has to show.
+    // Not fmaxf, which would drop a NaN: a corrupt row must show.
     const float new_max = score > max || score != score ? score : max;
     const float keep = max == -INFINITY ? 0.0f : expf(max - new_max);
     const float weight = expf(score - new_max);

@@ -1,7 +1,7 @@
-// Instructions of Hopper that C++ has no names for and that the attention and the matrix kernels
-// have in common: barriers in shared memory, fences, clusters' arrivals, register budgets, groups
-// of matrix products. Device code; each wrapper is one instruction or a short idiom of them. What
-// only one side needs stands in attention/ptx.cuh, linear/ptx.cuh and linear/gemm_ptx.cuh.
+// Wrappers of Hopper instructions shared by attention and matrix kernels: barriers in shared
+// memory, fences, arrivals in a cluster, register budgets, groups of matrix products. Device code;
+// each wrapper is one instruction or a short idiom. Wrappers that only one side needs are in
+// attention/ptx.cuh, linear/ptx.cuh and linear/gemm_ptx.cuh.
 #pragma once
 
 #include <cstdint>
@@ -27,16 +27,15 @@ __device__ __forceinline__ void BarrierExpect(uint32_t bar, uint32_t bytes) {
 __device__ __forceinline__ void BarrierArrive(uint32_t bar) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
-// Arrives when `loaded`, read from shared memory, is in its register. An arrival alone does not
-// wait for loads in front of it: what waits for the barrier, the copy engine above all, could
-// overwrite what is still to be read. The address depends on the register by way of a zero that the
-// compiler does not know; for grids of one dimension.
+// Arrives when `loaded`, read from shared memory, is in its register. A plain arrival does not wait
+// for earlier loads, so whoever waits for the barrier (the copy engine above all) could overwrite
+// unread data. The address depends on `loaded` through a zero unknown to the compiler; for
+// one-dimensional grids.
 __device__ __forceinline__ void BarrierArriveBehind(uint32_t barrier, uint32_t loaded) {
   BarrierArrive(barrier + (loaded & blockIdx.z));
 }
-// The barrier at the same place in CTA `rank` of the cluster. Orders nothing but this thread's
-// arrival: for giving back what was only read. Releasing to the cluster is a fence of the whole
-// GPU.
+// Arrives at the same barrier in CTA `rank` of the cluster. Orders nothing else, so it is for
+// releasing data that was only read. A release at cluster scope would be a fence of the whole GPU.
 __device__ __forceinline__ void BarrierArriveAt(uint32_t bar, uint32_t rank) {
   asm volatile(
       "{\n.reg .b32 at;\nmapa.shared::cluster.u32 at, %0, %1;\n"
@@ -54,7 +53,7 @@ __device__ __forceinline__ void NamedSync(int id, int threads) {
 __device__ __forceinline__ void NamedArrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-// Makes this thread's ordinary writes to shared memory visible to the copy engine and to matrix
+// Makes this thread's ordinary writes to shared memory visible to the copy engine and matrix
 // products.
 __device__ __forceinline__ void FenceProxyAsync() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -70,7 +69,7 @@ __device__ __forceinline__ uint64_t EvictFirstPolicy() {
 __device__ __forceinline__ void PrefetchMap(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
-// Four 8 x 16-byte matrices; lane i gives the address of row i % 8 of matrix i / 8.
+// Loads four 8 x 16-byte matrices; lane i gives the address of row i % 8 of matrix i / 8.
 __device__ __forceinline__ void LoadMatrix4(uint32_t (&r)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -78,7 +77,7 @@ __device__ __forceinline__ void LoadMatrix4(uint32_t (&r)[4], uint32_t address) 
                : "memory");
 }
 
-// c[16 x 8] += a[16 x 16] b[16 x 8], four elements of c a lane; kHalf: f16 operands, else bf16.
+// c[16 x 8] += a[16 x 16] b[16 x 8], four elements of c per lane; kHalf: f16 operands, else bf16.
 template <bool kHalf>
 __device__ __forceinline__ void Mma(float* c, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   if constexpr (kHalf) {
@@ -98,14 +97,15 @@ __device__ __forceinline__ void Mma(float* c, const uint32_t (&a)[4], uint32_t b
 
 // ---- warpgroups: groups of matrix products, registers ----
 
-// Before the first product that reads registers or shared memory written by ordinary instructions.
+// Call before the first product that reads registers or shared memory written by ordinary
+// instructions.
 __device__ __forceinline__ void WgmmaFence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void WgmmaCommit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Until at most kPending groups are under way.
+// Waits until at most kPending groups are in flight.
 template <int kPending>
 __device__ __forceinline__ void WgmmaWait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");

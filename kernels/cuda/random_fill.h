@@ -1,4 +1,5 @@
-// Seeded normal values in device memory. The same for a (seed, index) whatever they become later.
+// Seeded normal values in device memory, which depend only on (seed, index), not on later
+// conversions.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,7 +9,7 @@
 
 namespace aisp::cuda {
 
-// `type`: f32 or bf16; both get the bf16 values.
+// `type`: f32 or bf16; both get the same bf16-rounded values.
 Status LaunchFillNormal(void* out, DType type, int64_t count, float deviation, uint64_t seed,
                         cudaStream_t stream);
 

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kAhead = 4;            // words in flight per thread
-constexpr size_t kMaxRanges = 1024;  // arguments of a kernel have 32,764 bytes
+constexpr size_t kMaxRanges = 1024;  // a kernel's arguments have at most 32,764 bytes
 constexpr size_t kBytesPerCta = 64u << 10;
 constexpr size_t kMaxSlices = 64;
 
@@ -22,7 +22,7 @@ __device__ void CopyBytes(const uint8_t* from, uint8_t* to, size_t bytes, size_t
   for (size_t i = thread; i < bytes; i += threads) to[i] = from[i];
 }
 
-// A range for each blockIdx.x, shared by gridDim.y CTAs.
+// One range per blockIdx.x, divided among gridDim.y CTAs.
 __global__ void __launch_bounds__(kThreads)
     RangeCopyKernel(const __grid_constant__ RangeList list, const uint8_t* source,
                     uint8_t* target) {
@@ -48,10 +48,10 @@ __global__ void __launch_bounds__(kThreads)
   CopyBytes(from + words * 16, to + words * 16, range.bytes % 16, thread, threads);
 }
 
-constexpr int kSmallThreads = 128;  // so few that they find room beside any kernel
+constexpr int kSmallThreads = 128;  // few enough to run beside any kernel
 constexpr int kSmallWords = kSmallCopyBytes / 16 / kSmallThreads;
 
-// A round trip over PCIe, in which all words are under way.
+// One round trip over PCIe, with all words in flight.
 __global__ void __launch_bounds__(kSmallThreads)
     SmallCopyKernel(const uint8_t* source, uint8_t* target, uint32_t bytes) {
   const uint32_t words = bytes / 16;
@@ -69,8 +69,8 @@ __global__ void __launch_bounds__(kSmallThreads)
     const uint32_t i = k * kSmallThreads + threadIdx.x;
     if (i < words) reinterpret_cast<int4*>(target)[i] = v[k];
   }
-  // A kernel behind this one may read before it has waited: what a copy brings is there once the
-  // copy has ended.
+  // A later kernel may read before it has waited: the data must be visible when this kernel has
+  // ended.
   __threadfence();
 }
 

@@ -1,5 +1,5 @@
-// Copies by kernels: many byte ranges from one piece of device memory to another in few launches
-// (the ranges travel as arguments of the kernel), and few bytes of the host.
+// Copies by kernels: many byte ranges between device memories in few launches (the ranges are
+// kernel arguments), and small amounts of host memory.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,13 +11,13 @@
 
 namespace aisp::cuda {
 
-// `target` and `source` are memory that the current device can reach; ranges of the target do not
-// overlap. Enqueues on `stream`.
+// `target` and `source` are accessible from the current device; target ranges do not overlap.
+// Enqueues on `stream`.
 cudaError_t LaunchRangeCopy(void* target, const void* source, std::span<const CopyRange> ranges,
                             cudaStream_t stream);
 
-// At most kSmallCopyBytes from page-locked host memory to the device, both aligned to 16, by a
-// kernel that reads over PCIe: a copy engine takes longer to begin than these bytes take.
+// Copies at most kSmallCopyBytes from page-locked host memory to the device, both 16-aligned, by a
+// kernel that reads over PCIe: starting a copy engine takes longer than such a copy.
 inline constexpr size_t kSmallCopyBytes = 16u << 10;
 cudaError_t LaunchSmallCopy(void* target, const void* source, size_t bytes, cudaStream_t stream);
 

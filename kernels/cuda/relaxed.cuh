@@ -1,5 +1,5 @@
-// Relaxed loads and stores of what other multiprocessors read or write at the same time: each word
-// is whole, nothing is ordered.
+// Relaxed loads and stores of memory that other multiprocessors access at the same time: words are
+// atomic, nothing is ordered.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -35,7 +35,7 @@ __device__ __forceinline__ uint32_t LoadRelaxed32(const void* from) {
   asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
   return v;
 }
-// Whether one of them has not been written yet (token_slots.h).
+// Whether one of the words is not written yet (token_slots.h).
 __device__ __forceinline__ bool HasEmptySlot(const uint4& v) {
   return v.x == kTokenEmpty || v.y == kTokenEmpty || v.z == kTokenEmpty || v.w == kTokenEmpty;
 }

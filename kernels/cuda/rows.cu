@@ -1,4 +1,4 @@
-// Embedding, RMS norm, SiLU, copies of rows, conversions: one block for a row.
+// Embedding, RMS norm, SiLU, copies of rows, conversions: one block per row.
 #include "kernels/cuda/rows.h"
 
 #include <cuda_fp8.h>
@@ -19,14 +19,14 @@ constexpr int kThreads = 256;
 __device__ __forceinline__ int32_t TokenOf(const int32_t* tokens, const int32_t* slot_of_row,
                                            const int32_t* slot_tokens, int64_t vocabulary) {
   int32_t token = tokens[blockIdx.x];
-  // Both on their way together: each of these loads waits for the one before it.
+  // Both loads are issued together instead of one after the other.
   const int32_t slot = slot_of_row != nullptr ? slot_of_row[blockIdx.x] : 0;
   if (token < 0) token = slot_tokens[slot];
-  // A slot whose draw failed holds no token; its row's result is thrown away.
+  // A slot whose draw failed has no token; its row's result is discarded.
   return token < 0 || token >= vocabulary ? 0 : token;
 }
 
-// Four elements.
+// Loads four elements.
 __device__ __forceinline__ float4 Load4(const float* x) {
   return *reinterpret_cast<const float4*>(x);
 }
@@ -74,10 +74,10 @@ __device__ __forceinline__ float4 Times(float4 a, float scale, float4 b) {
   return {a.x * scale * b.x, a.y * scale * b.y, a.z * scale * b.z, a.w * scale * b.w};
 }
 
-// A row stays in registers between the sum and the product. What bounds this is bytes under way:
-// few registers a thread, so that five or more rows are on a multiprocessor, and the weights, which
-// no kernel before this one writes, before the wait for it.
-constexpr int kNormVectors = 4;  // of a thread
+// A row stays in registers between sum and product. The limit is bytes in flight, so threads use
+// few registers (at least five rows per multiprocessor), and weights, which earlier kernels never
+// write, are loaded before the wait.
+constexpr int kNormVectors = 4;  // per thread
 constexpr int kNormMostThreads = 1024;
 
 __device__ __forceinline__ void LoadGain(const float* weight, int dim4,
@@ -90,7 +90,7 @@ __device__ __forceinline__ void LoadGain(const float* weight, int dim4,
   }
 }
 
-// Of a row that the block's threads hold.
+// For a row held by the block's threads.
 template <typename T>
 __device__ __forceinline__ void StoreNormed(const float4 (&kept)[kNormVectors],
                                             const float4 (&gain)[kNormVectors], T* row, int dim4,
@@ -135,8 +135,8 @@ __device__ __forceinline__ uint32_t ToFp8(float4 v, float scale) {
          ToFp8(v.w * scale) << 24;
 }
 
-// Packed rows have the elements of 16 permuted (Fp8Position): those of a thread's four and of the
-// thread's two further on alternate, so that each stores half of both.
+// Packed rows have the elements of 16 permuted (Fp8Position): a thread's four alternate with those
+// of the thread two further, so each thread stores half of both.
 __device__ __forceinline__ void StorePermuted(uint8_t* row, int i, uint32_t own, uint32_t other) {
   static_assert(Fp8Position(0) == 1 && Fp8Position(1) == 3 && Fp8Position(2) == 5 &&
                 Fp8Position(4) == 9 && Fp8Position(8) == 0 && Fp8Position(10) == 4);
@@ -225,7 +225,7 @@ __global__ void OddRmsNormKernel(const X* x, int64_t x_stride, const int32_t* ro
     y[blockIdx.x * y_stride + i] = FromFloat<T>(ToFloat(row[i]) * scale * weight[i]);
 }
 
-// Whether a block can hold a row.
+// Whether a row fits in a block's registers.
 bool NormInRegisters(const RmsNormParams& p) {
   const int64_t dim = p.weight.shape[0];
   return dim % 4 == 0 && p.x.strides[0] % 4 == 0 && p.y.strides[0] % 4 == 0 &&
@@ -337,8 +337,8 @@ template <typename T, typename Y>
 Status EmbeddingNorm(const EmbeddingParams& p, const T* table, cudaStream_t stream) {
   const int64_t dim = p.table.cols();
   const auto dim4 = static_cast<int>(dim / 4);
-  // The multiprocessor that it runs on is then ready for the layer behind it, which begins beside
-  // it and wants shared memory.
+  // Prefers shared memory, so that the multiprocessor is ready for the next layer, which starts
+  // beside this kernel.
   AISP_RETURN_IF_ERROR(Check(cudaFuncSetAttribute(EmbeddingNormKernel<T, Y>,
                                                   cudaFuncAttributePreferredSharedMemoryCarveout,
                                                   cudaSharedmemCarveoutMaxShared),

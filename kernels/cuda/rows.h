@@ -1,8 +1,8 @@
 // The row-wise operations of kernels/ops.h as kernel launches: embedding, norms, rotary positions,
-// activations, routing.
+// activations, expert selection.
 //
-// Parameters are those of the Ops interface; shapes were checked by the caller. Launches only:
-// nothing waits, nothing allocates.
+// Parameters are those of the Ops interface; the caller has checked shapes. Launches only: no
+// waiting, no allocation.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,28 +14,28 @@ namespace aisp::cuda {
 
 Status LaunchEmbedding(const EmbeddingParams& params, cudaStream_t stream);
 Status LaunchRmsNorm(const RmsNormParams& params, cudaStream_t stream);
-// The same to e4m3 rows as QuantizeRows (linear/quantize.h) makes them of bf16 ones, with the same
-// bits, at once; params.y is not written. For widths of which RoundsInNorm (table/kernel_table.h)
-// says so.
+// The norm with its result rounded to e4m3, bit-identical to QuantizeRows (linear/quantize.h) of
+// the bf16 result; params.y is not written. For widths accepted by RoundsInNorm
+// (table/kernel_table.h).
 Status LaunchRoundedNorm(const RmsNormParams& params, void* y, float* scales, cudaStream_t stream);
-// Row i is of row row_indices[i], or i where there are none.
+// Copies row row_indices[i] to row i, or row i if there are no indices.
 Status LaunchTap(const TapParams& params, const int32_t* row_indices, int32_t rows,
                  cudaStream_t stream);
 Status LaunchSpread(const SpreadParams& params, int32_t rows, cudaStream_t stream);
 Status LaunchSiluMul(const SiluMulParams& params, cudaStream_t stream);
 Status LaunchSiluAdd(const SiluAddParams& params, int32_t rows, cudaStream_t stream);
-// For the head sizes and formats that attention/ has no kernel for.
+// For head sizes and formats without a kernel in attention/.
 Status LaunchPlainRopeAppend(const RopeAppendParams& params, cudaStream_t stream);
 Status LaunchLatentAppend(const LatentAppendParams& params, cudaStream_t stream);
 Status LaunchSelectExperts(const SelectExpertsParams& params, cudaStream_t stream);
-// One block for each row and head: any head size up to 256, any format.
+// One block per row and head: any head size up to 256, any format.
 Status LaunchPlainAttention(const AttentionParams& params, cudaStream_t stream);
-// Elements of `from` (f32, bf16, f16) as `to` (f32, bf16), both in device memory.
+// Converts elements of `from` (f32, bf16, f16) to `to` (f32, bf16), both in device memory.
 Status LaunchConvert(const void* from, DType from_type, void* to, DType to_type, int64_t count,
                      cudaStream_t stream);
 
-// y = x W^T + b, row-major and unpacked, for what linear/ has no kernel for: f32, and odd shapes. W
-// as x: f32 or bf16.
+// y = x W^T + b, row-major and unpacked, for what linear/ does not support: f32 and odd shapes. W
+// has the dtype of x: f32 or bf16.
 struct PlainLinearCall {
   const void* weight = nullptr;  // [n, k]
   const float* bias = nullptr;
@@ -49,8 +49,7 @@ struct PlainLinearCall {
 };
 Status LaunchPlainLinear(const PlainLinearCall& call, cudaStream_t stream);
 
-// The experts' MLP, row by row: every row reads the weights of its experts. Few rows are what this
-// is good for.
+// The experts' MLP, row by row: every row reads the weights of its experts. Suited to few rows.
 struct ExpertsCall {
   const void* gate_up = nullptr;  // [experts, 2 * intermediate, hidden]: gate's rows, then up's
   const void* down = nullptr;     // [experts, hidden, intermediate]
@@ -61,7 +60,7 @@ struct ExpertsCall {
   const float* weights = nullptr;    // [rows, top_k]
   int32_t top_k = 0;
   void* activation = nullptr;  // [rows, top_k, intermediate]
-  float* y = nullptr;          // [rows, hidden], added to
+  float* y = nullptr;          // [rows, hidden], accumulated
   int32_t rows = 0;
 };
 Status LaunchExperts(const ExpertsCall& call, cudaStream_t stream);

@@ -1,4 +1,4 @@
-// A launch of a prepared step as its launcher gets it. For cuda_step.cc and the files that hold
+// A launch of a prepared step, as its launcher receives it. For cuda_step.cc and the files with
 // launchers.
 #pragma once
 
@@ -22,10 +22,10 @@ struct BoundLaunch {
   TokenDrawer* drawer = nullptr;
   const AdapterStore* adapters = nullptr;
   PollTag poll;
-  size_t slow = kNotSlow;  // of SlowPaths
+  size_t slow = kNotSlow;  // handle of SlowPaths
 };
 
-// What a launcher gets.
+// The arguments of a launcher.
 struct Call {
   const StepParts& parts;
   const Programme& programme;

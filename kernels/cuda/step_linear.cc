@@ -27,7 +27,7 @@ LinearKernel KernelOf(KernelId id) {
   }
 }
 
-// What adapters add comes before SiLU: gate and up of some rows at a time.
+// The adapters' part is added before SiLU: gate and up of some rows at a time.
 Status GatedWithAdapters(const Call& c) {
   const auto& p = c.Params<LinearParams>();
   const PlannedLaunch& plan = c.launch.plan;
@@ -88,8 +88,8 @@ Status LinearAlone(const Call& c) {
   return c.parts.linear->Launch(call, {kernel, match.instance, match.rounds, match.rows}, c.stream);
 }
 
-// What adapters add to the residual stream is there before the layer's own product, whose weights
-// are on their way meanwhile; to rows that are stored it comes behind.
+// When accumulating, the adapters' part is added before the layer's own product, whose weights are
+// loaded meanwhile; when storing, after it.
 Status LinearWithAdapters(const Call& c) {
   const auto& p = c.Params<LinearParams>();
   const Epilogue epilogue = p.weight->traits().epilogue;

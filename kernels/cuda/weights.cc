@@ -60,7 +60,7 @@ Status WeightLoader::Load(const TensorView& part, DType type, uint64_t seed, voi
     AISP_RETURN_IF_ERROR(
         LaunchConvert(landing, part.dtype, target, type, part.elements(), stream_.handle));
   }
-  // The source may be a mapped file that is let go after this.
+  // The source may be a mapped file that is unmapped afterwards.
   return device_.Synchronize(stream_);
 }
 

@@ -39,26 +39,26 @@ class PlainExperts final : public PackedExperts {
   int32_t num_experts() const override { return experts; }
   size_t bytes() const override { return gate_up.bytes() + down.bytes(); }
 
-  Buffer gate_up, down;  // as ExpertsCall wants them
+  Buffer gate_up, down;  // layout as in ExpertsCall
   DType type = DType::kF32;
   int32_t experts = 0;
   int32_t top_k = 0;
   int64_t hidden = 0, intermediate = 0;
 };
 
-// Standard deviation of random weights with `k` inputs: what keeps activations in the range that
-// trained models have.
+// Standard deviation for random weights with `k` inputs that keeps activations in a realistic
+// range.
 float RandomDeviation(int64_t k);
 
-// Copies matrices of any float dtype from host memory to the device, converting there, or makes
-// random ones. Load only.
+// Loads matrices of any float dtype from host memory with conversion on the device, or generates
+// random ones. For loading only.
 class WeightLoader {
  public:
   WeightLoader(Device& device, CudaStream& stream) : device_(device), stream_(stream) {}
 
-  // `part` (host memory, or no data: random from `seed`) as `type` to `target`.
+  // Loads `part` (host memory; without data: random from `seed`) as `type` to `target`.
   Status Load(const TensorView& part, DType type, uint64_t seed, void* target);
-  // The biases stacked as f32; an empty Buffer without any.
+  // The stacked biases as f32; an empty Buffer if there are none.
   Result<Buffer> LoadBiases(const LinearSource& source);
   // The same, in host memory.
   static std::vector<float> StackBiases(const LinearSource& source);
@@ -66,17 +66,17 @@ class WeightLoader {
  private:
   Device& device_;
   CudaStream& stream_;
-  Buffer staging_;  // device memory for what has to be converted
+  Buffer staging_;  // device memory for data to be converted
 };
 
-// INVALID_ARGUMENT: parts that do not fit each other.
+// INVALID_ARGUMENT: inconsistent parts.
 Status CheckSource(const LinearSource& source);
 Result<std::unique_ptr<PackedLinear>> PackPlain(const LinearSource& source, Device& device,
                                                 CudaStream& stream);
 Result<std::unique_ptr<PackedExperts>> PackPlainExperts(const ExpertsSource& source, Device& device,
                                                         CudaStream& stream);
 
-// The elements of a dense host tensor of f32, bf16 or f16.
+// Converts a dense host tensor of f32, bf16 or f16.
 void ReadFloats(const TensorView& from, float* out);
 
 }  // namespace aisp::cuda

@@ -1,8 +1,8 @@
-// Buffer: the one owner of a piece of a device's memory. DeviceArena: hands out parts of a Buffer
-// that all end together.
+// Buffer: the owner of a piece of a device's memory. DeviceArena: hands out parts of a Buffer,
+// which are freed together.
 //
-// A Buffer must not outlive the Device that made it. Nothing here is allocated on the step path:
-// workspaces are cut from a DeviceArena at start-up. Owner's thread.
+// A Buffer must not outlive its Device. Steps allocate nothing: workspaces are cut from a
+// DeviceArena at start-up. Owner's thread.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@
 
 namespace aisp {
 
-// What a Device keeps for one allocation; its destructor gives the memory back.
+// A Device's state of an allocation; the destructor frees the memory.
 class Allocation {
  public:
   virtual ~Allocation() = default;
@@ -45,8 +45,8 @@ class Buffer {
 
   void* data() const { return data_; }
   size_t bytes() const { return bytes_; }
-  // The file behind a shareable host allocation, which another process may map whole with
-  // MAP_SHARED; -1 for any other memory. Belongs to the Buffer: duplicate it to keep it.
+  // The file behind a shareable host allocation, which another process may map as a whole with
+  // MAP_SHARED; -1 for other memory. Owned by the Buffer: duplicate it to keep it.
   int fd() const { return fd_; }
   explicit operator bool() const { return data_ != nullptr; }
 
@@ -71,7 +71,7 @@ class DeviceArena {
 
   size_t used() const { return used_; }
   size_t capacity() const { return buffer_.bytes(); }
-  // What an allocation of `bytes` takes from an arena.
+  // The size of an allocation of `bytes` within an arena.
   static constexpr size_t Padded(size_t bytes) {
     return (bytes + kAlignment - 1) / kAlignment * kAlignment;
   }

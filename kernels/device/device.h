@@ -1,13 +1,13 @@
-// Device: memory, streams, events, copies, captured graphs and the exchange of memory between
-// processes. No model words.
+// Device: memory, streams, events, copies, captured graphs and sharing memory between processes.
+// Independent of models.
 //
-// One Device is one CPU or one GPU. Work on a Stream runs in order; nothing here waits for the host
-// but Synchronize. On the CPU a stream has no queue of its own: an operation is done when its call
-// returns, events are always complete, and capture is not supported (info().supports_graphs is
-// false, and the calls answer UNIMPLEMENTED).
+// One Device is one CPU or one GPU. Work on a Stream runs in order; only Synchronize waits on the
+// host. On the CPU a stream has no queue: an operation is complete when its call returns, events
+// are always complete, and capture is unsupported (info().supports_graphs is false, and the calls
+// return UNIMPLEMENTED).
 //
-// Threads: allocation, creation, export, import and memory info from any thread; a stream, and what
-// is enqueued on it, from one thread at a time. A Device outlives everything it made.
+// Threads: allocation, creation, export, import and memory info from any thread; a stream and what
+// is enqueued on it from one thread at a time. A Device outlives everything it made.
 #pragma once
 
 #include <array>
@@ -24,8 +24,8 @@ namespace aisp {
 
 enum class MemoryKind : uint8_t {
   kDevice,     // fastest for the device's own operations
-  kHost,       // host memory that the device can copy from and to asynchronously
-  kShareable,  // device memory that Export can hand to another process
+  kHost,       // host memory that the device can copy asynchronously
+  kShareable,  // device memory that can be exported to another process
 };
 
 class Stream {
@@ -39,7 +39,7 @@ class Event {
 class Graph {
  public:
   virtual ~Graph() = default;
-  // Operations in it.
+  // Number of operations.
   virtual size_t size() const = 0;
 };
 
@@ -56,13 +56,13 @@ struct MemoryInfo {
   size_t free_bytes = 0;
 };
 
-// How another process gets at a shareable Buffer. Plain data, but `fd` is only a number there: it
-// travels over a unix socket (SCM_RIGHTS) or is opened through /proc/<pid>/fd.
+// How another process can access a shareable Buffer. Plain data, but `fd` is only a number: send it
+// over a unix socket (SCM_RIGHTS) or open it through /proc/<pid>/fd.
 struct MemoryHandle {
   std::string device_kind;
   size_t bytes = 0;
   int fd = -1;                         // host memory
-  std::array<std::byte, 64> opaque{};  // device memory, in the driver's own form
+  std::array<std::byte, 64> opaque{};  // device memory, in the driver's form
 };
 
 // Bytes from an offset in one region to an offset in another.
@@ -77,11 +77,10 @@ class Device {
   virtual ~Device() = default;
 
   virtual const DeviceInfo& info() const = 0;
-  // Of the whole device; on the CPU, of the host or of this process's memory limit, whichever is
-  // smaller.
+  // Of the whole device; on the CPU the smaller of the host's memory and this process's limit.
   virtual Result<MemoryInfo> GetMemoryInfo() const = 0;
 
-  // Zeroed memory, aligned to 256 bytes at least. RESOURCE_EXHAUSTED names the size.
+  // Zeroed memory, aligned to at least 256 bytes. RESOURCE_EXHAUSTED names the size.
   virtual Result<Buffer> Allocate(size_t bytes, MemoryKind kind) = 0;
 
   virtual Result<std::unique_ptr<Stream>> CreateStream() = 0;
@@ -89,20 +88,19 @@ class Device {
 
   virtual Result<std::unique_ptr<Event>> CreateEvent() = 0;
   virtual Status Record(Event& event, Stream& stream) = 0;
-  // What is enqueued on `stream` from now on waits for `event`.
+  // Later work on `stream` waits for `event`.
   virtual Status Wait(Stream& stream, Event& event) = 0;
-  // Whether everything before the last Record is done.
+  // Whether all work before the last Record is complete.
   virtual Result<bool> Query(const Event& event) const = 0;
   virtual Status Synchronize(Event& event) = 0;
-  // Milliseconds between the last Records of two events that are both complete.
+  // Milliseconds between the last Records of two complete events.
   virtual Result<double> ElapsedMs(const Event& from, const Event& to) const = 0;
 
-  // Between any two addresses that this device can reach. The memory stays alive until the stream
-  // has done it.
+  // Copies between any addresses that this device can access. The memory must live until the stream
+  // has passed.
   virtual Status Copy(void* target, const void* source, size_t bytes, Stream& stream) = 0;
-  // As Copy, of what a step needs to begin: from memory of MemoryKind::kHost to the device. A
-  // device may do without the time that its copy engine takes to start; source and target are
-  // aligned to 16.
+  // As Copy, for a step's inputs: from MemoryKind::kHost to the device. May avoid the start-up time
+  // of a copy engine; source and target are 16-aligned.
   virtual Status Upload(void* target, const void* source, size_t bytes, Stream& stream) {
     return Copy(target, source, bytes, stream);
   }
@@ -110,7 +108,7 @@ class Device {
   virtual Status CopyRanges(void* target, const void* source, std::span<const CopyRange> ranges,
                             Stream& stream) = 0;
 
-  // Everything enqueued on `stream` between the two becomes a graph instead of running.
+  // Between the two calls, work enqueued on `stream` is recorded in a graph instead of running.
   // UNIMPLEMENTED without graphs.
   virtual Status BeginCapture(Stream& stream) = 0;
   virtual Result<std::unique_ptr<Graph>> EndCapture(Stream& stream) = 0;
@@ -118,8 +116,7 @@ class Device {
 
   // FAILED_PRECONDITION unless `buffer` was allocated as kShareable.
   virtual Result<MemoryHandle> Export(const Buffer& buffer) const = 0;
-  // Maps another process's memory. The handle's fd (already valid in this process) is duplicated,
-  // not taken.
+  // Maps another process's memory. Duplicates the handle's fd, which must be valid in this process.
   virtual Result<Buffer> Import(const MemoryHandle& handle) = 0;
 };
 

@@ -1,5 +1,5 @@
-// Numbers of FP8 as this project stores KV in it: e4m3 without infinities, as NVIDIA's GPUs convert
-// with saturation. Pure functions.
+// FP8 numbers as used in the KV pool: e4m3 without infinities, converted with saturation like on
+// NVIDIA GPUs. Pure functions.
 #pragma once
 
 #include <array>
@@ -8,7 +8,7 @@
 
 namespace aisp {
 
-// To nearest, ties to even; what is beyond the largest number (448) becomes that.
+// To nearest, ties to even; values beyond the largest number (448) become that.
 constexpr uint8_t FloatToFp8(float x) {
   const auto bits = std::bit_cast<uint32_t>(x);
   const uint32_t sign = bits >> 24 & 0x80u;
@@ -16,7 +16,7 @@ constexpr uint8_t FloatToFp8(float x) {
   if (size > 0x7f800000u) return static_cast<uint8_t>(sign | 0x7fu);  // NaN
   if (size >= 0x43e00000u) return static_cast<uint8_t>(sign | 0x7eu);
   if (size < 0x3c800000u) {
-    // Below 2^-6 its steps are of 2^-9, as are those of floats at 2^14: the addition rounds.
+    // Below 2^-6 the steps are 2^-9, like those of floats at 2^14: the addition rounds.
     const float rounded = std::bit_cast<float>(size) + 16384.0f;
     return static_cast<uint8_t>(sign | (std::bit_cast<uint32_t>(rounded) - 0x46800000u));
   }
@@ -39,7 +39,7 @@ constexpr std::array<float, 256> MakeFp8Values() {
   for (uint32_t i = 0; i < values.size(); ++i) values[i] = Fp8ToFloat(static_cast<uint8_t>(i));
   return values;
 }
-// By their bits.
+// Values by code.
 inline constexpr std::array<float, 256> kFp8Values = MakeFp8Values();
 
 }  // namespace aisp

@@ -1,8 +1,7 @@
-// TensorView: where a tensor lies and what shape it has. Owns nothing; whoever made it keeps the
-// memory alive.
+// TensorView: address and shape of a tensor. Owns nothing; its maker keeps the memory alive.
 //
-// Strides count elements, the last dimension's stride is 1 unless said otherwise. The memory may be
-// a device's: only the device's own operations touch it. Plain value: any thread.
+// Strides count elements; the last dimension's stride is 1 unless noted. Device memory is accessed
+// only by the device's operations. Plain value: any thread.
 #pragma once
 
 #include <array>

@@ -8,7 +8,7 @@
 namespace aisp {
 namespace {
 
-// "content|<reasoning>|name(arguments)|...", however the text was cut.
+// "content|<reasoning>|name(arguments)|...", whatever the pieces were.
 std::string Shown(const std::vector<AnswerPart>& parts) {
   std::string content, reasoning, calls;
   for (const AnswerPart& part : parts) {
@@ -38,7 +38,7 @@ std::string Parsed(const AnswerParserOptions& options, const std::string& text, 
   return Shown(parts);
 }
 
-// The same whatever the pieces are.
+// The result does not depend on the pieces.
 std::string Parsed(const AnswerParserOptions& options, const std::string& text) {
   const std::string whole = Parsed(options, text, text.size() + 1);
   for (const size_t piece : {1, 2, 3, 7}) EXPECT_EQ(Parsed(options, text, piece), whole) << piece;
@@ -73,7 +73,7 @@ TEST(AnswerParser, HermesCallsStandBetweenTags) {
                    "</tool_call>"),
             "c:|r:|f {}|g {\"b\": [1, {}]}");
   EXPECT_EQ(Parsed(o, "<tool_call>{\"name\": \"f\"}</tool_call> done"), "c:done|r:|f {}");
-  // Cut off by the limit of tokens: what was said of the call stays.
+  // Cut off by the token limit: the part of the call that came stays.
   EXPECT_EQ(Parsed(o, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1"),
             "c:|r:|f {\"a\": 1");
 }
@@ -132,7 +132,7 @@ TEST(AnswerParser, AConstrainedAnswerIsCallsOrContent) {
   const std::string call = "<tool_call>\n{\"name\": \"get\", \"arguments\": {}}\n</tool_call>";
   EXPECT_EQ(Parsed(o, call), "c:|r:|get {}");
   EXPECT_EQ(Parsed(o, "<think>a</think>\n\n" + call), "c:|r:a|get {}");
-  // What stands inside of content is content.
+  // Markers inside of content are content.
   EXPECT_EQ(Parsed(o, "[\"" + call + "\"]"), "c:[\"" + call + "\"]|r:");
   EXPECT_EQ(Parsed(o, "<think>a</think>\n{}" + call), "c:{}" + call + "|r:a");
 }
@@ -144,7 +144,7 @@ TEST(AnswerParser, BlanksBehindArgumentsAreNoneOfThem) {
             "c:|r:|f {\"a\": 1}");
   EXPECT_EQ(Parsed(o, "{\"name\": \"f\", \"parameters\": {\"a\": \" b  \" } \n}"),
             "c:|r:|f {\"a\": \" b  \" }");
-  // Brackets that do not match end an object all the same.
+  // Unmatched brackets end an object all the same.
   EXPECT_EQ(Parsed(o, "{\"name\": \"f\", \"parameters\": {\"a\": [1,:}} ]2"),
             "c:2|r:|f {\"a\": [1,:}}");
 }
@@ -166,10 +166,10 @@ TEST(AnswerParser, MistralWritesNamesAndArgumentsLater) {
   EXPECT_EQ(Parsed(o, "[TOOL_CALLS]f[CALL_ID]abcdef123[ARGS] {}\n[TOOL_CALLS]g[ARGS]{\"b\": {}}"),
             "c:|r:|f {}|g {\"b\": {}}");
   EXPECT_EQ(Parsed(o, "[TOOL_CALLS]f[ARGS]{} Done."), "c:Done.|r:|f {}");
-  // Cut off by the limit of tokens.
+  // Cut off by the token limit.
   EXPECT_EQ(Parsed(o, "[TOOL_CALLS]f[ARGS]{\"a\": 1}[TOOL_CALLS]g"), "c:|r:|f {\"a\": 1}");
   EXPECT_EQ(Parsed(o, "[TOOL_CALLS]f[ARGS]{\"a\": "), "c:|r:|f {\"a\": ");
-  // The list of older models.
+  // The list format of older models.
   EXPECT_EQ(Parsed(o, R"([TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}}])"),
             "c:|r:|f {\"a\": 1}");
   for (const char* text :
@@ -353,8 +353,8 @@ TEST(AnswerParser, NothingIsLostOfWhatIsNoCall) {
     EXPECT_EQ(Parsed(Calls("hermes"), text), "c:" + std::string(text) + "|r:") << text;
 }
 
-// How far a call's beginning may reach is held to the text, not to what of it has come: a reader
-// that has more at once finds no more.
+// The bound on a call's beginning counts from the text, not from what has arrived: larger pieces
+// find no more.
 TEST(AnswerParser, LongBeginningsAreJudgedAlikeInPieces) {
   const auto all_text = [](const char* format, const std::string& text) {
     EXPECT_EQ(Parsed(Calls(format), text), "c:" + text + "|r:") << format;
@@ -370,7 +370,7 @@ TEST(AnswerParser, LongBeginningsAreJudgedAlikeInPieces) {
       "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n";
   EXPECT_EQ(Parsed(Calls("deepseek_v3"), named + "{}"), "c:|r:|f {}");
   all_text("deepseek_v3", named + far + "{}");
-  // At the edge: what may be a marker is none of the text before it.
+  // At the bound: a possible marker does not count as part of the text before it.
   for (size_t size = 495; size < 520; ++size) {
     const std::string edge(size, 'a');
     Parsed(Calls("mistral_args"), "[TOOL_CALLS]f[CALL_ID]" + edge + "[ARGS]{}");

@@ -1,5 +1,5 @@
-// The round trip: what a model's own template writes for an assistant's calls is read as those
-// calls. Third-party templates, in place.
+// The round trip: what a model's own template writes for an assistant's calls is parsed as those
+// calls. Uses third-party templates where they are present.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -56,11 +56,11 @@ Value::Map Context(bool called, bool as_text) {
                     {"eos_token", "</s>"}};
 }
 
-// What the assistant said: what stands behind the prompt, without the end of its turn.
+// The assistant's text: the part after the prompt, without the end of its turn.
 std::string Said(const std::string& prompt, std::string all) {
   size_t common = 0;
   while (common < prompt.size() && common < all.size() && prompt[common] == all[common]) ++common;
-  // Two markers that begin alike end the common part inside one of them.
+  // Two markers with a common beginning end the common part inside one of them.
   const size_t marker = all.rfind('<', common);
   if (marker != std::string::npos && all.find('>', marker) >= common) common = marker;
   all.erase(0, common);
@@ -91,7 +91,7 @@ TEST(CallFormats, TemplatesAndParsersAgree) {
     const CallFormat* format = DetectCallFormat(source);
     const auto parsed = ChatTemplate::Parse(source);
     if (format == nullptr || !parsed) continue;
-    // A reasoning model's template may know of calls without writing them.
+    // A reasoning model's template may know calls without writing them.
     for (const bool as_text : {false, true}) {
       const auto prompt = parsed->Render(Context(false, as_text), {});
       const auto all = parsed->Render(Context(true, as_text), {});

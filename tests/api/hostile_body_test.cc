@@ -1,5 +1,5 @@
-// Bodies that are small to send and would be dear to read, or to answer: the work grows with the
-// body and no faster, and what an error quotes of it is bounded.
+// Small bodies that could be expensive to parse or to answer: the work must be linear in the body's
+// size, and what an error quotes of it is bounded.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,14 +21,14 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// CPU time of this thread, since the machine may be busy with other things.
+// CPU time of this thread, because the machine may be busy with other work.
 double CpuSeconds() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-// "begin" and so many names that nobody knows.
+// "begin" followed by many unknown names.
 std::string Wide(std::string body, size_t names) {
   for (size_t i = 0; i < names; ++i) body += ",\"k" + std::to_string(i) + "\":1";
   return body + "}";
@@ -54,21 +54,21 @@ TEST(HostileBody, AHundredThousandUnknownNamesAreReadInLinearTime) {
       << "it was 20 s where each name was looked for in a list";
 }
 
-// The step of libstdc++'s hash of strings for eight bytes, and its inverse.
+// One round of libstdc++'s string hash for eight bytes, and its inverse.
 constexpr uint64_t kMultiplier = 0xc6a4a7935bd1e995;
 uint64_t Mix(uint64_t word) {
   word *= kMultiplier;
   return (word ^ word >> 47) * kMultiplier;
 }
 uint64_t Unmix(uint64_t word) {
-  uint64_t inverse = kMultiplier;  // of Newton's steps, each of which doubles the right bits
+  uint64_t inverse = kMultiplier;  // each of Newton's steps doubles the correct bits
   for (int i = 0; i < 5; ++i) inverse *= 2 - kMultiplier * inverse;
   word *= inverse;
   return (word ^ word >> 47) * inverse;
 }
 
-// Two words of text, which differ only in the highest bit of what the hash makes of each: two such
-// pairs one behind the other have one hash, whatever stands around them.
+// Two pairs of words, each of which differs only in the highest bit of its round's result. Two such
+// pairs in a row collide in the hash, whatever is around them.
 struct Twins {
   std::string one, other;
 };
@@ -136,7 +136,7 @@ TEST(HostileBody, AnErrorQuotesLittleOfALongName) {
     EXPECT_LT(error.param.size(), 257u);
   }
   EXPECT_THAT(errors[0].message, HasSubstr("json, json_object, regex, choice and grammar are"));
-  // Whoever makes an error: the way out stands at its end and stays there.
+  // Whatever causes the error, the hint is at its end and stays there.
   const ApiError any(Error{Code::kInvalidArgument, "bad: " + name + "; leave it out"});
   EXPECT_EQ(any.message.size(), ApiError::kMostMessageBytes);
   EXPECT_THAT(any.message, ::testing::EndsWith("; leave it out"));
@@ -145,7 +145,7 @@ TEST(HostileBody, AnErrorQuotesLittleOfALongName) {
 TEST(CutMiddle, KeepsBeginningAndEnd) {
   EXPECT_EQ(CutMiddle("abcdefgh", 8), "abcdefgh");
   EXPECT_EQ(CutMiddle("abcdefghi", 8), "ab...ghi");
-  // Never half a character, and no more than was allowed.
+  // Never half a character, and no longer than allowed.
   EXPECT_EQ(CutMiddle("a\xE2\x82\xAC"
                       "defghijk",
                       9),

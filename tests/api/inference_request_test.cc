@@ -1,4 +1,4 @@
-// gRPC requests become the same plain data as HTTP bodies, and are refused in the same words.
+// gRPC requests become the same plain data as HTTP bodies, and are refused with the same messages.
 #include "api/inference_request.h"
 
 #include <gmock/gmock.h>
@@ -95,7 +95,7 @@ TEST(ParseInference, ReadsEveryField) {
   EXPECT_EQ(c.priority, -3);
 }
 
-// A field that is added to the message but not to this test, or not read, is noticed here.
+// Fails when a field is added to the message but not to this test, or is not read.
 TEST(ParseInference, ReadsAllFieldsThatTheMessageHas) {
   EXPECT_EQ(v1::InferenceRequest::descriptor()->field_count(), 36);
 }

@@ -1,4 +1,4 @@
-// The Messages API: bodies made a chat's, and messages and their events as bytes.
+// The Messages API: request bodies converted to chats, and messages and their events as bytes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -103,7 +103,7 @@ TEST(MessagesRequest, ErrorsSpeakOfItsOwnFields) {
                             MessagesUse::kCount));
 }
 
-// Event names, and the data of each.
+// The name and the data of each event.
 std::vector<Json> Events(const std::string& stream) {
   std::vector<Json> out;
   for (size_t at = 0; at < stream.size();) {

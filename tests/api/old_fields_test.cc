@@ -1,4 +1,4 @@
-// What clients of older interfaces send: whole numbers with a point, functions for tools.
+// Fields of older client interfaces: whole numbers with a decimal point, functions for tools.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Bodies of the OpenAI API: what is read, and what is refused in which words.
+// Bodies of the OpenAI API: what is read, and what is refused with which message.
 #include "api/request.h"
 
 #include <gmock/gmock.h>
@@ -138,7 +138,7 @@ TEST(ParseCompletion, TakesAllFourKindsOfPrompt) {
 struct Refused {
   std::string fields;
   std::string param;
-  std::string message;  // a part of it
+  std::string message;  // a part of the error message
 };
 
 class RefusedField : public ::testing::TestWithParam<Refused> {};
@@ -334,7 +334,7 @@ TEST(ParseChat, KeepsMessagesForTheTemplate) {
   const Value& call = Message(r, 2, "tool_calls").AsList().at(0);
   const Value& arguments = *call.AsMap().Find("function")->AsMap().Find("arguments");
   ASSERT_TRUE(arguments.IsMap());
-  EXPECT_EQ(arguments.AsMap().begin()->first, "b");  // in the order of the client
+  EXPECT_EQ(arguments.AsMap().begin()->first, "b");  // in the client's order
   EXPECT_EQ(Message(r, 3, "tool_call_id").AsString(), "c1");
   EXPECT_TRUE(r.add_generation_prompt);
   EXPECT_TRUE(r.tools.IsNone());

@@ -1,4 +1,4 @@
-// The answers as bytes, and that they are JSON whatever the text is.
+// Answers as bytes; they must be JSON whatever the text is.
 #include "api/response.h"
 
 #include <gmock/gmock.h>
@@ -155,7 +155,7 @@ TEST(ResponseEncoder, CompletionLogprobsAreParallelLists) {
   EXPECT_EQ(logprobs["tokens"], Json({"Hi", "\xEF\xBF\xBD"}));
   EXPECT_EQ(logprobs["token_logprobs"], Json({-0.5, -9999}));
   EXPECT_EQ(logprobs["top_logprobs"][0]["Hi"], -0.5);
-  // The token that was taken is there, also where it is none of the likeliest.
+  // The drawn token is listed even if it is not among the likeliest.
   EXPECT_EQ(logprobs["top_logprobs"][1], (Json{{"\xEF\xBF\xBD", -9999}}));
   EXPECT_EQ(logprobs["text_offset"], Json({0, 2}));
 }
@@ -229,8 +229,8 @@ TEST(ModelList, NamesTheModels) {
   EXPECT_EQ(DetokenizeResponse("a\"b"), "{\"prompt\":\"a\\\"b\"}");
 }
 
-// Not a benchmark, but a guard against a JSON tree per token: the target is 2 us, a tree costs far
-// more than 20.
+// Not a benchmark, but a guard against building a JSON tree per token: the target is 2 us, a tree
+// takes far more than 20.
 TEST(ResponseEncoder, AChunkCostsMicroseconds) {
   ResponseEncoder encoder(Endpoint::kChat, "chatcmpl-0123456789abcdef", "some-model-name", 5);
   constexpr int kCount = 20000;

@@ -1,4 +1,5 @@
-// The Responses API: bodies made a chat's, and response objects and their events as bytes.
+// The Responses API: request bodies converted to chats, and response objects and their events as
+// bytes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -97,7 +98,7 @@ TEST(ResponsesRequest, NothingIsKeptWhereTheOperatorKeepsNothing) {
   EXPECT_THAT(request->echo, HasSubstr("\"store\":false"));
 }
 
-// The data of each event, whose name stands in a line of its own as well.
+// The data of each event; its name is also on a line of its own.
 std::vector<Json> Events(const std::string& stream) {
   std::vector<Json> out;
   size_t at = 0;
@@ -172,11 +173,11 @@ TEST(ResponsesEncoder, ThinkingWordsAndCallsAreItemsInTheirOrder) {
   EXPECT_EQ(response["usage"]["output_tokens_details"]["reasoning_tokens"], 1);
   EXPECT_EQ(Json::parse(kept), response);
   ASSERT_EQ(output.size(), 3u);
-  // What was kept is input as it stands.
+  // A stored answer's items are valid input as they are.
   EXPECT_TRUE(Parse(R"({"previous_response_id": "resp_1", "input": "x"})", output));
 }
 
-// Logprobs without text yet wait for it; those of thinking and of calls have no place.
+// Logprobs without text wait for it; those of reasoning and of calls are not shown.
 TEST(ResponsesEncoder, LogprobsStandBesideTheTextThatTheyAreOf) {
   const auto token = [](const char* bytes, uint32_t part) {
     ChoiceLogprob out;

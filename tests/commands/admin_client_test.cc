@@ -1,4 +1,4 @@
-// What aisp top, drain, role and the planner make of a router that means them no good.
+// How aisp top, drain, role and the planner handle a hostile router.
 #include "commands/admin_client.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// The checks of `aisp doctor`, over made-up machines.
+// The checks of `aisp doctor` on made-up machines.
 #include "commands/doctor.h"
 
 #include <gmock/gmock.h>
@@ -15,7 +15,7 @@ namespace {
 using ::testing::HasSubstr;
 using Level = Finding::Level;
 
-// A tree of files that stands for /proc and /sys.
+// A tree of files in place of /proc and /sys.
 class DoctorTest : public ::testing::Test {
  protected:
   void Write(const std::string& path, const std::string& text) {
@@ -28,7 +28,7 @@ class DoctorTest : public ::testing::Test {
 };
 
 TEST_F(DoctorTest, AGovernorThatSavesPowerIsAWarningWithWhatToDo) {
-  EXPECT_EQ(CheckGovernor(root_).level, Level::kOk);  // a virtual machine has none
+  EXPECT_EQ(CheckGovernor(root_).level, Level::kOk);  // a virtual machine has no governor
   Write("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "performance");
   Write("/sys/devices/system/cpu/cpu1/cpufreq/scaling_governor", "performance");
   EXPECT_EQ(CheckGovernor(root_).level, Level::kOk);

@@ -34,7 +34,7 @@ TEST(StatusText, ShowsWorkersLatencyAndMoves) {
   EXPECT_TRUE(overview["series"]["ttft_p50_ms"][0].is_null());
   const std::string text = OverviewText(overview, 200, false);
   EXPECT_THAT(text, HasSubstr("model \"x\"  ready"));
-  EXPECT_THAT(text, HasSubstr("50 tokens/s"));  // over ten seconds
+  EXPECT_THAT(text, HasSubstr("50 tokens/s"));  // average over ten seconds
   EXPECT_THAT(text, HasSubstr("decode-0 decode  ready"));
   EXPECT_THAT(text, HasSubstr("75 %"));
   EXPECT_THAT(text, HasSubstr("4711"));

@@ -72,11 +72,11 @@ TEST(BoundedQueue, PopTimesOutOnAnEmptyQueue) {
 TEST(BoundedQueue, WakeEndsOneWaitAndLosesNoItem) {
   BoundedQueue<int> queue(1);
   queue.Wake();
-  EXPECT_EQ(queue.Pop(kLong), std::nullopt);  // the wake came before the wait
+  EXPECT_EQ(queue.Pop(kLong), std::nullopt);  // Wake came before the wait
   queue.Wake();
   EXPECT_TRUE(queue.TryPush(1));
   EXPECT_EQ(queue.Pop(kLong), 1);
-  EXPECT_EQ(queue.Pop(kLong), std::nullopt);  // and is kept behind the item
+  EXPECT_EQ(queue.Pop(kLong), std::nullopt);  // and is kept until the item was taken
 }
 
 TEST(BoundedQueue, PopAllAppendsInOrder) {

@@ -74,7 +74,7 @@ TEST(FairShare, WhoComesNewFindsAPlaceHoweverManyTenantsTakeAllThatTheyMay) {
       FairShare::Account* newcomer = shares.Enter({"new", 1, 0});
       ASSERT_TRUE(FairShare::MayTake(*newcomer, taken.size(), kPlaces)) << tenants << " " << round;
       shares.Leave(newcomer);
-      // One ends, whosever.
+      // One of them ends, no matter which.
       const size_t ends = random.Below(taken.size());
       shares.Leave(taken[ends]);
       taken[ends] = taken.back();

@@ -13,7 +13,7 @@ namespace {
 
 using namespace std::string_literals;
 
-// XXH3-128 of the empty input with seed 0, as xxHash's own test vectors give it.
+// XXH3-128 of the empty input with seed 0, from xxHash's own test vectors.
 TEST(HashBytes, MatchesThePublishedVectorOfTheEmptyInput) {
   EXPECT_EQ(HashBytes(std::string_view()).ToHex(), "99aa06d3014798d86001c324468d497f");
 }
@@ -23,21 +23,21 @@ TEST(HashBytes, SameBytesInBothForms) {
   EXPECT_EQ(HashBytes(text), HashBytes(std::as_bytes(std::span(text))));
 }
 
-// Long inputs take other code where the CPU has wide vectors; what they are hashed to is on the
-// wire and on disks, between machines of all kinds.
+// Long inputs take another code path where the CPU has wide vectors. The hashes are on the wire and
+// on disks, so machines of all kinds must agree.
 TEST(Hash64, IsTheSameWhateverTheVectorsAre) {
   std::string bytes(4096, '\0');
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 7);
   EXPECT_EQ(Hash64(bytes), 0x8fb047a89e810965);
   EXPECT_EQ(Hash64(std::as_bytes(std::span(bytes)), 5), 0x8f076a883381abf7);
   EXPECT_EQ(Hash64(std::as_bytes(std::span(bytes)), 0), Hash64(bytes));
-  // Of inputs above 240 bytes it is the lower half of the wider hash, which HashChain makes by the
-  // plain code.
+  // For inputs above 240 bytes it is the lower half of the wider hash, which HashChain computes
+  // without vector code.
   for (size_t size = 241; size <= bytes.size(); size += 13)
     EXPECT_EQ(Hash64(std::string_view(bytes).substr(0, size)), HashBytes(bytes.substr(0, size)).lo);
 }
 
-// The chain's value is part of the wire between processes: parent.lo, parent.hi, tokens, all
+// The chain's value is part of the protocol between processes: parent.lo, parent.hi, tokens, all
 // little-endian.
 TEST(HashChain, HashesParentThenTokensForShortAndLongRuns) {
   const Hash128 parent{0x1122334455667788, 0x99aabbccddeeff00};

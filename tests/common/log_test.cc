@@ -22,7 +22,7 @@ using ::testing::Not;
 
 constexpr Duration kLong = std::chrono::seconds(30);
 
-// A pipe whose write end is the log; not read until Text().
+// A pipe whose write end is the log; it is read only in Text().
 class LogPipe {
  public:
   LogPipe() {
@@ -40,7 +40,7 @@ class LogPipe {
     read_fd_ = -1;
   }
   int fd() const { return write_fd_; }
-  // What has been written and not been read, without waiting for more.
+  // Returns what was written and not yet read, without waiting for more.
   std::string Text() const {
     std::string text;
     char buffer[4096];
@@ -166,7 +166,7 @@ TEST(Log, SurvivesAReaderThatWentAway) {
   {
     const LogSession session({.fd = pipe.fd()});
     pipe.CloseReader();
-    LogInfo("nobody reads this");  // without care, SIGPIPE ends the process here
+    LogInfo("nobody reads this");  // without protection, SIGPIPE ends the process here
   }
   EXPECT_EQ(GetLogStats().lines_dropped, dropped + 1);
 }
@@ -183,7 +183,7 @@ TEST(Log, AStuckReaderBlocksNeitherLoggingNorTheEndOfTheSession) {
   }
   const LogStats stats = GetLogStats();
   EXPECT_EQ(stats.lines_written + stats.lines_dropped,
-            before + kLines);  // every line is accounted for
+            before + kLines);  // every line is counted, as written or as dropped
   EXPECT_GT(stats.lines_dropped, dropped);
 }
 

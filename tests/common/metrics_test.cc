@@ -58,7 +58,7 @@ TEST(Metrics, RemoveForgetsTheSeriesThatHaveTheLabels) {
   const std::string text = metrics.Render();
   EXPECT_THAT(text, Not(HasSubstr("worker=\"a\"")));
   EXPECT_THAT(text, HasSubstr("worker=\"b\""));
-  // A worker that comes back starts anew.
+  // A restarted worker's counters begin at zero.
   EXPECT_EQ(metrics.AddGauge("aisp_load", "Load.", {{"worker", "a"}, {"kind", "kv"}}).Value(), 0);
 }
 
@@ -102,7 +102,7 @@ TEST(Metrics, RefreshesWhatIsReadBeforeEachRendering) {
 
 TEST(Buckets, GrowByTheFactor) {
   EXPECT_EQ(ExponentialBuckets(1, 2, 4), (std::vector<double>{1, 2, 4, 8}));
-  // A service level has to be a bound, so that its share is read and not interpolated.
+  // A latency objective has to be a bucket bound, so that its share is read and not interpolated.
   EXPECT_THAT(LatencyBuckets(), IsSupersetOf({0.001, 0.2, 0.5, 1.0, 2.0, 60.0}));
   EXPECT_THAT(StepBuckets(), IsSupersetOf({0.0001, 0.01, 0.02, 0.025, 0.05, 0.1, 2.0}));
   EXPECT_THAT(RequestBuckets(), IsSupersetOf({1.0, 10.0, 60.0, 300.0}));

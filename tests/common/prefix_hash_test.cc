@@ -35,15 +35,15 @@ uint64_t SecretAt(size_t offset) {
   return word;
 }
 
-// XXH3 multiplies the halves of (input xor a published secret). A half of zero hides the other, and
-// the input itself is only added up: so a difference between two stripes cancels out.
+// XXH3 multiplies the halves of (input xor a published secret). If one half is zero, the other has
+// no effect and the input itself is only added: then a difference between two stripes cancels out.
 std::string Colliding(size_t before, uint64_t difference) {
   constexpr size_t kStripe = 64, kBytes = 512;
   std::string all(before + kBytes, 's');
   const uint64_t first = SecretAt(8) ^ (difference << 32);
   const uint64_t constant = SecretAt(8) + SecretAt(16);
   uint64_t second = constant - first;
-  // Its low half has to meet the secret's, or nothing is hidden.
+  // For this attack the input's low half must equal the secret's.
   EXPECT_EQ(static_cast<uint32_t>(second), static_cast<uint32_t>(SecretAt(16)));
   std::memcpy(all.data() + kStripe, &first, sizeof(first));
   std::memcpy(all.data() + 2 * kStripe, &second, sizeof(second));
@@ -51,7 +51,7 @@ std::string Colliding(size_t before, uint64_t difference) {
 }
 
 TEST(PrefixRoot, DiffersBetweenScopesThatCollideUnderTheHashOfUnits) {
-  // In front of the scope: four lengths and the other fields. The whole is what was hashed once.
+  // Before the scope come four lengths and the other fields. All of it is hashed at once.
   constexpr size_t kBefore = 4 * sizeof(uint64_t) + 1 + 4;
   const std::string mine = Colliding(kBefore, 0x1234), other = Colliding(kBefore, 0x77aa55);
   ASSERT_NE(mine, other);

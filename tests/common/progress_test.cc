@@ -1,4 +1,4 @@
-// What a person is told of something long.
+// The progress messages of a long operation.
 #include "common/progress.h"
 
 #include <gmock/gmock.h>
@@ -46,7 +46,7 @@ TEST(Progress, LinesComeEveryFewSecondsAndTheRateIsOfTheLast) {
   std::vector<ProgressState> lines;
   ProgressMeter meter(&clock, {.terminal = false, .every = std::chrono::seconds(3)},
                       [&](const ProgressState& state) { lines.push_back(state); });
-  // 500 MiB lay there before; 10 MiB a second come, and from the 20th second on twice as much.
+  // 500 MiB were there before; 10 MiB arrive per second, and from the 20th second on twice as much.
   uint64_t done = 500 * kMiB;
   for (int tenth = 0; tenth < 400; ++tenth) {
     meter.Update("model", done, 2000 * kMiB);

@@ -57,7 +57,7 @@ TEST(Config, AnUnknownKeyIsRefusedWithFileAndLine) {
 
 TEST(Config, AnUnknownKeyNamesTheNearestSettingAndItsShortFlag) {
   EXPECT_THAT(LoadError("http:\n  prot: 80\n"), HasSubstr("did you mean http.port (--port)?"));
-  // The short flag's name, or the key in another section, is what somebody remembers.
+  // Users may remember the short flag's name, or the key in another section.
   EXPECT_THAT(LoadError("max-num-seqs: 8\n"), HasSubstr("engine.max_sequences (--max-num-seqs)"));
   EXPECT_THAT(LoadError("model:\n  block_tokens: 16\n"), HasSubstr("engine.block_tokens"));
   EXPECT_THAT(LoadError("zzzzzzzzzzzz: 1\n"), Not(HasSubstr("did you mean")));
@@ -87,7 +87,7 @@ TEST(Config, ADeviceIsOneOfThoseThatThereAre) {
   EXPECT_FALSE(Parse({"--devices", "cuda:0,foo"}));
 }
 
-// Each is refused by name, with what it got and what is allowed; none overflows or is taken.
+// Each is refused by name, with its value and the allowed ones; none overflows or is accepted.
 TEST(Config, AbsurdValuesAreRefused) {
   const auto refused = [](const std::string& yaml, const std::string& name) {
     const std::string error = LoadError(yaml);
@@ -166,7 +166,7 @@ TEST(Config, EverySettingHasItsOwnKeyAndFlagAndAHelpSentence) {
         << s.flag;
     EXPECT_TRUE(s.help.ends_with(".")) << s.key;
     EXPECT_LE(s.min, s.max) << s.key;
-    // What is shown as the default is a value that is allowed.
+    // The default that is shown is an allowed value.
     if (!std::holds_alternative<std::string*>(s.field)) {
       std::string shown = s.Show();
       std::erase_if(shown, [](char c) { return c == '[' || c == ']' || c == '"'; });

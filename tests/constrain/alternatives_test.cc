@@ -1,5 +1,5 @@
-// Alternatives that constants tell apart, in numbers; what dynamic anchors mean; numbers in machine
-// words beside the exact ones.
+// Alternatives that constants distinguish, among numbers too; what dynamic anchors mean; numbers in
+// machine words compared with exact ones.
 #include <random>
 
 #include "constrain/language.h"
@@ -58,7 +58,7 @@ TEST(Alternatives, HundredsOfObjectsAreToldApartByAMember) {
   EXPECT_FALSE(Allows(constraint.get(), R"({"k":"c600"})"));
 }
 
-// Both sides name the same value: what says so must not be dropped on both.
+// Both sides name the same value: the constraint must not be dropped on both.
 TEST(Alternatives, WhatTwoPartsSayOfOneMemberStays) {
   const char* schema = R"({"type":"object","required":["k"],"allOf":[
       {"anyOf":[{"properties":{"k":{"const":1}}},{"properties":{"k":{"const":2}}},
@@ -129,7 +129,7 @@ TEST(Numbers, MachineWordsSayWhatDecimalsSay) {
     if (pick(4) > 0)
       spec.LimitHigh(Decimal::Make(low.mantissa + pick(300), low.exponent), pick(2) == 0);
     if (spec.integer && pick(3) == 0) spec.multiples.push_back(Decimal::FromInt(1 + pick(9)));
-    // The same set, which the quick way does not know.
+    // The same set, in a form that the fast path does not recognise.
     NumberSpec slow = spec;
     slow.Exclude({Decimal::Make(123456789, 3)});
     for (int t = 0; t < 20; ++t) {
@@ -159,7 +159,7 @@ TEST(Numbers, UniqueOnesEndWhenNoneIsLeft) {
   EXPECT_EQ(matcher->AdvanceBytes("]"), 1U);
 }
 
-// A number below zero is what is left of the items, and was read.
+// A negative value counts as an item too, and was read.
 TEST(Numbers, NegativeOnesAreUsedUpAsWell) {
   const auto constraint = Compile(R"({"type":"array","uniqueItems":true,"items":{"enum":["a",-0.5]},
                                       "contains":{"type":"string"}})");

@@ -12,7 +12,8 @@ AISP, SOURCE, SHARED, WHAT = sys.argv[1:5]
 SCHEMAS = os.path.join(SHARED, "schemas")
 SUITE = os.path.join(SOURCE, "tools", "constrain_suite.py")
 
-# Our own schemas: what is drawn under them must validate. Formats are the library's own affair and stand apart.
+# Our own schemas: generated texts must validate. Formats are checked separately, because the
+# library decides about them.
 OWN = [
     {"type": "object", "properties": {"a": {"type": "integer", "minimum": -5, "maximum": 1200},
                                       "b": {"type": "string", "minLength": 2, "maxLength": 9}}, "required": ["a", "b"],

@@ -16,7 +16,7 @@ TEST(Deadline, CountsWhatTheThreadComputes) {
   EXPECT_FALSE(passed(0, 0));
   EXPECT_FALSE(passed(100, 100));
   EXPECT_TRUE(passed(101, 101));
-  // On a machine that gives the thread a fifth of its time.
+  // On a machine that gives the thread a fifth of the CPU time.
   EXPECT_FALSE(passed(100, 500));
   EXPECT_FALSE(passed(99, 800));
   EXPECT_TRUE(passed(10, 801));

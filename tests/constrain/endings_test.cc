@@ -1,4 +1,4 @@
-// Endings: from wherever a text stands, what is said to make it whole does.
+// Endings: at any point of a text, the suggested ending completes it.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -15,7 +15,7 @@ std::string TextOf(const std::vector<TokenId>& tokens) {
   return out;
 }
 
-// What the text so far ends with; "-" when no ending is known.
+// The known ending after the text so far; "-" if there is none.
 std::string EndingAfter(std::string_view schema, std::string_view text) {
   const auto constraint = Compile(schema, Pieces());
   const auto matcher = constraint->NewMatcher();
@@ -50,8 +50,8 @@ TEST(Endings, ArraysPatternsAndReferencesEnd) {
             R"("v":null},"v":null},"v":null})");
 }
 
-// The guarantee that force_finish is built on: with any tokens before, an ending is known, it is
-// taken token by token, and it makes the text whole.
+// The guarantee behind force_finish: after any tokens an ending is known, is accepted token by
+// token, and completes the text.
 TEST(Endings, AnyTextThatWasBegunCanBeEnded) {
   const std::vector<std::string> schemas = {
       R"({"type": "object", "properties": {"id": {"type": "integer", "multipleOf": 7},
@@ -111,7 +111,7 @@ TEST(Endings, PatternsAndChoicesEnd) {
 }
 
 TEST(Endings, WhatHasNoKnownEndingSaysSo) {
-  // Three different texts of one letter: they are not sought for.
+  // Three different items of one letter: the search does not look for them.
   EXPECT_EQ(EndingAfter(R"({"type": "array", "items": {"enum": ["a", "b", "c"]}, "minItems": 3,
                             "uniqueItems": true})",
                         ""),

@@ -1,4 +1,5 @@
-// What a constraint forces is the only way on, byte by byte, and how it is likely to be spelled.
+// A forced run is the only possible continuation, byte by byte; and how it is likely to be
+// tokenized.
 #include "constrain/forced_run.h"
 
 #include <filesystem>
@@ -24,11 +25,11 @@ std::vector<uint8_t> Following(Matcher* matcher) {
   return out;
 }
 
-// Inside a string an escape may always stand for a character, and outside of it blanks may come
-// where they are free: neither makes another text.
+// Inside a string an escape may always replace a character, and outside of it blanks may come where
+// they are free: neither makes a different text.
 enum class Free : uint8_t { kNothing, kEscapes, kEscapesAndBlanks };
 
-// The bytes that lead to different texts.
+// The next bytes that lead to different texts.
 std::vector<uint8_t> Ways(Matcher* matcher, Free free) {
   std::vector<uint8_t> ways = Following(matcher);
   if (free == Free::kNothing || ways.size() == 1) return ways;
@@ -39,7 +40,7 @@ std::vector<uint8_t> Ways(Matcher* matcher, Free free) {
   return ways;
 }
 
-// Walks by chance and looks at every place; how many bytes were forced.
+// Takes random steps and checks each position; returns how many bytes were forced.
 size_t CheckRuns(Constraint* constraint, Free free, uint32_t seed, const std::string& what) {
   std::mt19937 random(seed);
   const auto matcher = constraint->NewMatcher();

@@ -1,5 +1,4 @@
-// Masks of random grammars: whatever parts they are put together of, they say of every token what
-// the parse says when it is given that token.
+// Masks of random grammars: for every token the mask must agree with the parser.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -14,8 +13,8 @@ namespace {
 
 constexpr std::string_view kLetters = "ab(),1";
 
-// Rules of random alternatives over few letters, so that they are ambiguous, recursive on all
-// sides and empty more often than grammars that people write.
+// Rules of random alternatives over few letters, so that they are ambiguous, recursive on all sides
+// and empty more often than grammars that people write.
 class RandomGrammar {
  public:
   explicit RandomGrammar(uint32_t seed) : random_(seed) {}
@@ -73,7 +72,7 @@ std::vector<std::string> RandomPieces() {
   return {out.begin(), out.end()};
 }
 
-// Ends where only the end may follow; false where nothing may.
+// Takes random steps until only the end may follow; false where nothing may.
 bool Walk(Constraint* constraint, const std::vector<std::string>& pieces, uint32_t seed,
           const std::string& grammar) {
   const size_t vocabulary = 256 + pieces.size();
@@ -113,7 +112,7 @@ TEST(RandomGrammar, MasksSayWhatTheParseSays) {
     const auto constraint = MakeGrammarConstraint(grammar, trie);
     if (!constraint) continue;  // no text fits
     ++compiled;
-    // Later walks meet what earlier ones left behind.
+    // Later texts use the caches that earlier ones filled.
     for (uint32_t walk = 0; walk < 2; ++walk)
       ASSERT_TRUE(Walk(constraint->get(), pieces, seed + walk, grammar)) << grammar;
   }

@@ -1,4 +1,5 @@
-// Grammars in GBNF and in Lark's notation: which texts they allow, and that masks agree.
+// Grammars in GBNF and in Lark's notation: which texts they allow, and that masks agree with the
+// parser.
 #include "constrain/grammar_constraint.h"
 
 #include <gmock/gmock.h>
@@ -104,7 +105,7 @@ TEST(Grammar, MasksSayWhatTheMatcherSays) {
   }
 }
 
-// Every split of a text in as many parts as one likes is another way to read it.
+// Every split of a text into any number of parts is another parse.
 TEST(Grammar, AmbiguityIsBounded) {
   const std::string_view grammars[] = {
       "root ::= root root | root root root | [a-z]+ | \"x\"? root \" \"?",
@@ -124,7 +125,7 @@ TEST(Grammar, AmbiguityIsBounded) {
   }
 }
 
-// Rules of which a place may begin by the thousand.
+// Rules of which thousands may begin at one position.
 TEST(Grammar, AsManyAlternativesAsOneLikes) {
   std::string grammar = "root ::= \"{\" root \"}\"";
   for (int i = 0; i < 3000; ++i) grammar += " | \"k" + std::to_string(i) + "(\" root? \")\"";

@@ -1,4 +1,4 @@
-// Walks a constraint by random tokens and compares its masks with what the matcher takes.
+// Takes random tokens under a constraint and compares its masks with what the matcher accepts.
 #pragma once
 
 #include <random>
@@ -26,7 +26,7 @@ inline std::string PieceOf(TokenId id) {
   return id < 256 ? std::string(1, static_cast<char>(id)) : Pieces()[static_cast<size_t>(id) - 256];
 }
 
-// Draws tokens by chance until the text is whole or long, and compares at every step.
+// Draws random tokens until the text is complete or long, and compares at every step.
 inline void CompareMasks(Constraint* constraint, const std::string& schema, uint32_t seed) {
   const size_t vocabulary = 256 + Pieces().size();
   std::mt19937 random(seed);
@@ -43,7 +43,7 @@ inline void CompareMasks(Constraint* constraint, const std::string& schema, uint
       ASSERT_EQ(mask.Has(static_cast<size_t>(id)), taken)
           << schema << "\nafter " << text << "\ntoken " << PieceOf(id);
       if (!taken) continue;
-      // Long tokens more often, blanks seldom: they lead nowhere.
+      // Long tokens more often, blanks rarely: they do not advance the text.
       const std::string piece = PieceOf(id);
       const bool blank = piece.find_first_not_of(" \n\t\r") == std::string::npos;
       leads_on = leads_on || !blank;

@@ -1,4 +1,4 @@
-// Masks and matchers agree under schemas that nobody chose, and none comes to a dead end.
+// Masks and matchers agree under random schemas, and no allowed beginning is a dead end.
 #include "tests/constrain/mask_harness.h"
 #include "tests/constrain/random_schema.h"
 

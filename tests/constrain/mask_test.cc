@@ -1,4 +1,4 @@
-// A mask must say of every token what Advance says of it, in every state.
+// In every state a mask must agree with Advance for every token.
 #include <chrono>
 #include <random>
 
@@ -60,7 +60,7 @@ TEST(Mask, LongListsOfNumbersAreNotWalkedForEachToken) {
     }
     EXPECT_TRUE(matcher->IsWhole());
   }
-  // Some hundredths of a second; with each token asked of each number it took minutes.
+  // Some hundredths of a second; checking each token against each number took minutes.
   EXPECT_LT(Deadline::Now().cpu - start, std::chrono::seconds(5));
 }
 
@@ -84,8 +84,8 @@ TEST(Mask, ForcedTextIsWhatMustComeNext) {
   EXPECT_EQ(constraint->NewMatcher()->Forced(100), R"({"name":"fox"})");
 }
 
-// Two patterns whose states multiply, and tokens that walk them: a mask makes so many states and no
-// more. What it has may follow, and tokens of one byte are there.
+// Two patterns whose states multiply, and tokens that visit them: computing a mask creates a
+// bounded number of states. Every token in the mask is allowed, and tokens of one byte are in it.
 TEST(Mask, StatesOfPatternsThatMeetAreMadeByABound) {
   std::mt19937 random(5);
   std::vector<std::string> pieces;

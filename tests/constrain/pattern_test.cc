@@ -13,7 +13,7 @@
 namespace aisp {
 namespace {
 
-// Whether `pattern` is found in `text`.
+// Whether `text` contains a match of `pattern`.
 bool Finds(std::string_view pattern, std::string_view text) {
   Languages languages;
   const auto language = CompilePattern(pattern, &languages);
@@ -38,8 +38,8 @@ TEST(Pattern, LookAheadAndBoundariesAreExact) {
   EXPECT_TRUE(Finds("\\Bcat", "concat"));
 }
 
-// Behind a word boundary the compiler tells texts by their last character. The terms of a literal
-// used to double with each of its characters.
+// After a word boundary the compiler distinguishes texts by their last character. The terms of a
+// literal used to double with each of its characters.
 TEST(Pattern, BoundariesBehindLongTextsTakeFewTerms) {
   const std::string literal(60, 'a');
   for (const std::string& pattern :
@@ -169,12 +169,12 @@ TEST(Pattern, AssertionsInRepetitionsTakeNoTimeWithoutEnd) {
     if (!made) {
       EXPECT_EQ(made.error().code, Code::kResourceExhausted) << made.error().message;
     }
-    // Far more than the limit: a busy machine is no failure.
+    // Far above the limit: a busy machine is no failure.
     EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20)) << pattern;
   }
 }
 
-// The classics: their deterministic automata double with each place that is counted.
+// The classic cases: their deterministic automata double with each counted position.
 TEST(Pattern, AutomataWithoutBoundAreRefusedByName) {
   for (const char* pattern : {".*a.{30}", "(a|b)*a(a|b){24}", "(.*x)?[a-z]*q[a-z]{26}",
                               "(?:.*a.{18}|.*b.{18}|.*c.{18})", "(.{0,40}a.{0,40}b){6}"}) {
@@ -196,8 +196,8 @@ TEST(Pattern, LargeAutomataThatAreNoLargerThanTheirPatternsAreKept) {
   }
 }
 
-// Counted parts beside any text, or beside parts like them, are merged: the states of each of these
-// have one part, or few, where they had as many as the count; the work was its square.
+// Counted parts next to any text, or next to similar parts, are merged: each state has one part, or
+// few, instead of as many as the count, which took quadratic work.
 TEST(Pattern, CountedPartsThatOverlapAreMerged) {
   for (const char* pattern :
        {"[a-z0-9_-]{1,2048}$", "^[a-z]{3,2048}", "^https://([^/]+)/?.{3,1016}$",
@@ -215,7 +215,7 @@ TEST(Pattern, MergedPartsHaveTheirTextsAndNoOthers) {
   Languages l;
   const auto set = [&](char c) { return l.Set(CharSet::One(static_cast<uint32_t>(c))); };
   const TermId a = set('a'), tail = set('z');
-  // 1 to 2, 3 to 4 and 7 times, and the same before z; 5 and 6 stay out.
+  // 1 to 2, 3 to 4 and 7 times, and the same before z; 5 and 6 are excluded.
   std::vector<TermId> counted = {l.Repeat(a, 1, 2), l.Repeat(a, 3, 4), l.Repeat(a, 7, 7)};
   for (size_t i = 0; i < 3; ++i) counted.push_back(l.Concat(counted[i], tail));
   Automaton some(&l, l.Union(counted));
@@ -245,7 +245,7 @@ TEST(Pattern, PartsThatASetWithoutEndHoldsAreDropped) {
   EXPECT_EQ(l.Intersect({abc, aab}), aab);
   EXPECT_EQ(l.Union({abc, l.Intersect({ab, l.Not(aab)})}), abc);
   EXPECT_NE(l.Union({ab, l.Not(aab)}), ab);
-  // Beyond ASCII only a set of everything there is known to hold what comes.
+  // Beyond ASCII, only a set of everything is known to contain the next character.
   const TermId some = star(CharSet::Of({{'a', 0xE9}})), all = star(CharSet::Of({{'a', 0x10FFFF}}));
   Automaton both(&l, l.Union({some, l.Literal("\u00fc")}));
   EXPECT_TRUE(both.Matches("\u00fc"));
@@ -253,7 +253,7 @@ TEST(Pattern, PartsThatASetWithoutEndHoldsAreDropped) {
   EXPECT_EQ(l.Union({all, l.Literal("\u00fc")}), all);
 }
 
-// Two patterns that are small each; together their states multiply, and are made as they are met.
+// Two small patterns; together their states multiply, and are created on demand.
 TEST(Pattern, GrowthOfAMaskIsBounded) {
   Languages languages;
   const auto a = CompilePattern("^[ab]*a[ab]{9}$", &languages);
@@ -273,17 +273,18 @@ TEST(Pattern, GrowthOfAMaskIsBounded) {
       state = next;
       text += c;
     }
-    // One state may be made when the bound is all but reached.
+    // One more state may be created when the limit is almost reached.
     EXPECT_LT(languages.work() - before, 20'000u);
     EXPECT_LT(steps, 100'000u);
     languages.BoundGrowth(Languages::kAnyWork);
   }
-  // What was no way on under the bound is one without it.
+  // A continuation that was refused under the limit is allowed without it.
   EXPECT_NE(both.Run(text + "ab"), Automaton::kDead);
 }
 
-// Behind a word boundary each character before it is a word's or not, and both go on alike: nine of
-// them are 512 ways, whose unions are made once each. A derivation of them took a thousand.
+// After a word boundary each character before it is a word character or not, and both continue
+// alike: nine of them give 512 combinations, whose unions are built once each. One derivation took
+// a thousand.
 TEST(Pattern, UnionsOfManyWaysAreMadeOnce) {
   Languages languages;
   const auto language = CompilePattern(R"(.........(.*\d)[a-z\d]{7}\}\bb)", &languages);
@@ -293,7 +294,7 @@ TEST(Pattern, UnionsOfManyWaysAreMadeOnce) {
   EXPECT_TRUE(languages.MayGrow());
 }
 
-// Each is small; together they double, and the first text that both match is far.
+// Each is small; together they double, and the first common match is long.
 TEST(Pattern, WhatIsTooLargeToSearchIsNotSaidToMatchNothing) {
   const auto pattern = [](const char* set, int count) {
     return std::string(".........(.*") + set + ")[a-z0-9]{" + std::to_string(count) + "}[}]b}.,L";
@@ -309,7 +310,7 @@ TEST(Pattern, WhatIsTooLargeToSearchIsNotSaidToMatchNothing) {
             "its patterns have more states together than are looked at");
 }
 
-// States that are unions of many parts are dear, however few terms are derived for them.
+// States that are unions of many parts are expensive, however few terms are derived for them.
 TEST(Pattern, WideUnionsCountForTheGrowthOfAMask) {
   Languages languages;
   const auto language = CompilePattern("(.*a){300}", &languages);
@@ -349,7 +350,7 @@ TEST(Pattern, AssertionsThatLookNoFurtherThanARoundAreRepeatedWithoutEnd) {
   EXPECT_FALSE(Finds("^((?![:*$])[ -~])+$", "ab:"));
   EXPECT_TRUE(Finds("^(?:(?!-)[a-z-]{1,5}(?<!-)\\.)*\\bx", "a-b.x"));
   EXPECT_FALSE(Finds("^(?:(?!-)[a-z-]{1,5}(?<!-)\\.)*\\bx", "a-.x"));
-  // An assertion as often as one likes holds once, or not at all.
+  // A repeated assertion holds once, or not at all.
   EXPECT_FALSE(Finds("^(?!a)+[ab]$", "a"));
   EXPECT_TRUE(Finds("^(?!a)*[ab]$", "a"));
 }

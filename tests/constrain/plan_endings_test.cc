@@ -32,8 +32,8 @@ AnswerPlan Plan(AnswerPlan::Then then, bool parallel) {
   return plan;
 }
 
-// At every place of a random walk an ending is known and right, and no token makes it longer than
-// was said.
+// At every step of a random text an ending is known and correct, and no token makes it longer than
+// promised.
 void Walk(const std::shared_ptr<Constraint>& c, uint32_t seed) {
   const auto trie = Vocabulary(kPieces);
   std::mt19937 draw(seed);
@@ -54,7 +54,7 @@ void Walk(const std::shared_ptr<Constraint>& c, uint32_t seed) {
     EXPECT_TRUE(matcher->IsWhole()) << text;
     matcher->Rewind(taken);
     matcher->Mask(&mask);
-    // Rarely the tokens that no string would be left by.
+    // Rarely tokens that do not end a string.
     std::vector<TokenId> allowed;
     for (size_t id = 0; id < trie->vocabulary(); ++id) {
       if (mask.Has(id)) allowed.push_back(static_cast<TokenId>(id));
@@ -118,7 +118,7 @@ TEST(PlanEndings, FreeTextGoesOnWithoutACall) {
   EXPECT_FALSE(mask.Has('>'));
   EXPECT_FALSE(mask.Has(256));  // <tool_call>
   EXPECT_TRUE(mask.Has('x'));
-  EXPECT_EQ(before - mask.Count(), 3u);  // and "<tool_call>" of a token that goes on behind it
+  EXPECT_EQ(before - mask.Count(), 3u);  // and "<tool_call>" of a token that continues it
   ASSERT_EQ(matcher->AdvanceBytes(">"), 1u);
   EXPECT_FALSE(matcher->KeepWhole(&mask));
 }

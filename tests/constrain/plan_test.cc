@@ -44,7 +44,8 @@ constexpr char kCall[] =
     "<tool_call>\n{\"name\": \"get\", \"arguments\": {\"n\": 5}}\n</tool_call>";
 constexpr char kOther[] = "<tool_call>\n{\"name\": \"get_all\", \"arguments\": {}}\n</tool_call>";
 
-// At every place of a random walk the mask is what Advance takes, and going back goes back.
+// At every step of a random text the mask equals what Advance accepts, and rolling back restores
+// the state.
 void Walk(const std::shared_ptr<Constraint>& c, uint32_t seed) {
   const auto trie = Vocabulary(kPieces);
   std::mt19937 draw(seed);
@@ -136,14 +137,14 @@ TEST(PlanConstraint, ABodyFollowsThinking) {
   EXPECT_FALSE(Allows(c.get(), "maybe"));
 }
 
-// A body or calls, as with response_format and tools: `body` beside the calls of `plan`.
+// A body or calls, as with response_format and tools: `body` next to the calls of `plan`.
 AnswerPlan Beside(AnswerPlan plan, std::shared_ptr<Constraint> body) {
   plan.then = AnswerPlan::Then::kBody;
   plan.body = std::move(body);
   return plan;
 }
 
-// As Llama writes calls: they begin as any JSON object may.
+// Llama's format of calls: they begin like any JSON object.
 AnswerPlan Bare() {
   AnswerPlan plan = Hermes(AnswerPlan::Then::kCalls);
   plan.before = "{\"name\": \"";
@@ -181,10 +182,10 @@ TEST(PlanConstraint, ACallThatBeginsAsTheBodyDoesIsOneWhenItsOpeningIsComplete) 
   EXPECT_TRUE(
       Allows(c.get(),
              R"({"name": "get", "parameters": {"n": 5}}; {"name": "get_all", "parameters": {}})"));
-  // The body would take it, the tool does not.
+  // The body would accept it, the tool does not.
   EXPECT_FALSE(Allows(c.get(), R"({"name": "get", "parameters": 7})"));
   EXPECT_FALSE(Allows(c.get(), R"({"name": "get", "parameters": {}})"));
-  // Spelled otherwise it is no call.
+  // With another spelling it is no call.
   EXPECT_TRUE(Allows(c.get(), R"({"name":"get", "parameters": 7})"));
 }
 
@@ -217,7 +218,7 @@ TEST(PlanConstraint, ThinkingABodyAndCallsAreAlternatives) {
   }
   EXPECT_TRUE(Allows(c.get(), std::string("<think></think>\n\n") + kCall));
   EXPECT_TRUE(Allows(c.get(), "<think></think>\n\n" + body));
-  // A body may also begin as thinking does.
+  // A body may also begin like reasoning does.
   plan.body = *MakeChoiceConstraint({"<b>", "<think"}, Vocabulary(kPieces));
   const auto tag = Made(plan);
   EXPECT_TRUE(Allows(tag.get(), "<b>"));
@@ -241,7 +242,7 @@ TEST(PlanConstraint, ABodyMayStandBehindAHeader) {
   EXPECT_TRUE(Allows(c.get(), "<|analysis|>hm<|end|><|start|><|final|>yes"));
   for (const char* bad : {"yes", "<|analysis|>hm<|end|>yes", "<|start|><|final|>yes"})
     EXPECT_FALSE(Allows(c.get(), bad)) << bad;
-  // The shortest way to the end from each place.
+  // The shortest completion from each position.
   for (const char* from : {"", "<|final", "<|final|>y", "<|analysis|>hm", "<|analysis|>hm<|e"}) {
     const auto matcher = c->NewMatcher();
     ASSERT_EQ(matcher->AdvanceBytes(from), std::string_view(from).size());

@@ -1,4 +1,4 @@
-// Schemas that nobody chose, for tests of what must hold under any.
+// Random schemas, for tests of properties that must hold under any.
 #pragma once
 
 #include <random>
@@ -7,7 +7,7 @@
 
 namespace aisp {
 
-// Small schemas full of what collides: few names, few texts, overlapping languages and limits.
+// Small schemas with many collisions: few names, few texts, overlapping languages and limits.
 class RandomSchema {
  public:
   explicit RandomSchema(uint32_t seed) : random_(seed) {}

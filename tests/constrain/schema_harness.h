@@ -1,5 +1,5 @@
-// What the tests of constrain/ share: a schema with a vocabulary of bytes or of given pieces, and
-// judging whole texts.
+// Helpers that the tests of constrain/ share: a schema with a vocabulary of bytes or of given
+// pieces, and the check of whole texts.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ inline std::shared_ptr<Constraint> Compile(std::string_view schema,
   return MakeJsonConstraint(std::move(compiled->grammar), whitespace, Vocabulary(std::move(more)));
 }
 
-// "keyword at 'pointer'" of each refusal.
+// "keyword at 'pointer'" for each refusal.
 inline std::vector<std::string> RefusalsOf(std::string_view schema) {
   const auto compiled = CompileSchema(schema, {}, {});
   std::vector<std::string> out;

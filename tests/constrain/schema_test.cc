@@ -39,7 +39,7 @@ TEST(JsonSchema, RefusesAtTheFirstByteThatCannotBeCompleted) {
   EXPECT_TRUE(matcher->IsWhole());
 }
 
-// A name of a finite language that is too great to be written out name by name.
+// A name from a finite language that is too large to list.
 TEST(JsonSchema, SomeMemberMayHaveOneOfManyNames) {
   const char* schema = R"({"type":"object","oneOf":[{"propertyNames":{"pattern":"^..+$"}},{}]})";
   EXPECT_TRUE(Allows(schema, R"({"b":1})"));
@@ -54,7 +54,7 @@ TEST(JsonSchema, SomeMemberMayHaveOneOfManyNames) {
   EXPECT_FALSE(Allows(condition, R"({"a":[]})"));
 }
 
-// 40 names, of which one at least has to hold a number: the last must when no other did.
+// 40 names, of which at least one must have a number as its value: the last one, if no other had.
 TEST(JsonSchema, TheLastOfFewNamesFulfilsWhatIsOpen) {
   const auto constraint = Compile(R"({"type":"object","patternProperties":{"^[a-t][01]$":{}},
       "additionalProperties":false,"not":{"patternProperties":{"^[a-t][01]$":{"type":"string"}}}})");
@@ -82,13 +82,13 @@ TEST(JsonSchema, SomeMemberMustExistWithinALimitOfMembers) {
   EXPECT_FALSE(Allows(constraint.get(), R"({"a":"x"})"));
   const auto matcher = constraint->NewMatcher();
   ASSERT_EQ(matcher->AdvanceBytes(R"({"a":"x","b":)"), 13u);
-  EXPECT_EQ(matcher->AdvanceBytes("\""), 0u);  // the last one must be no string
+  EXPECT_EQ(matcher->AdvanceBytes("\""), 0u);  // the last one must not be a string
   EXPECT_EQ(matcher->AdvanceBytes("1"), 1u);
   EXPECT_EQ(matcher->AdvanceBytes(","), 0u);
   EXPECT_EQ(matcher->AdvanceBytes("}"), 1u);
 }
 
-// Numbers have at most 37 digits, so the last of them must make it no multiple.
+// Numbers have at most 37 digits, so the last digit must make it a non-multiple.
 TEST(JsonSchema, NumbersThatAreNoMultiplesEndWithinTheirDigits) {
   const auto constraint = Compile(R"({"type":"number","not":{"multipleOf":0.01}})");
   ASSERT_NE(constraint, nullptr);
@@ -124,7 +124,7 @@ TEST(JsonSchema, ReferencesOfAllLanguagesAndTheirTemplatesAreFormats) {
   EXPECT_TRUE(Allows(iri, R"("http://[v1.a:b]/\ud83d\ude00")"));
   EXPECT_FALSE(Allows(iri, R"("/\u00e4")"));
   EXPECT_FALSE(Allows(iri, R"("http://e.x/\ue000")"));  // private use outside of a query
-  EXPECT_FALSE(Allows(iri, R"("http://e.x/\ufdd0")"));  // no character
+  EXPECT_FALSE(Allows(iri, R"("http://e.x/\ufdd0")"));  // not a character
   EXPECT_FALSE(Allows(iri, R"("http://[v1.\u00e4]/")"));
   EXPECT_FALSE(Allows(R"({"type":"string","format":"uri"})", R"("http://\u00e4.example/")"));
   const char* reference = R"({"type":"string","format":"iri-reference"})";
@@ -147,7 +147,7 @@ TEST(JsonSchema, AFormatOfManyStatesHasLimitsOfLength) {
   EXPECT_FALSE(Allows(schema, R"("2023-02-29T12:00:00.5Z")"));
 }
 
-// What is too small to be written plain is no reason to begin so.
+// Values too small for plain notation must not allow a beginning in plain notation.
 TEST(JsonSchema, TinyNumbersAreWrittenWithAnExponent) {
   const auto one = Compile(R"({"enum":[1e-300,0.25]})");
   ASSERT_NE(one, nullptr);
@@ -160,7 +160,7 @@ TEST(JsonSchema, TinyNumbersAreWrittenWithAnExponent) {
   EXPECT_EQ(piece->NewMatcher()->AdvanceBytes("0."), 0u);
 }
 
-// 1.0 is no integer there.
+// 1.0 is not an integer there.
 TEST(JsonSchema, NumbersWithAPointAreNoIntegersOfDraft4) {
   const char* schema = R"({"$schema":"http://json-schema.org/draft-04/schema#",
       "oneOf":[{"type":"integer"},{"type":"number","maximum":9}]})";
@@ -179,7 +179,7 @@ TEST(JsonSchema, ExactlyOneIsNeitherNoneNorBoth) {
   EXPECT_TRUE(Allows(schema, "9"));
   EXPECT_FALSE(Allows(schema, "15"));
   EXPECT_FALSE(Allows(schema, "2"));
-  // A sign and a point leave all 37 digits open, of which a common multiple is beyond any integer.
+  // A sign and a point leave all 37 digits open; a common multiple of those is beyond any integer.
   EXPECT_TRUE(Allows(schema, "-9"));
   EXPECT_TRUE(Allows(schema, "-10.0"));
   EXPECT_FALSE(Allows(schema, "-15"));
@@ -214,7 +214,7 @@ TEST(JsonSchema, AnInstanceThatNeedsAnInfiniteValueIsNoInstance) {
   const auto refused = RefusalsOf(
       R"({"$defs":{"t":{"type":"object","required":["n"],"properties":{"n":{"$ref":"#/$defs/t"}}}},"$ref":"#/$defs/t"})");
   EXPECT_EQ(refused, std::vector<std::string>{"schema at ''"});
-  // Where such a value is optional, its name cannot be opened.
+  // Where such a value is optional, its name must not be allowed.
   EXPECT_FALSE(Allows(
       R"({"type":"object","properties":{"a":{"$ref":"#"},"b":{"allOf":[{"type":"string"},{"type":"null"}]}}})",
       R"({"b":null})"));
@@ -270,10 +270,10 @@ TEST(JsonSchema, NumbersUnderBoundsHaveExponents) {
   allowed(R"({"const":100})", {"1e2", "100.0", "10e1"});
   refused(R"({"const":100})", {"1e1", "1.1e2"});
   allowed(R"({"enum":[-0.5,15,1e20,"a"]})", {"-5e-1", "15.0", "15e0", "1.0e20"});
-  // No fraction is a way to a listed whole number.
+  // A fraction never leads to a listed whole number.
   const auto listed = Compile(R"({"type":"integer","enum":[15,7]})");
   EXPECT_EQ(listed->NewMatcher()->AdvanceBytes("1.5"), 1U);
-  // Digits that have left the bounds are no beginning, whatever an exponent might make of them.
+  // Digits outside the bounds are not allowed, whatever an exponent might change.
   refused(R"({"type":"number","minimum":0,"maximum":20})", {"150e-1"});
   refused(R"({"$schema":"http://json-schema.org/draft-04/schema#","type":"integer"})", {"1e2"});
 }
@@ -337,7 +337,7 @@ TEST(JsonSchema, AGapHasRoomForOneEmptyLineAndIndentation) {
 }
 
 TEST(JsonSchema, DialectsThatAddAnnotationsAreReadAsTheirDraft) {
-  // Draft 4 tells 1.0 from a whole number.
+  // Draft 4 distinguishes 1.0 from an integer.
   const auto allows = [](const std::string& dialect) {
     return Allows(R"({"$schema":")" + dialect + R"(","type":"integer"})", "1.0");
   };
@@ -375,7 +375,7 @@ TEST(Schema, ExponentsHaveAnEnd) {
       EXPECT_TRUE(Allows(c.get(), text)) << schema << text;
     for (const char* text : {"1e0022", "1e-3080", "1e+0016"})
       EXPECT_FALSE(Allows(c.get(), text)) << schema << text;
-    // What was begun can be ended.
+    // An allowed beginning can be completed.
     const auto matcher = c->NewMatcher();
     EXPECT_EQ(matcher->AdvanceBytes("2e02"), 4u) << schema;
     EXPECT_EQ(matcher->AdvanceBytes("2"), 1u) << schema;

@@ -1,11 +1,12 @@
-// Arrays whose items must be unique: what counts as equal, and that no beginning leads nowhere.
+// Arrays whose items must be unique: which items count as equal, and that no allowed beginning is a
+// dead end.
 #include "constrain/hostname.h"
 #include "tests/constrain/schema_harness.h"
 
 namespace aisp {
 namespace {
 
-// How far the text is allowed, in bytes.
+// The length of the allowed beginning of the text, in bytes.
 size_t AllowedTo(std::string_view schema, std::string_view text) {
   const auto constraint = Compile(schema);
   EXPECT_NE(constraint, nullptr) << "refused: " << schema;
@@ -37,10 +38,10 @@ TEST(UniqueItems, NoBeginningLeadsNowhere) {
   const char* closed = R"({"type":"array","uniqueItems":true,"items":{"type":"object",
       "properties":{"n":{"type":"string"},"f":{"const":true}},"required":["n"],
       "additionalProperties":false}})";
-  // After both objects with "x" only a longer name is left.
+  // After both objects with "x" only a longer name remains.
   EXPECT_EQ(AllowedTo(closed, R"([{"n":"x"},{"n":"x","f":true},{"n":"x"})"), 37u);
   EXPECT_TRUE(Allows(closed, R"([{"n":"x"},{"n":"x","f":true},{"n":"xy"}])"));
-  // The object without "f" came: now it must have it.
+  // The object without "f" was used: this one must have "f".
   EXPECT_EQ(AllowedTo(closed, R"([{"n":"x"},{"n":"x"})"), 19u);
   const char* few = R"({"type":"array","uniqueItems":true,"items":{"enum":[[1],[1,2],{"a":1}]}})";
   EXPECT_EQ(AllowedTo(few, "[[1],[1]"), 7u);
@@ -83,7 +84,7 @@ TEST(UniqueItems, MoreThanThereAreAreNone) {
                      R"([{"a":1},[1]])"));
 }
 
-// Sixteen parts that overlap pairwise but for the member that is required beside them.
+// Sixteen parts that overlap pairwise, except for the required member next to them.
 TEST(OneOf, IsToldApartByWhatStandsBesideIt) {
   std::string parts;
   for (int i = 0; i < 16; ++i) {
@@ -96,7 +97,7 @@ TEST(OneOf, IsToldApartByWhatStandsBesideIt) {
   EXPECT_TRUE(Allows(schema, R"({"k":3,"v":{"b":1,"a3":"x","a4":1}})"));
   EXPECT_FALSE(Allows(schema, R"({"k":3,"v":{"b":1,"a3":4}})"));
   EXPECT_FALSE(Allows(schema, R"({"k":16,"v":{"b":1}})"));
-  // Parts that overlap are still told apart.
+  // Overlapping parts are still distinguished.
   const char* both = R"({"required":["a"],"oneOf":[{"properties":{"a":{"type":"integer"}}},
                          {"properties":{"a":{"type":"number","minimum":3}}}]})";
   EXPECT_TRUE(Allows(both, R"({"a":1})"));

@@ -1,4 +1,4 @@
-// Granted blocks come back on the writer's word or on proof of its death, and never by time.
+// Granted blocks are freed when the writer confirms or is proven dead, and never after a timeout.
 #include <gtest/gtest.h>
 
 #include "tests/worker/role_rig.h"
@@ -16,7 +16,7 @@ RigOptions ShortLeases() {
 
 int32_t Quarantined(const RoleRig& rig) { return rig.decode->engine->blocks().Stats().quarantined; }
 
-// Runs until the prefill worker has started to write and its writes hang.
+// Runs until the prefill worker has started to write and its writes are blocked.
 void HangWrites(RoleRig& rig, uint64_t id, const std::vector<TokenId>& prompt) {
   rig.prefills[0]->transport->hold = true;
   rig.router->Generate("d", rig.MakeRequest(id, prompt, 6));
@@ -35,7 +35,7 @@ TEST(Fencing, AnExpiredLeaseRunsLocallyAndItsBlocksStayInQuarantineUntilTheAckno
   EXPECT_EQ(rig.decode->engine->blocks().Available(), 64 - 7);
   EXPECT_EQ(rig.decode->decode->num_leases(), 1u);
 
-  // Others take every other block while the late writes land: nobody's tokens change.
+  // Other requests use every other block while the late writes land: nobody's tokens change.
   for (uint64_t id = 2; id <= 9; ++id) {
     v1::GenerateRequest request = rig.MakeRequest(id, MakePrompt(90, id), 20);
     request.clear_prefill();
@@ -87,7 +87,7 @@ TEST(Fencing, ASilentWriterGetsNoNewGrants) {
   EXPECT_EQ(Quarantined(rig), 7);
   rig.prefills[0]->transport->hold = false;
   rig.RunFor(std::chrono::milliseconds(50));
-  // It spoke: it is trusted again.
+  // It has answered, so it is trusted again.
   rig.router->Generate("d", rig.MakeRequest(6, MakePrompt(80, 6), 3));
   rig.ExpectAnswer(6, MakePrompt(80, 6), 3);
   EXPECT_EQ(grants, 1);
@@ -153,7 +153,7 @@ TEST(Fencing, ALostWriterWithoutProofKeepsItsBlocksInQuarantine) {
   rig.RunFor(std::chrono::seconds(1));
   EXPECT_EQ(Quarantined(rig), 7);
 
-  // Another process at its address says nothing about the first, whatever it acknowledges.
+  // Another process at its address says nothing about the first one, whatever it acknowledges.
   rig.StartPrefill(0, /*incarnation=*/2);
   ASSERT_TRUE(rig.RunUntil([&] { return rig.router->links.count("p0") == 1; }));
   const auto other = MakePrompt(80, 2);
@@ -211,7 +211,7 @@ TEST(Fencing, AnOwnerThatFetchesKeepsBlocksUntilItsFetchesHaveEnded) {
   HangWrites(rig, 1, prompt);
   rig.ExpectAnswer(1, prompt, 6);
   EXPECT_EQ(Quarantined(rig), 7);
-  // The writer's word that it has stopped says nothing about our fetches.
+  // The writer's confirmation that it has stopped says nothing about our own fetches.
   rig.prefills[0]->transport->hold = false;
   rig.RunFor(std::chrono::milliseconds(500));
   EXPECT_EQ(Quarantined(rig), 7);

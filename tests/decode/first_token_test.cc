@@ -1,5 +1,6 @@
-// The first token that comes with the KV: the very one that this worker would have drawn, whatever
-// the request asks for, and none where the prefill worker cannot know what the draw depends on.
+// The first token that comes with the KV: exactly the token that this worker would have drawn,
+// whatever the request asks for. None comes where the prefill worker cannot know what the draw
+// depends on.
 #include "decode/first_token.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +19,7 @@ namespace {
 using Prefill = v1::DecodeToPrefill;
 using Done = v1::PrefillDone;
 
-// What one engine alone brings of the request.
+// The answer of a single engine to the request.
 ExpectedEnd Oracle(const RoleRig& rig, const v1::GenerateRequest& wire) {
   SequenceRequest request;
   request.tokens = {wire.tokens().begin(), wire.tokens().end()};
@@ -44,7 +45,7 @@ void ExpectAsAlone(RoleRig& rig, const v1::GenerateRequest& wire) {
   EXPECT_EQ(logprobs, expected.logprobs);
 }
 
-// Counts what was asked and what came.
+// Counts the first tokens that were asked for and that came.
 struct Watched {
   explicit Watched(const RigOptions& options = {}) : rig(options) {
     rig.kv_links.on_up = [this](Prefill& m) {
@@ -76,12 +77,12 @@ v1::GenerateRequest RandomRequest(const RoleRig& rig, uint64_t id, SplitMix64& r
   if (one_in(4)) sampling.set_repetition_penalty(1.2f);
   if (one_in(3)) request.set_choice(static_cast<uint32_t>(random.Below(8)));
   if (one_in(3)) {
-    // Half of all tokens, so that the first one often is among them.
+    // Half of all tokens, so that the first token is often among them.
     for (int32_t t = 0; t < 1000; t += 2) request.add_stop_token_ids(t);
     if (one_in(2)) request.set_min_new_tokens(1 + static_cast<uint32_t>(random.Below(4)));
   }
   if (!one_in(3)) return request;
-  // A takeover: some of it was emitted elsewhere.
+  // A takeover: some of the answer was emitted by another worker.
   const ExpectedEnd whole = Oracle(rig, request);
   for (size_t i = 0; i + 1 < whole.tokens.size() && i < 3; ++i) request.add_tokens(whole.tokens[i]);
   return request;
@@ -282,7 +283,7 @@ TEST(FirstToken, WhatCannotHaveBeenAskedForIsDataLoss) {
   }
 }
 
-// As the first of an answer of which nothing is there yet.
+// As the first token of an answer that has no tokens yet.
 Status CheckFirst(const v1::DrawnToken& drawn, int32_t num_logprobs, int32_t vocabulary) {
   v1::FirstDraw asked;
   asked.mutable_sampling()->set_num_logprobs(num_logprobs);
@@ -318,7 +319,7 @@ TEST(FirstToken, LogprobsThatAreNoneAreNotBelieved) {
   }
 }
 
-// What a prefill worker tells of its work goes to clients, metrics and placements.
+// The prefill worker's timings reach clients, metrics and placements.
 TEST(FirstToken, WorkThatNobodyCanHaveDoneIsCutToWhatWasSeen) {
   for (const int64_t ns : {INT64_MAX, INT64_MIN, int64_t{-1}}) {
     Watched w;

@@ -1,5 +1,5 @@
-// Constrained requests whose guide is compiled elsewhere: they wait without holding up a step, and
-// whatever ends them meanwhile ends them once.
+// Constrained requests whose guide is compiled elsewhere: they wait without delaying a step, and
+// whatever ends them in the meantime ends them once.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -73,7 +73,7 @@ TEST(Guide, ACancelledRequestIgnoresItsGuide) {
   rig.RunFor(std::chrono::milliseconds(2));
   rig.router->Cancel("d", 1);
   rig.RunFor(std::chrono::milliseconds(2));
-  // The id comes again: the guide of the first is not taken for the second's.
+  // The id is used again: the first request's guide is not used for the second.
   rig.router->Generate("d", Constrained(rig, 1));
   rig.RunFor(std::chrono::milliseconds(2));
   ASSERT_EQ(compiler.waiting.size(), 2u);

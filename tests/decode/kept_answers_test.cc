@@ -1,4 +1,4 @@
-// Answers that are asked for again under their key.
+// Answers that are requested again with their key.
 #include "decode/kept_answers.h"
 
 #include <gmock/gmock.h>
@@ -26,7 +26,7 @@ v1::GenerateRequest Keyed(const RoleRig& rig, uint64_t id, const std::string& ke
   return request;
 }
 
-// The same for whoever asks: what a request says depends on its seed, which is not the answer's.
+// A decode worker that computes prompts itself.
 RigOptions Alone() {
   RigOptions options;
   options.prefill_workers = 0;
@@ -63,7 +63,7 @@ TEST(KeptAnswers, OneThatHasEndedIsSaidAgainAndComputedOnce) {
   rig.ExpectAllBlocksBack();
 }
 
-// After every possible number of turns the first one is still there when it is asked for again.
+// After every possible number of turns the first answer is still there when it is requested again.
 TEST(KeptAnswers, OneThatRunsIsHeardByEverybodyWhoAsksForIt) {
   bool ended = false;
   for (int turns = 0; !ended; ++turns) {
@@ -99,7 +99,7 @@ TEST(KeptAnswers, AReaderThatLeavesTakesNothingFromTheOther) {
   rig.ExpectAllBlocksBack();
 }
 
-// The one that came first has little time, or was asked by a client that waits less long.
+// The first request has a short deadline, or its client waits less long.
 TEST(KeptAnswers, WhoAsksForOneThatRunsHasItsOwnTime) {
   RoleRig rig(Alone());
   rig.Attach();
@@ -117,7 +117,7 @@ TEST(KeptAnswers, WhoAsksForOneThatRunsHasItsOwnTime) {
   rig.ExpectAllBlocksBack();
 }
 
-// The connection to its router ends at every moment of an answer.
+// The connection to its router ends at every point of an answer.
 TEST(KeptAnswers, OneThatLostItsRouterGoesOnFromWhereItWas) {
   bool ended = false;
   int resumed = 0;
@@ -137,7 +137,7 @@ TEST(KeptAnswers, OneThatLostItsRouterGoesOnFromWhereItWas) {
     EXPECT_EQ(rig.decode->decode->num_requests(), 0u) << "nobody reads it";
     rig.Attach();
     v1::GenerateRequest again = Keyed(rig, 2);
-    // Were it computed anew it would say something else.
+    // If it were computed again its text would differ.
     if (!heard.empty()) again.mutable_sampling()->set_seed(99);
     rig.router->Generate("d", again);
     ASSERT_TRUE(rig.RunUntil([&] { return rig.Finished(2); })) << turns;
@@ -172,7 +172,7 @@ TEST(KeptAnswers, AnotherRequestUnderTheSameKeyIsRefused) {
   expect_refused(2);
   ASSERT_TRUE(rig.RunUntil([&] { return rig.Finished(1); }));
   expect_refused(3);
-  // Another tenant, another answer of the same request and another key are others.
+  // Another tenant, another answer of the same request and another key are different answers.
   v1::GenerateRequest tenant = Keyed(rig, 4, "k", "fedcba9876543210");
   tenant.mutable_tenant()->set_name("b");
   rig.router->Generate("d", tenant);
@@ -294,7 +294,7 @@ TEST(KeptAnswers, NobodysPushOutThoseOfWhoHasLess) {
     answers.Stop(*name, request, Instant{} + seconds(next));
   };
   keep("victim", "v", 3);
-  // By their number, by their bytes, and by one that runs on and on.
+  // By their number, by their bytes, and by one answer that runs forever.
   for (int i = 0; i < 20; ++i) keep("hostile", std::to_string(i), 3);
   EXPECT_NE(answers.Find(of("victim", "v")), nullptr);
   EXPECT_NE(answers.Find(of("hostile", "19")), nullptr);
@@ -318,7 +318,7 @@ TEST(KeptAnswers, OneThatIsTooLargeGoesOnUnkept) {
   }
   EXPECT_EQ(answers.Find(Wire("large")), nullptr);
   EXPECT_EQ(answers.bytes(), 0u);
-  // Whoever asks now starts anew; what the first one says is not that one's.
+  // A later request starts again and does not get what the first one produced.
   ASSERT_EQ(answers.Start(Wire("large"), RequestKey(2)), large);
   answers.Append(*large, RequestKey(1), Said(4000, 1));
   answers.Stop(*large, RequestKey(1), Instant{});
@@ -350,7 +350,7 @@ TEST(KeptAnswers, OneThatIsTakenOverBeginsWithWhatItSaidElsewhere) {
   ASSERT_EQ(moved->said.size(), 1u);
   EXPECT_EQ(moved->said[0].first_position(), 4u);
   EXPECT_THAT(moved->said[0].tokens(), testing::ElementsAre(5, 6));
-  // Their logprobs are lost with the worker that said them.
+  // Their logprobs are lost with the worker that computed them.
   v1::GenerateRequest scored = Wire("scored");
   scored.mutable_tokens()->Add(5);
   scored.mutable_sampling()->set_num_logprobs(0);

@@ -1,5 +1,5 @@
-// Ends of requests: cancels at every moment, deadlines, lost peers, drains. Each brings at most one
-// finish and all blocks back.
+// Ends of requests: cancels at every moment, deadlines, lost peers, drains. Each gives at most one
+// finish and frees all blocks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -75,7 +75,7 @@ TEST(Lifecycle, ADeadlineAtAnyMomentBringsExactlyOneFinish) {
   }
 }
 
-// The next turn of a conversation may be asked for as soon as the end of this one is heard.
+// The next turn of a conversation may arrive as soon as the end of this one is known.
 TEST(Lifecycle, RoutersKnowAnAnswersBlocksWhenItEnds) {
   for (const uint32_t tokens : {1u, 30u}) {
     RigOptions options;
@@ -113,7 +113,7 @@ TEST(Lifecycle, ALostRouterEndsItsRequestsEverywhere) {
   rig.prefills[0]->transport->hold = false;
   rig.RunFor(std::chrono::milliseconds(5));
   rig.ExpectAllBlocksBack();
-  // It comes back by itself and takes work again.
+  // It recovers by itself and accepts work again.
   ASSERT_TRUE(rig.RunUntil([&] { return rig.router->links.count("d") == 1; }));
   rig.RunFor(std::chrono::milliseconds(2));
   rig.router->Generate("d", rig.MakeRequest(5, MakePrompt(60, 5), 3));
@@ -139,7 +139,7 @@ TEST(Lifecycle, APrefillWorkerThatDiesAtAnyMomentIsReplacedByTheFallback) {
     finished = rig.Finished(1);
     rig.KillPrefill(0, true);
     rig.ExpectAnswer(1, prompt, 4);
-    // Never here: either worker could write all of it, and draw.
+    // The prompt is never computed here: either prefill worker could write all of it, and draw.
     EXPECT_EQ(rig.decode->executor->rows_computed(), 3u);
     rig.RunFor(std::chrono::milliseconds(50));
     rig.ExpectAllBlocksBack();
@@ -286,7 +286,7 @@ TEST(Lifecycle, ADrainingDecodeWorkerNamesWhatWaitsAndKeepsItUntilItIsTaken) {
   ASSERT_EQ(rig.router->drainings[0].not_started_size(), 2);
   EXPECT_EQ(rig.router->drainings[0].not_started(0), 2u);
   EXPECT_EQ(rig.router->drainings[0].not_started(1), 3u);
-  rig.router->Cancel("d", 2);  // the router found another place for this one
+  rig.router->Cancel("d", 2);  // the router found another worker for this one
   rig.RunFor(std::chrono::milliseconds(30));
   ASSERT_EQ(rig.router->drainings.size(), 2u);
   EXPECT_TRUE(rig.router->drainings[1].move()) << "the drain timeout is over";
@@ -315,7 +315,7 @@ TEST(Lifecycle, ADrainWithMoveAsksForEverythingAtOnce) {
 TEST(Lifecycle, ADrainingPrefillWorkerGivesBackWhatItWasGrantedNothingFor) {
   RigOptions options;
   options.prefill_workers = 2;
-  options.decode_blocks = 10;  // for one of the requests at a time
+  options.decode_blocks = 10;  // enough for one of the requests at a time
   RoleRig rig(options);
   rig.Attach();
   rig.prefills[0]->transport->hold = true;
@@ -330,7 +330,7 @@ TEST(Lifecycle, ADrainingPrefillWorkerGivesBackWhatItWasGrantedNothingFor) {
   for (uint64_t id = 1; id <= 3; ++id) rig.ExpectAnswer(id, MakePrompt(100, id), 5);
   EXPECT_GT(rig.prefills[1]->executor->rows_computed(), 0u);
   ASSERT_TRUE(rig.RunUntil([&] { return rig.prefills[0]->prefill->Drained(); }));
-  // From its own word on a decode worker does not even ask it.
+  // After the worker's own message, a decode worker does not even ask it.
   const uint64_t computed = rig.prefills[0]->executor->rows_computed();
   rig.router->Generate("d", rig.MakeRequest(9, MakePrompt(80, 9), 5));
   rig.ExpectAnswer(9, MakePrompt(80, 9), 5);
@@ -419,7 +419,7 @@ TEST(Lifecycle, AfterTwoPrefillWorkersThatEndedTheRouterJudgesBeforeAThirdIsAske
   rig.ExpectAllBlocksBack();
 }
 
-// The first one was too slow for it, and ends when the second one computes it.
+// The first prefill worker was too slow, and ends when the second one computes the prompt.
 TEST(Lifecycle, APrefillWorkerThatEndsAfterItWasGivenUpIsToldToo) {
   RigOptions options;
   options.prefill_workers = 2;

@@ -1,6 +1,6 @@
-// Beginnings of prompts that a prefill worker has from another worker's cache: what comes is not
-// computed, the tokens are those of one engine, and whatever happens the prompt is computed and
-// every block comes back.
+// A prefill worker pulls the beginning of a prompt from another worker's cache. What arrives is not
+// computed, and the tokens are those of one engine. Whatever fails, the prompt is computed and
+// every block is freed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// p1 holds the KV of `prompt`; d and p0, which computes for it, hold nothing.
+// p1 holds the KV of `prompt`; d, and p0, which computes for it, hold nothing.
 class PrefillPull : public ::testing::Test {
  protected:
   void Start(RigOptions options = {}) {
@@ -113,8 +113,8 @@ TEST_F(PrefillPull, AHolderThatDiesWhileItWritesGivesItsGrantBackByItsDeath) {
   ExpectAllBack();
 }
 
-// At the same time, over lanes of their own, while their holder's pool is wanted for something
-// else: before a write has landed, between two, and when one of the two is over.
+// At the same time, over separate lanes, while the holder's pool is needed for other requests:
+// before a write has landed, between two, and when one of the two pulls is over.
 TEST_F(PrefillPull, TwoWorkersPullTheSamePrefixWhileItsHolderEvictsIt) {
   for (size_t landed = 0; landed < 8; ++landed) {
     Start();

@@ -1,6 +1,6 @@
-// Prefixes from another worker's cache: the tokens are those of one engine, nothing that the holder
-// has is computed again, and whatever happens on the way the request goes on and every block comes
-// back.
+// Prefixes from another worker's cache: the tokens are those of one engine and nothing that the
+// holder has is computed again. Whatever fails on the way, the request goes on and every block is
+// freed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// p0 holds the KV of `prompt`, up to whole blocks; d holds nothing, and prefills by itself.
+// p0 holds the KV of `prompt` in whole blocks; d holds nothing, and prefills by itself.
 class PrefixPull : public ::testing::Test {
  protected:
   void Start(const RigOptions& options = {}) {
@@ -23,7 +23,7 @@ class PrefixPull : public ::testing::Test {
     computed_before_ = rig_->decode->executor->rows_computed();
     computed_by_holder_ = rig_->prefills[0]->executor->rows_computed();
   }
-  // The next turn: the prompt and what came after it.
+  // The next turn: the prompt and the answer to it.
   std::vector<TokenId> Longer(int more, uint64_t seed = 77) const {
     return MakeLonger(prompt_, more, seed);
   }
@@ -104,7 +104,7 @@ TEST_F(PrefixPull, WhatTheHolderHasEvictedIsComputedAtOnce) {
 
 TEST_F(PrefixPull, OfWhatTheHolderStillHasNothingIsComputed) {
   Start();
-  // Other tokens from the fourth block on: its cache holds three blocks of this prompt.
+  // Different tokens from the fourth block on: its cache holds three blocks of this prompt.
   std::vector<TokenId> other(prompt_.begin(), prompt_.begin() + 50);
   const auto tail = MakePrompt(60, 99);
   other.insert(other.end(), tail.begin(), tail.end());
@@ -114,14 +114,14 @@ TEST_F(PrefixPull, OfWhatTheHolderStillHasNothingIsComputed) {
   ExpectAllBack();
 }
 
-// Pinned from the moment at which the holder says what it has.
+// Pinned from the moment at which the holder reports the hit.
 TEST_F(PrefixPull, WhatIsBeingWrittenIsNotEvicted) {
   Start();
   rig_->prefills[0]->transport->hold = true;
   const auto longer = Longer(40);
   rig_->router->Generate("d", Pulling(1, longer));
   ASSERT_TRUE(rig_->RunUntil([&] { return rig_->prefills[0]->transport->queued() > 0; }));
-  // Sixty other blocks of its sixty-four.
+  // Other prompts need sixty of its sixty-four blocks.
   Engine& holder = *rig_->prefills[0]->engine;
   EXPECT_EQ(holder.blocks().Available(), 64 - 6);
   auto all = holder.blocks().Reserve(58);
@@ -156,7 +156,7 @@ TEST_F(PrefixPull, AGrantThatIsNotFilledInTimeComesBackWithTheAcknowledgement) {
   rig_->ExpectAnswer(1, longer, 8);
   EXPECT_EQ(Pulled(1).result(), v1::PrefixPull::LATE);
   rig_->RunFor(milliseconds(500));
-  // All that was granted, although the holder has but six of the eight.
+  // All blocks that were granted, although the holder has only six of the eight.
   EXPECT_EQ(rig_->decode->engine->blocks().Stats().quarantined, 8);
   rig_->prefills[0]->transport->hold = false;
   rig_->prefills[0]->transport->Land();
@@ -211,7 +211,7 @@ TEST_F(PrefixPull, ABlockThatIsNotWhatWasWrittenIsNotRead) {
   ExpectAllBack();
 }
 
-// A peer that lies about sizes: more than was asked for, odd ones, fewer than were granted.
+// A peer that lies about sizes: more than was asked for, odd sizes, fewer than were granted.
 TEST_F(PrefixPull, AHolderThatLiesIsNotBelieved) {
   const std::vector<std::function<void(v1::PrefillToDecode&)>> lies = {
       [](v1::PrefillToDecode& m) {
@@ -250,8 +250,8 @@ TEST_F(PrefixPull, AHolderThatLiesIsNotBelieved) {
   }
 }
 
-// And a reader that lies: the holder writes nothing for it.
-// All that it says fits together: only what was asked for tells that it is not true.
+// A reader that lies: the holder writes nothing for it. Its messages are consistent; only the
+// original request shows that they are false.
 TEST_F(PrefixPull, AHolderWhoseLiesFitTogetherIsNotBelieved) {
   for (const uint32_t held : {112u, 17u, 1u << 20}) {
     SCOPED_TRACE(held);
@@ -349,7 +349,7 @@ TEST_F(PrefixPull, AHolderGivesAFewPrefixesAtATime) {
   std::vector<TokenId> other(prompt_.begin(), prompt_.begin() + 60);
   rig_->router->Generate("d", Pulling(1, longer));
   ASSERT_TRUE(rig_->RunUntil([&] { return rig_->prefills[0]->transport->queued() > 0; }));
-  // Of another scope, so that it shares nothing: it is asked for all the same.
+  // Of another scope, so that it shares nothing: the holder is asked all the same.
   v1::GenerateRequest second = Pulling(2, Longer(20, 3));
   second.set_cache_salt("another tenant");
   rig_->router->Generate("d", second);
@@ -371,7 +371,7 @@ TEST_F(PrefixPull, AnotherTenantsPrefixIsNotGivenAway) {
   ExpectAllBack();
 }
 
-// Of an adapter the KV is another one's, though the tokens are the same.
+// The KV of an adapter is different, though the tokens are the same.
 TEST_F(PrefixPull, AnotherAdaptersPrefixIsNotGivenAway) {
   Start();
   int asked = 0;
@@ -395,8 +395,8 @@ TEST_F(PrefixPull, AnotherAdaptersPrefixIsNotGivenAway) {
   ExpectAllBack();
 }
 
-// A holder that computes, one layer after the other, on the thread that hears of pulls: the pull is
-// over before the step is in which it was asked for.
+// The holder computes one layer after the other on the thread that receives pulls. The pull
+// finishes before the step in which it was requested.
 TEST_F(PrefixPull, NobodyWaitsForTheEndOfAStep) {
   for (const bool in_step : {false, true}) {
     RigOptions options;
@@ -420,7 +420,7 @@ TEST_F(PrefixPull, NobodyWaitsForTheEndOfAStep) {
   }
 }
 
-// Every wait costs: two messages there, one back, no timer.
+// Every round trip has a cost: two messages there, one back, no timer.
 TEST_F(PrefixPull, ThreeMessagesAndNoTimer) {
   Start();
   int up = 0, down = 0;
@@ -444,7 +444,8 @@ TEST_F(PrefixPull, ThreeMessagesAndNoTimer) {
   ExpectAllBack();
 }
 
-// Two pull it while it is evicted between the holder's words and its writes, and before them.
+// Two workers pull the prefix while it is evicted: between the holder's answer and its writes, and
+// before both.
 TEST_F(PrefixPull, EvictedBetweenTwoPullsOneHasItAndTheOtherComputes) {
   Start();
   Engine& holder = *rig_->prefills[0]->engine;
@@ -452,7 +453,7 @@ TEST_F(PrefixPull, EvictedBetweenTwoPullsOneHasItAndTheOtherComputes) {
   const auto longer = Longer(40);
   rig_->router->Generate("d", Pulling(1, longer));
   ASSERT_TRUE(rig_->RunUntil([&] { return rig_->prefills[0]->transport->queued() > 0; }));
-  // All that nobody holds goes to something else; what is being written stays.
+  // Other prompts take all blocks that are not pinned; blocks that are being written stay.
   auto all = holder.blocks().Reserve(holder.blocks().Available());
   ASSERT_TRUE(all);
   v1::GenerateRequest second = Pulling(2, Longer(20, 3));
@@ -465,7 +466,7 @@ TEST_F(PrefixPull, EvictedBetweenTwoPullsOneHasItAndTheOtherComputes) {
   rig_->ExpectAnswer(1, longer, 8);
   EXPECT_EQ(Pulled(1).result(), v1::PrefixPull::FILLED);
   EXPECT_EQ(Pulled(1).tokens(), 96u);
-  // Now that they are let go of they can be evicted, and a third one is told so.
+  // Now that they are unpinned they can be evicted, and a third reader gets a miss.
   const std::vector<BlockId> had(all->blocks().begin(), all->blocks().end());
   auto rest = holder.blocks().Reserve(holder.blocks().Available());
   ASSERT_TRUE(rest);

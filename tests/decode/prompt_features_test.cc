@@ -1,5 +1,5 @@
-// What proposes tokens here reads the end of a prompt that a prefill worker has computed: its
-// features come with the KV, under the same epoch, or are known to be absent.
+// The drafter on the decode worker reads features of the end of a prompt that a prefill worker has
+// computed: they come with the KV, under the same epoch, or are known to be absent.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -17,7 +17,8 @@ namespace {
 constexpr int32_t kWindow = 40;
 constexpr size_t kRowBytes = kProvenanceFeatures * sizeof(float);
 
-// A decode worker with a head that is never wrong unless it is given what is not the sequence's.
+// A decode worker with a draft head that is always right, unless it is given features of another
+// sequence.
 struct Rig {
   explicit Rig(RigOptions options = {}) : rig(Options(std::move(options))) {
     rig.kv_links.on_up = [this](v1::DecodeToPrefill& m) {
@@ -51,7 +52,7 @@ struct Rig {
     return o;
   }
 
-  // Asks, and expects the answer of one engine alone; returns how the drafts fared.
+  // Sends the prompt and expects the answer of a single engine; returns the draft counts.
   v1::DraftCounts Answer(uint64_t id, const std::vector<TokenId>& prompt, int32_t tokens,
                          bool remote = true) {
     v1::GenerateRequest request = rig.MakeRequest(id, prompt, tokens);
@@ -74,20 +75,20 @@ struct Rig {
   std::function<void(v1::PrefillDone*)> change;
 };
 
-// The first step behind the prompt verifies a draft already.
+// The first step after the prompt already verifies a draft.
 TEST(PromptFeatures, TheFirstDraftReadsTheLastWindowOfThePrompt) {
   Rig r;
   const v1::DraftCounts drafts = r.Answer(1, MakePrompt(100, 1), 21);
   EXPECT_EQ(r.sent, 1);
   EXPECT_EQ(r.rows, static_cast<size_t>(kWindow));
   EXPECT_EQ(r.head->shortest_context, kWindow);
-  // The first token came with the KV; steps bring 5, 5, 5 and 5.
+  // The first token came with the KV; the steps produce 5, 5, 5 and 5.
   EXPECT_EQ(drafts.accepted(), 16u);
   EXPECT_EQ(r.rig.decode->executor->steps(), 4u);
 }
 
-// For which positions it drafts, and how much it sees there; in one process the last step of some
-// prompts has a row alone.
+// For which positions it drafts, and how many features it has there; in one process the last step
+// of some prompts has one row.
 TEST(PromptFeatures, DraftsAreThoseOfOneProcess) {
   RigOptions options;
   options.limits.max_batch_tokens = options.limits.max_prefill_chunk = 32;
@@ -108,7 +109,7 @@ TEST(PromptFeatures, DraftsAreThoseOfOneProcess) {
   }
 }
 
-// On both sides features stay on a device, and are fetched for the wire alone.
+// On both sides features stay on a device, and are fetched only for sending.
 TEST(PromptFeatures, OverTwoDevicesDraftsAreThoseOfOneProcess) {
   RigOptions options;
   options.limits.max_batch_tokens = options.limits.max_prefill_chunk = 32;
@@ -122,7 +123,7 @@ TEST(PromptFeatures, OverTwoDevicesDraftsAreThoseOfOneProcess) {
     EXPECT_EQ(split.sent, 1);
     EXPECT_EQ(split.rows, static_cast<size_t>(std::min(length, kWindow)));
     EXPECT_EQ(split.head->draws, one.head->draws);
-    // Behind the prompt's last token nothing was fetched.
+    // After the prompt's last token nothing was fetched.
     EXPECT_EQ(split.rig.decode->executor->features_kept(), 0u);
   }
 }
@@ -141,7 +142,7 @@ TEST(PromptFeatures, OfAPromptInChunksOnlyTheWindowIsKept) {
   }
 }
 
-// Prompts of one beginning: their windows reach into what was found.
+// Prompts with a common beginning: their feature windows reach into the prefix hit.
 TEST(PromptFeatures, OfWhatThePrefillWorkerHadCachedTheFeaturesWereKept) {
   Rig r;
   r.Answer(1, MakePrompt(100, 1), 6);
@@ -155,7 +156,7 @@ TEST(PromptFeatures, OfWhatThePrefillWorkerHadCachedTheFeaturesWereKept) {
   EXPECT_EQ(r.head->shortest_context, kWindow);
 }
 
-// The decode worker has both from the first time; a prefill worker is not asked again.
+// The decode worker has both from the first time; no prefill worker is asked again.
 TEST(PromptFeatures, OfWhatTheDecodeWorkerHadCachedTheFeaturesWereKept) {
   Rig r;
   r.Answer(1, MakePrompt(100, 1), 6);
@@ -248,7 +249,7 @@ TEST(PromptFeatures, WhoWantsNoDraftsAsksForNone) {
   EXPECT_EQ(r.sent, 0);
 }
 
-// Of a takeover the tokens that were drawn elsewhere are part of what the prefill worker computes.
+// In a takeover the prefill worker also computes the tokens that were drawn elsewhere.
 TEST(PromptFeatures, OfATakeoverTheWindowEndsWithWhatWasEmitted) {
   Rig r;
   const std::vector<TokenId> prompt = MakePrompt(60, 1);

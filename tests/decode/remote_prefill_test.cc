@@ -1,5 +1,5 @@
 // Prefill and decode roles wired together: the tokens of a disaggregated request are those of one
-// engine, whatever the block size, chunking and cache hits are, and every block comes back.
+// engine, whatever the block size, chunking and cache hits are, and every block is freed.
 #include <gtest/gtest.h>
 
 #include "tests/worker/role_rig.h"
@@ -43,7 +43,7 @@ TEST(RemotePrefill, ChoicesThatShareAPromptShareItWithThePrefillWorkerToo) {
     request.set_prompt_id(5);
     rig.router->Generate("d", request);
   }
-  // Its answers so far follow what is shared.
+  // The answers so far continue the shared prefixes.
   const ExpectedEnd before = ExpectedOutput(rig.options.model, [&] {
     SequenceRequest s;
     s.tokens = prompt;
@@ -87,7 +87,7 @@ struct Shape {
 
 class RemotePrefillShapes : public ::testing::TestWithParam<Shape> {};
 
-// Prompt lengths around block and chunk boundaries, with prefixes of many lengths cached on either
+// Prompt lengths around block and chunk boundaries, with cached prefixes of many lengths on either
 // side.
 TEST_P(RemotePrefillShapes, TokensEqualTheOracle) {
   const Shape shape = GetParam();
@@ -182,7 +182,8 @@ TEST(RemotePrefill, BlocksAreAskedForOnlyShortlyBeforeThePrefillRuns) {
   rig.prefills[0]->paused = false;
   rig.Turn();
   rig.Turn();
-  // Two steps are 64 tokens. Half of them are for the first prompt, and two share the rest.
+  // Two steps are 64 tokens. Half of them are for the first prompt, and the other two share the
+  // rest.
   EXPECT_EQ(needs, 3);
   for (uint64_t id = 1; id <= 6; ++id) rig.ExpectAnswer(id, MakePrompt(100, id), 2);
 }
@@ -271,7 +272,7 @@ TEST(RemotePrefill, TimingPartsAddUpToTheFirstToken) {
   const int64_t sum =
       timing.queue_ns() + timing.prefill_ns() + timing.transfer_ns() + timing.first_decode_ns();
   // The request arrives in the turn in which it is sent; the token was drawn one or two turns
-  // before it was seen.
+  // before the test sees it.
   EXPECT_LE(sum, (seen - sent).count());
   EXPECT_GE(sum, (seen - sent - 3 * rig.tick).count());
   EXPECT_GT(timing.prefill_ns(), 0);
@@ -281,8 +282,8 @@ TEST(RemotePrefill, TimingPartsAddUpToTheFirstToken) {
   EXPECT_EQ(timing.kv_blocks_moved(), 7u);
 }
 
-// Four chunks of a prompt, the first of which stays on its way while the others are computed: what
-// is hidden and what is exposed of the transfer are told apart.
+// Four chunks of a prompt; the first one is in transit while the others are computed. The hidden
+// and the exposed part of the transfer are counted separately.
 TEST(RemotePrefill, WhatComputingHidesOfTheTransferIsTold) {
   RigOptions options;
   options.limits.max_batch_tokens = 32;
@@ -340,11 +341,11 @@ TEST(RemotePrefill, MetricsSayWhatBothSidesDid) {
   }
 }
 
-// What a spoiled block holds would show: the executor of these tests checks all that it reads.
+// A read of a corrupted block would show: the executor of these tests checks all that it reads.
 TEST(RemotePrefill, ABlockThatIsNotWhatWasWrittenIsNeverRead) {
   RoleRig rig({});
   rig.Attach();
-  // The last block is a part of one: 100 tokens, of which the last is computed here.
+  // The last block is partial: 100 tokens, of which the last is computed here.
   const auto prompt = MakePrompt(100, 1);
   rig.prefills[0]->transport->spoil = 1;
   rig.router->Generate("d", rig.MakeRequest(1, prompt, 8));
@@ -358,7 +359,7 @@ TEST(RemotePrefill, ABlockThatIsNotWhatWasWrittenIsNeverRead) {
                            "aisp_remote_prefill_fallbacks_total"}) {
     EXPECT_NE(text.find(line + labels + "1\n"), std::string::npos) << line;
   }
-  // Nothing is wrong with the next one.
+  // The next request succeeds.
   const auto other = MakePrompt(100, 2);
   rig.router->Generate("d", rig.MakeRequest(2, other, 8));
   rig.ExpectAnswer(2, other, 8);

@@ -1,5 +1,5 @@
-// Messages between workers that come again, or late: whatever an earlier one says then, the tokens
-// are right, nothing is written where it is not granted, and every block comes back.
+// Messages between workers that are repeated, or late: the tokens are right, nothing is written
+// where it is not granted, and every block is freed.
 #include <gtest/gtest.h>
 
 #include "common/random.h"
@@ -39,7 +39,7 @@ class ReplayedMessages : public ::testing::TestWithParam<bool> {
       return message.has_hello() || random->Below(1000) >= keep * 1000;
     };
   }
-  // Some of what was said, in any order, on the link that is there.
+  // Repeats some of the earlier messages, in any order, on the current link.
   void SayAgain(SplitMix64& random) {
     const LinkId link(static_cast<uint64_t>(rig_->kv_links.dials()));
     for (int i = 0; i < 3; ++i) {
@@ -76,7 +76,7 @@ class ReplayedMessages : public ::testing::TestWithParam<bool> {
     rig_->ExpectAnswer(3, other, 4);
     rig_->kv_links.on_up = nullptr;
     rig_->kv_links.on_down = nullptr;
-    // What was lost on the way is asked for again on the next link.
+    // What was lost in transit is requested again on the next link.
     rig_->kv_links.BreakAll();
     rig_->RunFor(milliseconds(2500));
     rig_->ExpectAllBlocksBack();

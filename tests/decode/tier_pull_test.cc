@@ -1,5 +1,5 @@
-// Prefixes that their holder has in a tier below its pool: they are brought up for the worker that
-// asks, and what fails on the way is a miss that gives every block back on both sides.
+// Prefixes that their holder has in a tier below its pool: they are loaded into the pool for the
+// worker that asks. A failure on the way is a miss that frees every block on both sides.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// p0 holds the KV of `prompt` in a tier alone; d holds nothing, and prefills by itself.
+// p0 holds the KV of `prompt` only in a tier; d holds nothing, and prefills by itself.
 class TierPull : public ::testing::Test {
  protected:
   static RigOptions InHost() {
@@ -40,7 +40,7 @@ class TierPull : public ::testing::Test {
   v1::GenerateRequest Pulling(uint64_t id, const std::vector<TokenId>& prompt) const {
     return rig_->MakePull(id, prompt, 8);
   }
-  // Until p0 has begun to bring it up; copies stand still from here on.
+  // Runs until p0 has begun to load it; from here on copies are blocked.
   void StartPromoting(uint64_t id, const std::vector<TokenId>& prompt) {
     holder().hold_tiers = true;
     rig_->router->Generate("d", Pulling(id, prompt));
@@ -105,7 +105,7 @@ TEST_F(TierPull, OfWhatLiesInThePoolNothingIsPromoted) {
   ExpectAllBack();
 }
 
-// The grant comes with the request: it waits at the holder, and nothing is said before all is
+// The grant comes with the request: it waits at the holder, which answers only when all blocks are
 // there.
 TEST_F(TierPull, NothingIsWrittenBeforeItIsInThePool) {
   Start(InHost());
@@ -153,7 +153,7 @@ TEST_F(TierPull, ASlowDiskCostsTheTimeToBegin) {
   ExpectAllBack();
 }
 
-// A reader that would wait for ever is told when computing would have been faster.
+// A reader that would wait forever is told when computing would have been faster.
 TEST_F(TierPull, AHolderWaitsForItsDiskAsLongAsItWouldItself) {
   Start(OnDisk());
   v1::GenerateRequest request = Pulling(1, Longer(40));
@@ -171,14 +171,14 @@ TEST_F(TierPull, AHolderWaitsForItsDiskAsLongAsItWouldItself) {
 
 TEST_F(TierPull, WhatIsInThePoolIsNotEvictedWhileTheRestComesUp) {
   Start(InHost());
-  // The beginning is in its pool, behind it three blocks are in the tier alone.
+  // Its beginning is in the pool, the three blocks after it are only in the tier.
   const std::vector<TokenId> beginning(prompt_.begin(), prompt_.begin() + 50);
   rig_->router->Generate("d", rig_->MakeRequest(2, beginning, 1));
   rig_->ExpectAnswer(2, beginning, 1);
   rig_->decode->engine->blocks().ClearCache();
   StartPromoting(1, Longer(40));
   EXPECT_EQ(Loads(), 3u);
-  // All that nobody holds goes to something else.
+  // Other prompts take all blocks that are not pinned.
   BlockManager& blocks = holder().engine->blocks();
   auto all = blocks.Reserve(blocks.Available());
   ASSERT_TRUE(all);
@@ -213,7 +213,7 @@ TEST_F(TierPull, CancelledAtAnyStepItLeavesNothingBehind) {
       holder().hold_tiers = true;
       rig_->router->Generate("d", Pulling(1, Longer(40)));
       for (int i = 0; i < turns && !rig_->Finished(1); ++i) {
-        // A block comes up each turn.
+        // One block is loaded each turn.
         if (!holder().tiers->jobs().empty()) holder().tiers->Finish(0);
         rig_->Turn();
       }
@@ -270,7 +270,8 @@ TEST_F(TierPull, AGrantOfWhatIsNotThereIsGivenBackAtOnce) {
   ExpectAllBack();
 }
 
-// What routers hear of tiers: a unit for each 16 tokens when it has been copied, and gone with it.
+// What routers learn about tiers: one unit for each 16 tokens once it was copied; it is removed
+// with the copy.
 TEST_F(TierPull, RoutersHearWhatTiersHold) {
   Start(OnDisk());
   const auto stored = [&] {

@@ -1,6 +1,6 @@
-// Workers whose pools differ in block size and number format: the tokens are those of one engine
-// (each number of the model is one that every format holds), nothing is written twice or where it
-// was not granted, and every block comes back.
+// Workers whose pools differ in block size and number format. The tokens are those of one engine
+// (every format holds each number of the model exactly), nothing is written twice or where it was
+// not granted, and every block is freed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ class UnequalWorkers : public ::testing::Test {
     rig_->Attach();
   }
   const v1::Timing& Timing(uint64_t id) const { return rig_->router->answers.at(id).timings.at(0); }
-  // What is less than one of its blocks a decode worker computes itself.
+  // A decode worker computes itself what is less than one of its blocks.
   void ExpectMoved(uint64_t id, int tokens, int32_t block_tokens) const {
     if (tokens <= block_tokens) return;
     EXPECT_EQ(Timing(id).fallback(), "");
@@ -52,7 +52,8 @@ class UnequalWorkers : public ::testing::Test {
 constexpr int32_t kSizes[] = {16, 32, 48, 64, 128};
 constexpr DType kFormats[] = {DType::kF32, DType::kBF16, DType::kF8E4M3};
 
-// Prompts that end inside blocks and at their ends; then the same ones, of which both have a part.
+// Prompts that end inside blocks and at block ends; then the same ones, partly cached on both
+// sides.
 TEST_F(UnequalWorkers, BlocksOfEachSizeFillBlocksOfEach) {
   for (const bool owner_copies : {false, true}) {
     for (const int32_t from : kSizes) {
@@ -114,7 +115,7 @@ TEST_F(UnequalWorkers, PrefixesArePulledThroughConversions) {
       rig_->router->Generate("d", Pulling(2, longer));
       rig_->ExpectAnswer(2, longer, 4);
       EXPECT_EQ(Timing(2).pull().result(), v1::PrefixPull::FILLED);
-      // Whole blocks of both.
+      // Whole blocks of both sizes.
       EXPECT_EQ(Timing(2).pull().tokens(),
                 static_cast<uint32_t>(149 / ours * ours / theirs * theirs));
       ExpectAllBack();
@@ -122,7 +123,7 @@ TEST_F(UnequalWorkers, PrefixesArePulledThroughConversions) {
   }
 }
 
-// A small pool: what is converted waits for staging memory, and for a queue that is full.
+// A small pool: conversions wait for staging memory and for a full queue.
 TEST_F(UnequalWorkers, ManyPromptsShareALittleStagingMemory) {
   RigOptions options;
   options.prefill_blocks = 24;
@@ -152,7 +153,7 @@ TEST_F(UnequalWorkers, APoolTooSmallForOneConvertedBlockRefusesTheReader) {
   ExpectAllBack();
 }
 
-// Half-precision here and there without the declaration: refused with both values, and computed.
+// Half precision on both sides without the declaration: refused with both values, and computed.
 TEST_F(UnequalWorkers, OtherNumbersAreRefusedWhereNobodyAllowedThem) {
   RigOptions options;
   options.model.spelled = DType::kBF16;
@@ -209,7 +210,7 @@ TEST_F(UnequalWorkers, StagingMemoryGoesBackWithTheLastPush) {
   rig_->ExpectAllBlocksBack();
 }
 
-// It would wait for blocks that the staging memory holds, and this for the prompt to end.
+// It would wait for blocks that the staging memory holds, which in turn wait for the prompt to end.
 TEST_F(UnequalWorkers, APromptThatFillsThePoolIsComputedWhereItsKvBelongs) {
   RigOptions options;
   options.prefill_blocks = 24;
@@ -222,7 +223,7 @@ TEST_F(UnequalWorkers, APromptThatFillsThePoolIsComputedWhereItsKvBelongs) {
   ExpectAllBack();
 }
 
-// It dies with converted layers under way: its grant comes back, and the rest is computed.
+// It dies while converted layers are in transit: its grant is freed, and the rest is computed.
 TEST_F(UnequalWorkers, AWriterThatDiesBetweenTwoLayersGivesItsGrantBackByItsDeath) {
   Start({16, DType::kF32}, {64, DType::kBF16});
   p().transport->hold = true;

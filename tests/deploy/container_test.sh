@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The bundle of this build, run as its container image would be, in a root of glibc alone; and its documents' links.
+# Runs the bundle of this build as its container image would be run, in a root with nothing but glibc; checks its documents' links.
 # Usage: container_test.sh SOURCE BUILD          Exits 77 (CTest: skipped) where namespaces cannot be made.
 set -euo pipefail
 source=$1 build=$2
@@ -12,7 +12,7 @@ tar -xzf "$folder/bundle.tar.gz" -C "$folder/bundle" --strip-components=1
 for file in LICENSE licenses/README; do
   [ -s "$folder/bundle/$file" ] || { echo "the bundle lacks $file" >&2; exit 1; }
 done
-# Every library has its line, and every line its licence.
+# Every library is listed, and every listed library has its licence.
 for library in "$folder"/bundle/lib/*.so*; do
   name=lib/$(basename "$library")
   [[ $name == lib/libaisp_* ]] && continue

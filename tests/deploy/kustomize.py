@@ -115,7 +115,7 @@ def _merge_list(target, patch, by):
         if same:
             _merge(same[0], item)
         else:
-            target.insert(0, copy.deepcopy(item))  # as kustomize does: what is new comes first
+            target.insert(0, copy.deepcopy(item))  # as kustomize does: new items come first
 
 
 def _set_image(thing, image):

@@ -276,7 +276,7 @@ class Binary(unittest.TestCase):
                     "kv": port(settings["worker"]["kv_listen"]), "kv-data": settings["worker"]["data_port"]}
             for name, number in w.ports.items():
                 self.assertEqual(number, said[name], name)
-            # What listens is reached from other pods.
+            # Every port that is listened on must be reachable from other pods.
             if "http" in w.ports:
                 self.assertEqual(settings["http"]["address"], "0.0.0.0")
             if "workers" in w.ports:

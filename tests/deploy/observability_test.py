@@ -85,7 +85,7 @@ class Truth(unittest.TestCase):
         shared = tokens(160, 1)  # ten blocks of 16
         prompts = [shared + tokens(17, 100 + i) for i in range(5)]
         added = self.difference("decode", lambda: [complete(prompt) for prompt in prompts])
-        # The last token of a prompt is always computed: 176 of 177 can be found.
+        # The last token of a prompt is always computed: 176 of 177 can be a prefix hit.
         self.assertEqual(added("aisp_prefix_cache_queries_total"), 5 * 176)
         self.assertEqual(added("aisp_prefix_cache_hits_total"), 4 * 160)
         self.assertEqual(added("aisp_prefill_tokens_total"), 5 * 177 - 4 * 160)
@@ -126,7 +126,8 @@ class Truth(unittest.TestCase):
 
     def test_bytes_of_a_lane_are_those_of_the_blocks_that_moved(self):
         block = live.total(CLUSTER.scrape("prefill"), "aisp_kv_block_bytes")
-        # 90 tokens: whole blocks, and the part of the last one as a whole block. The first token comes with them.
+        # 90 tokens: whole blocks, and the last partial block sent as a whole one. The first token
+        # comes with them.
         added = self.difference("prefill", lambda: [complete(tokens(90, 500 + i), prefill="remote") for i in range(3)])
         self.assertEqual(added("aisp_kv_transfer_bytes_total", lane="tcp"), 3 * 6 * block)
         self.assertEqual(added("aisp_prefill_first_tokens_total"), 3)
@@ -202,7 +203,7 @@ def documented():
 class Page(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        # Families that come with the first request of a surface.
+        # Metric families that appear with the first request to an endpoint.
         complete("hello")
         assert loadgen("--backend", "aisp-grpc", "--grpc-address", CLUSTER.router.said["grpc"], "--num-prompts", "2",
                        "--max-concurrency", "1", "--input-len", "20", "--output-len", "4").wait(timeout=60) == 0
@@ -217,7 +218,8 @@ class Page(unittest.TestCase):
         return "".join(read(os.path.join(ROOT, path)) for path in listed if not path.startswith("tests/"))
 
     def test_the_page_and_the_program_name_the_same_metrics(self):
-        # What the page calls absent until something happens need not be here, but the sources have to know it.
+        # Metrics that the page documents as absent until something happens need not be here, but
+        # the sources must name them.
         absent = {name for name, row in self.metrics.items() if "Absent until" in row[3]}
         for name in absent - set(self.found):
             self.assertIn(f'"{name}"', self.sources(), "documented, but not in the sources")
@@ -242,7 +244,7 @@ class Page(unittest.TestCase):
 
     def test_every_value_of_a_label_is_explained(self):
         for (name, label), values in self.values.items():
-            # A metric that the page calls absent until something is set.
+            # A metric that is documented as absent until something is configured.
             if name not in self.found and "Absent until" in self.metrics[name][3]:
                 continue
             with self.subTest(f"{name} {label}"):
@@ -292,8 +294,8 @@ class Prometheus:
         for entry in job["static_configs"]:
             entry["targets"] = [targets[entry["labels"]["component"]]]
         job["static_configs"].append({"targets": [gpu], "labels": {"component": "decode"}})
-        # The cluster's configuration: this Prometheus may be built without the discovery of pods, so what that would say of one
-        # is given to the relabelling as it is.
+        # The cluster's configuration. This Prometheus may be built without pod discovery, so the
+        # labels that discovery would give a pod are passed to the relabelling directly.
         kubernetes = yaml.safe_load(read(os.path.join(PROMETHEUS, "prometheus-kubernetes.yml")))["scrape_configs"][0]
         assert kubernetes.pop("kubernetes_sd_configs") == [{"role": "pod", "namespaces": {"names": ["aisp"]}}]
         kubernetes["job_name"] = "aisp-kubernetes"
@@ -348,12 +350,14 @@ class Scraped(unittest.TestCase):
         threading.Thread(target=cls.gpu.serve_forever, daemon=True).start()
         cls.prometheus = Prometheus(CLUSTER.targets, f"127.0.0.1:{cls.gpu.server_address[1]}")
         assert live.eventually(cls.prometheus.ready), read(os.path.join(cls.prometheus.folder, "log"))
-        # Load until every panel has been looked at: prompts with common prefixes, and some whose client goes away.
+        # Load until every panel was read: prompts with common prefixes, and some whose client
+        # disconnects.
         cls.load = loadgen("--num-prompts", "100000", "--request-rate", "12", "--max-concurrency", "16", "--dataset-name",
                            "prefix_repetition", "--num-prefixes", "3", "--prefix-repetition-prefix-len", "96", "--input-len", "150",
                            "--prefix-repetition-suffix-len", "40", "--prefix-repetition-output-len", "24", "--output-len", "24",
                            "--cancel-rate", "0.1")
-        # And some prompts that move, whatever the router finds cheaper on this machine.
+        # And some prompts with a hand-off, even if the router finds local prefill cheaper on this
+        # machine.
         cls.stop_moving = threading.Event()
 
         def move():
@@ -429,7 +433,7 @@ class Scraped(unittest.TestCase):
 
 if __name__ == "__main__":
     BINARY = os.path.abspath(sys.argv.pop())
-    # With every tier that needs no disk, so that all of the page is there.
+    # With every tier that needs no disk, so that the whole page is there.
     CLUSTER = live.Cluster(BINARY, ["--kv.host_memory=64MiB"])
     try:
         unittest.main()

@@ -134,7 +134,8 @@ class Messages(unittest.TestCase):
         for content in ([result], [{**result, "is_error": True}, {"type": "text", "text": "And now?"}]):
             answer = self.create(tools=TOOLS, messages=ASK + [call.to_param(), {"role": "user", "content": content}])
             self.assertGreater(answer.usage.output_tokens, 0)
-        # The template sees the call as it was, so a longer conversation begins with the shorter one's tokens.
+        # The template gets the call as it was, so a longer conversation begins with the shorter
+        # one's tokens.
         self.assertGreater(answer.usage.cache_read_input_tokens, 15)
 
     def test_thinking_is_a_block_of_its_own(self):
@@ -150,7 +151,7 @@ class Messages(unittest.TestCase):
         self.assertEqual(final.content[1].text, whole.content[1].text)
         hidden = self.create(**{**options, "thinking": {**options["thinking"], "display": "omitted"}})
         self.assertEqual([block.text for block in hidden.content], [whole.content[1].text])
-        # It goes back as it came.
+        # It is sent back unchanged.
         self.create(messages=ASK + [whole.to_param(), {"role": "user", "content": "More."}])
         by_itself = self.create(thinking={"type": "adaptive"}, max_tokens=6)
         self.assertEqual(by_itself.content[0].type, "thinking")

@@ -1,8 +1,7 @@
 // Four tenants ask for stories while workers are killed and stopped at random, once alone and once
-// beside clients that mean harm. Nobody of the four may notice these: no failed request, no other
-// text, no block lost, the router within its memory bound, and a time to first token near that of
-// the run without them. AISP_CHAOS_REQUESTS as in chaos_test.cc; the
-// long run here has twice as many.
+// with hostile clients at the same time. The four must not notice these: no failed request, no
+// other text, no block lost, the router within its memory bound, and a TTFT near that of the run
+// without them. AISP_CHAOS_REQUESTS as in chaos_test.cc; the long run here has twice as many.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -29,11 +28,11 @@ constexpr bool kLong = AISP_CHAOS_REQUESTS >= 1000;
 constexpr int kRequests = (kLong ? 2 : 1) * AISP_CHAOS_REQUESTS;
 constexpr int kClients = 16;
 constexpr int kTenants = 4;
-constexpr int kMostTries = 20;  // of a request that was refused with Retry-After
+constexpr int kMostTries = 20;  // of a request that is refused with Retry-After
 constexpr uint64_t kSeed = 20261123;
 constexpr const char* kBeyond = "<|beyond|>";
 
-// The router's bounds, small enough that the crowd reaches them.
+// The router's limits, small enough that the hostile clients reach them.
 constexpr int64_t kMiB = 1 << 20;
 constexpr int64_t kTotalBody = 64 * kMiB, kUnsent = kMiB / 16, kConnections = 1024, kInflight = 512;
 const std::vector<std::string> kRouterFlags = {"--log-level=error",
@@ -49,12 +48,12 @@ const std::vector<std::string> kRouterFlags = {"--log-level=error",
                                                "--max-connections=1024",
                                                "--max-inflight=512"};
 
-// What docs/security.md says a router may hold beside what it had at rest.
+// The memory that a router may use above its idle level, according to docs/security.md.
 int64_t MemoryBound(int workers) {
   return 3 * kTotalBody + kInflight * kUnsent + kConnections * 80 * 1024 + workers * 64 * kMiB;
 }
 
-// The built-in model, whose tokenizer knows one token more than there are embeddings.
+// The built-in model, whose tokenizer has one token more than there are embeddings.
 void CopyModel(const TempFolder& folder) {
   const std::filesystem::path from = AISP_SOURCE_DIR "/models/story-7m";
   for (const auto& entry : std::filesystem::directory_iterator(from)) {
@@ -78,7 +77,7 @@ struct StormRun {
   std::mutex mutex;
   std::vector<double> ttft_ms;  // one for each request that was answered
   int kills = 0, stops = 0;
-  int leaking = 0;  // workers that do not give every block back
+  int leaking = 0;  // workers that do not free every block
   int64_t rest_bytes = 0, peak_bytes = 0;
   double seconds = 0;
 
@@ -102,7 +101,7 @@ int64_t ProcessBytes(pid_t pid, const std::string& field) {
   return 0;
 }
 
-// One try: "" when the answer was whole and right, "refused" when the client may come again, else
+// One try: "" when the answer was complete and right, "refused" when the client may retry, else
 // what went wrong.
 std::string TryOnce(const std::string& http, const Recorded& story, int n, Clock::time_point begin,
                     StormRun* run) {
@@ -171,8 +170,8 @@ bool Registered(const std::string& admin) {
   return ready && ready->status == 200;
 }
 
-// Kills a worker, or stops it for a while, whenever so many requests have ended; the dice alone say
-// which and how. It is back before the next one is hit.
+// Kills or stops a worker after every so many finished requests; the random numbers decide which
+// and how. It is back before the next one is hit.
 void Storm(Cluster& cluster, StormRun* run) {
   std::mt19937_64 dice(kSeed);
   for (int at = 20; at < kRequests - 10; at += 25) {
@@ -237,7 +236,7 @@ void RunStorm(const std::string& model, const std::string& keys, bool hostile, S
     }
   }
   EXPECT_TRUE(cluster.router->Running());
-#if !defined(__SANITIZE_ADDRESS__)  // it keeps what was freed, so this would be its own bound
+#if !defined(__SANITIZE_ADDRESS__)  // it keeps freed memory, so the peak would be ASan's own
   EXPECT_LE(run->peak_bytes, run->rest_bytes + MemoryBound(4));
 #endif
   for (auto* group : {&cluster.prefill, &cluster.decode}) {
@@ -285,8 +284,8 @@ TEST(ChaosHostile, FourTenantsDoNotNoticeHostileClientsBesideAStormOfKillsAndSto
     EXPECT_GT(run->kills, 2);
     EXPECT_GT(run->stops, 0);
   }
-  // A request may meet a worker that stands still, until the router has missed it for two seconds.
-  // In a short run it is chance whether one in a hundred does.
+  // A request may wait for a stopped worker until the router has missed it for two seconds. In a
+  // short run it is chance whether one in a hundred does.
   const double floor_ms = kLong ? 0 : 2000;
   std::printf(
       "p99 of the time to first token: %.2f times that without hostile clients, 3 allowed\n",

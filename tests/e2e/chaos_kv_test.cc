@@ -1,6 +1,6 @@
-// Chaos among workers that give each other prefixes out of small pools, host memory and disks:
+// Chaos among workers that pull prefixes from each other's small pools, host memory and disks:
 // conversations whose turns go to another worker each time, while workers are killed and stopped.
-// Every text is that of a worker alone, and when it is over no block is missing anywhere.
+// Every text is that of a worker alone, and at the end no block is missing anywhere.
 // AISP_CHAOS_REQUESTS says how many; `make chaos` runs the long one.
 #include <gmock/gmock.h>
 
@@ -21,8 +21,8 @@ namespace {
 using std::chrono::seconds;
 
 constexpr int kClients = 12;
-// Conversations at a time: a worker sees so many others between two turns of one that its pool has
-// given that one's blocks up, and the tier below has them.
+// Conversations at a time: between two turns of one, a worker serves so many others that its pool
+// has evicted the blocks, and only the tier below has them.
 constexpr int kConversations = 24;
 constexpr int kTurns = 5;  // then another one begins
 constexpr int kTokens = 12;
@@ -33,7 +33,7 @@ struct Ask {
   const char* route;
 };
 
-// Turn after turn the same beginning and more behind it.
+// Each turn has the same beginning and a longer end.
 std::vector<Ask> MakeAsks() {
   const char* const routes[] = {"", "", "remote", "local"};
   std::mt19937_64 dice(kSeed);
@@ -48,7 +48,7 @@ std::vector<Ask> MakeAsks() {
   return asks;
 }
 
-// One after the other, by some clients at a time.
+// Each conversation turn by turn, several clients at a time.
 void AskAll(const std::vector<Ask>& asks, std::vector<std::thread>* clients,
             const std::function<void(size_t)>& ask) {
   auto next = std::make_shared<std::atomic<size_t>>(0);
@@ -59,7 +59,7 @@ void AskAll(const std::vector<Ask>& asks, std::vector<std::thread>* clients,
   }
 }
 
-// What a worker without others says to each.
+// The answer of a single worker to each.
 std::vector<std::string> Alone(const std::vector<Ask>& asks) {
   Process server(
       {"serve", "--role=all", "--port=0", "--no-grpc", "--log-level=error", "--dtype=f32"});
@@ -98,8 +98,7 @@ void RunTurn(const std::string& http, const Ask& ask, const std::string& text, K
   if (aisp.contains("pull") && aisp["pull"]["result"] == "filled") ++tally->filled;
 }
 
-// Kills a worker and starts it anew, or stops one for a while, whenever so many requests have
-// ended.
+// Kills and restarts a worker, or stops one for a while, after every so many finished requests.
 void Disturb(Cluster* cluster, const KvTally& tally, int* kills, int* stops) {
   std::mt19937_64 random(kSeed);
   for (int at = 20; at < AISP_CHAOS_REQUESTS - 10; at += 25) {
@@ -109,7 +108,7 @@ void Disturb(Cluster* cluster, const KvTally& tally, int* kills, int* stops) {
     auto& worker = prefill ? cluster->prefill[0] : cluster->decode[which];
     if (random() % 3 == 0) {
       worker->Signal(SIGSTOP);
-      // Until others have gone on without it; or all wait for it.
+      // Until others have finished requests without it, or all wait for it.
       Eventually([&] { return tally.total() >= at + 8; }, seconds(2));
       worker->Signal(SIGCONT);
       ++*stops;

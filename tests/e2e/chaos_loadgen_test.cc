@@ -1,6 +1,6 @@
-// The load client against a cluster whose workers are killed and started again, and whose every
-// process is replaced: each request has one end, what completes is what the undisturbed run said,
-// and no block stays behind. AISP_CHAOS_REQUESTS as in chaos_test.cc.
+// The load client against a cluster whose workers are killed and restarted, and whose every process
+// is replaced: each request has one end, completed answers equal those of an undisturbed run, and
+// no block is lost. AISP_CHAOS_REQUESTS as in chaos_test.cc.
 #include <gmock/gmock.h>
 
 #include <future>
@@ -16,7 +16,7 @@ namespace {
 using std::chrono::seconds;
 using ::testing::HasSubstr;
 
-// Greedy, so that a request says the same whoever serves it.
+// Greedy, so that a request gets the same answer from every worker.
 std::string Arguments(const std::string& http, int requests) {
   return "--base-url http://" + http + " --wait-ready 20 --seed 5 --num-prompts " +
          std::to_string(requests) +
@@ -24,8 +24,8 @@ std::string Arguments(const std::string& http, int requests) {
          "--max-concurrency 16 ";
 }
 
-// Kills workers at random, one whenever the clients have seen another `every` tokens, and starts
-// each again at once, until `done`; how many.
+// Kills a random worker whenever the clients have received another `every` tokens, and restarts it
+// at once, until `done`; returns how many it killed.
 int KillWorkers(Cluster& cluster, double every, const std::function<bool()>& done) {
   std::mt19937_64 random(20261121);
   const double before = Metric(cluster.http(), "aisp_generation_tokens_total");
@@ -85,8 +85,8 @@ TEST(ChaosLoadgen, EveryRequestEndsOnceWithTheUndisturbedTextWhileWorkersAreKill
   EXPECT_TRUE(Eventually([&] { return Metric(cluster.http(), "aisp_active_requests") == 0; }));
 }
 
-// Replaces every process of an `aisp up` while the load client asks over `surface`: nobody may
-// notice.
+// Replaces every process of an `aisp up` while the load client asks over `surface`: no request may
+// fail.
 void RollUnderLoad(const std::string& surface) {
   const TempFile log(surface + "_up.log"), calm(surface + "_before.json"),
       rolled(surface + "_rolled.json");
@@ -101,7 +101,7 @@ void RollUnderLoad(const std::string& surface) {
   const LoadgenRun first =
       RunLoadgen(arguments + " --save-detailed --result-filename " + calm.path());
   ASSERT_EQ(first.code, 0) << first.output;
-  // The load goes on until every process was replaced.
+  // The load continues until every process was replaced.
   bool replaced = false;
   up.Signal(SIGHUP);
   for (int turns = 0; !replaced && turns < 30; ++turns) {

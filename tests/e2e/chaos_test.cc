@@ -1,7 +1,7 @@
-// Workers are killed and started again at random while clients ask and sometimes leave. Whatever
-// happens: every request has one end, what is completed is right to the letter, and when it is over
-// no block is missing anywhere. AISP_CHAOS_REQUESTS (a compile definition) says how many; `make
-// chaos` runs the long one.
+// Workers are killed and restarted at random while clients ask and sometimes disconnect. Whatever
+// happens, every request has one end, completed answers are exactly right, and at the end no block
+// is missing anywhere. AISP_CHAOS_REQUESTS (a compile definition) says how many; `make chaos` runs
+// the long one.
 #include <gmock/gmock.h>
 
 #include <atomic>
@@ -56,7 +56,7 @@ void RunOne(const std::string& http, const Recorded& story, uint64_t dice, Tally
     EXPECT_EQ(reply.text, story.text);
     ++(reply.text == story.text ? tally->completed : tally->wrong);
   } else if (!reply.error.empty() && !reply.error.starts_with("connection")) {
-    // An error in so many words: a status, or an event followed by [DONE].
+    // An explicit error: a status, or an event followed by [DONE].
     EXPECT_TRUE(reply.status != 200 || reply.done) << reply.error;
     ++tally->refused;
   } else {
@@ -84,8 +84,8 @@ TEST(Chaos, EveryRequestHasOneEndAndNoBlockIsLostWhileWorkersAreKilledAtRandom) 
       }
     });
   }
-  // Another worker dies whenever so many requests have ended; a moment later it is back under its
-  // name.
+  // Kills another worker after every so many finished requests; a moment later it is restarted
+  // under its name.
   std::mt19937_64 random(kSeed);
   int kills = 0;
   for (int at = 20; at < AISP_CHAOS_REQUESTS - 10; at += 25) {
@@ -105,7 +105,7 @@ TEST(Chaos, EveryRequestHasOneEndAndNoBlockIsLostWhileWorkersAreKilledAtRandom) 
   EXPECT_EQ(tally.wrong, 0);
   EXPECT_GT(kills, 2);
   EXPECT_GT(tally.cancelled, 0);
-  // With a second worker of each kind always there, a kill costs nobody an answer.
+  // With a second worker of each kind always running, a kill fails no request.
   EXPECT_EQ(tally.refused, 0);
   RecordProperty("completed", tally.completed);
   for (auto* group : {&cluster.prefill, &cluster.decode}) {
@@ -120,8 +120,8 @@ TEST(Chaos, EveryRequestHasOneEndAndNoBlockIsLostWhileWorkersAreKilledAtRandom) 
   EXPECT_EQ(Metric(cluster.http(), "aisp_active_requests"), 0);
 }
 
-// Reads a stream of choices to its end: text, log probabilities and finish reason of each.
-// `after_event` hears how many events have come.
+// Reads a stream of choices to its end: text, logprobs and finish reason of each. `after_event`
+// gets the number of events so far.
 void ReadChoices(HttpClient& client, std::map<int, Json>* choices,
                  const std::function<void(int)>& after_event) {
   int events = 0;
@@ -145,9 +145,9 @@ void ReadChoices(HttpClient& client, std::map<int, Json>* choices,
   }
 }
 
-// What a takeover must carry over besides the tokens: penalties that count emitted tokens apart
-// from the prompt, the choices' own noise, a stop string of which one half came before and one
-// after, and log probabilities.
+// What a takeover must carry over besides the tokens: penalties that count emitted tokens but not
+// the prompt, the noise of each choice, a stop string that began before and ended after, and
+// logprobs.
 TEST(Chaos, ATakeoverOfThreeChoicesWithPenaltiesStopStringsAndLogprobsChangesNothing) {
   Cluster cluster({.decode = 2, .flags = {"--dtype=f32"}, .router_flags = {"--log-level=error"}});
   ASSERT_TRUE(cluster.AwaitReady());
@@ -169,7 +169,7 @@ TEST(Chaos, ATakeoverOfThreeChoicesWithPenaltiesStopStringsAndLogprobsChangesNot
     AISP_CHECK(answer && answer->status == 200);
     return Json::parse(answer->body)["choices"];
   };
-  // A stop string that the undisturbed run says late, across a token border.
+  // A stop string late in the undisturbed run's text, across a token border.
   const std::string text = whole()[0]["text"];
   ASSERT_GT(text.size(), 700u);
   request["stop"] = {text.substr(text.size() - 60, 17)};

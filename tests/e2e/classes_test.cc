@@ -1,4 +1,4 @@
-// Classes of service with real processes: batch work beside interactive requests.
+// Service classes with real processes: batch work together with interactive requests.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ struct Streamed {
   std::string error;
 };
 
-// A streamed completion of exactly `tokens` tokens; `service_class` "": none is named.
+// A streamed completion of exactly `tokens` tokens; `service_class` "": the field is absent.
 Streamed Stream(const std::string& address, int which, int tokens,
                 const std::string& service_class) {
   Streamed out;
@@ -59,7 +59,7 @@ Streamed Stream(const std::string& address, int which, int tokens,
   }
 }
 
-// Many requests at once, each on a thread of its own, until all have ended.
+// Many requests at once, each on its own thread, until all have ended.
 class Crowd {
  public:
   Crowd(const std::string& address, int count, const std::string& service_class) {

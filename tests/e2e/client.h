@@ -1,4 +1,4 @@
-// What the end-to-end tests say to a server: requests for stories, and metrics.
+// Helpers of the end-to-end tests: requests for stories, and metrics.
 #pragma once
 
 #include <chrono>
@@ -12,8 +12,8 @@ namespace aisp::e2e {
 
 using Json = nlohmann::json;
 
-// "127.0.0.1:8080" -> a connected client, whose waits take no longer than `timeout`; aborts the
-// test program when nobody listens.
+// "127.0.0.1:8080" -> a connected client, whose waits take at most `timeout`; aborts the test
+// program when nobody listens.
 HttpClient Connect(const std::string& address, Duration timeout = std::chrono::seconds(60));
 
 // A recorded story of models/story-7m/expected.json: what the model says at temperature 0.
@@ -21,7 +21,7 @@ struct Recorded {
   Json messages;
   std::string text;
   int completion_tokens = 0;
-  bool ends = false;  // with the end token, else it was cut
+  bool ends = false;  // with the end token; else it was cut
 };
 std::vector<Recorded> RecordedStories();
 
@@ -38,7 +38,7 @@ struct Reply {
 // Greedy chat; `prefill`: "", "remote" or "local".
 Reply Chat(const std::string& address, const Json& messages, int max_tokens,
            const std::string& prefill, bool stream);
-// The same on a connection whose first events the caller wants to see: reads the rest of a stream.
+// The same on a connection whose first events the caller reads: this reads the rest of the stream.
 Reply ReadStream(HttpClient& client, const HttpAnswer& head);
 // Opens a greedy chat stream.
 Result<HttpAnswer> OpenChat(HttpClient& client, const Json& messages, int max_tokens,
@@ -47,10 +47,10 @@ Result<HttpAnswer> OpenChat(HttpClient& client, const Json& messages, int max_to
 // Greedy /v1/completions, not streamed, exactly `max_tokens` tokens.
 Reply Complete(const std::string& address, const std::string& prompt, int max_tokens,
                const std::string& prefill);
-// About `words` words of prose that the model can go on with; another one for every `which`.
+// About `words` words of prose that the model can continue; a different text for every `which`.
 std::string Prose(int words, int which);
 
-// Sum over all label sets of a metric on host:port/metrics; 0 when it is not there.
+// The sum over all label sets of a metric on host:port/metrics; 0 when it is missing.
 double Metric(const std::string& address, const std::string& name);
 
 }  // namespace aisp::e2e

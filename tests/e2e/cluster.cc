@@ -25,11 +25,11 @@ std::vector<std::string> Join(std::vector<std::string> a, const std::vector<std:
   return a;
 }
 
-// The child has descriptors at kLifelineFd and behind it. What becomes one of them must not lie
-// there in the parent: putting one in place would close another that is still to be put.
+// The child has descriptors from kLifelineFd on. In the parent the sources must have other numbers:
+// placing one would otherwise close another that is still to be placed.
 constexpr int kLifelineFd = 99, kAnnounceFd = 100, kFirstFree = 128;
 
-// A copy of `fd` beyond them, which the child does not inherit.
+// A copy of `fd` above these numbers, which the child does not inherit.
 int CopyBeyond(int fd) { return fcntl(fd, F_DUPFD_CLOEXEC, kFirstFree); }
 
 }  // namespace

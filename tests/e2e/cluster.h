@@ -1,6 +1,6 @@
 // A real cluster for tests: router, prefill and decode workers as separate processes of the built
-// binary, on free ports of loopback, each with a pipe on which it announces itself. Everything is
-// killed by the destructor.
+// binary, on free loopback ports, each with a pipe on which it announces its addresses. The
+// destructor kills all of them.
 #pragma once
 
 #include <signal.h>
@@ -19,19 +19,19 @@ namespace aisp::e2e {
 class Process {
  public:
   // `args` without the program; --announce-fd is added. `log`: a file for its stdout and stderr
-  // instead of ours. `sockets`: flag ("http-fd") and listening socket, which stays the caller's.
+  // instead of ours. `sockets`: flag ("http-fd") and listening socket, which the caller keeps.
   explicit Process(std::vector<std::string> args, const std::string& log = "",
                    const std::vector<std::pair<std::string, int>>& sockets = {});
   ~Process();
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
-  // Waits until the process has announced `key`; its value, or "" when it ended or `timeout`
-  // passed.
+  // Waits until the process has announced `key`; returns its value, or "" when it ended or
+  // `timeout` passed.
   std::string Await(const std::string& key,
                     std::chrono::milliseconds timeout = std::chrono::seconds(30));
   void Signal(int signal) const;
-  // Waits for the end; its exit code, 128 + signal, or -1 after `timeout`.
+  // Waits for the end; returns the exit code, 128 + signal, or -1 after `timeout`.
   int AwaitExit(std::chrono::milliseconds timeout);
   bool Running();
   pid_t pid() const { return pid_; }
@@ -42,7 +42,7 @@ class Process {
   pid_t pid_ = -1;
   int exit_code_ = -1;
   int announce_fd_ = -1;
-  int lifeline_fd_ = -1;  // closes with us, and `aisp serve` ends, however we end
+  int lifeline_fd_ = -1;  // closes when we end in any way, and then `aisp serve` ends too
   std::string partial_;
   std::map<std::string, std::string> said_;
 };
@@ -62,8 +62,8 @@ struct ClusterOptions {
   std::vector<std::string> worker_flags = {};
 };
 
-// With AISP_E2E_LOGS=FOLDER in the environment each process logs into a file of its own there, at
-// level info: NAME.N.log, N counts the processes of the cluster.
+// With AISP_E2E_LOGS=FOLDER in the environment each process logs to its own file there, at level
+// info: NAME.N.log; N counts the processes of the cluster.
 class Cluster {
  public:
   explicit Cluster(const ClusterOptions& options);
@@ -88,7 +88,7 @@ class Cluster {
   std::string workers_;
 };
 
-// Waits until `done()`; false after `timeout`. Asks every `interval`, for conditions that only
+// Waits until `done()`; false after `timeout`. Polls every `interval`, for conditions that only
 // another process knows.
 bool Eventually(const std::function<bool()>& done,
                 std::chrono::milliseconds timeout = std::chrono::seconds(20),

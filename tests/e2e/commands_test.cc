@@ -1,5 +1,4 @@
-// The commands as a person types them: help, version, one-off answers, what goes wrong and what is
-// then said.
+// The commands as a user types them: help, version, one-off answers, errors and their messages.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -56,7 +55,7 @@ TEST(Commands, AWrongCommandLineIsExitCodeTwoAndNamesWhatIsWrong) {
   refused("generate --kv-blocks 1 hi", "engine.kv_blocks (--kv-blocks) = 1");
 }
 
-// A command that computes has nothing to tidy up: Ctrl-C and SIGTERM end it at once.
+// A command that computes has nothing to clean up: Ctrl-C and SIGTERM end it at once.
 TEST(Commands, ACommandThatComputesEndsAtASignal) {
   const TempFile schema("never_written");
   for (const int signal : {SIGINT, SIGTERM}) {
@@ -64,12 +63,12 @@ TEST(Commands, ACommandThatComputesEndsAtASignal) {
     const pid_t pid = fork();
     ASSERT_GE(pid, 0);
     if (pid == 0) {
-      ::signal(signal, SIG_DFL);  // a job in a shell's background starts with SIGINT ignored
+      ::signal(signal, SIG_DFL);  // a shell's background jobs start with SIGINT ignored
       execl(AISP_BINARY_DIR "/bin/aisp", "aisp", "constrain", "--schema", schema.path().c_str(),
             "none.json", nullptr);
       _exit(127);
     }
-    // Open once the command reads its schema, which never comes.
+    // The pipe is open once the command reads its schema, which never comes.
     const int writer = open(schema.path().c_str(), O_WRONLY | O_CLOEXEC);
     ASSERT_GE(writer, 0);
     ASSERT_EQ(kill(pid, signal), 0);
@@ -122,7 +121,7 @@ TEST(Commands, SimulateLearnsWhatWorkersCostFromARouter) {
                                      " --wait-ready 20 --num-prompts 20 --input-len 200 "
                                      "--output-len 40 --ignore-eos --max-concurrency 4");
   ASSERT_EQ(load.code, 0) << load.output;
-  // What the last steps were comes with the next report.
+  // The metrics of the last steps come with the next report.
   Ran learnt;
   ASSERT_TRUE(Eventually([&] {
     learnt = RunAisp("simulate --learn http://" + admin);
@@ -228,15 +227,14 @@ TEST(Commands, ACorruptCheckpointIsRefusedWithFileAndTensor) {
   EXPECT_THAT(ran.output, HasSubstr("model.safetensors"));
 }
 
-// One shell that stops everything: what `up` starts must be gone when it is.
-// A check of the tests' own Process: it is told what a server announces whatever descriptors are
-// free, also those that the server is to find its announcement pipe at.
+// Checks the tests' own Process class: it receives a server's announcements whichever descriptors
+// are free, also if the server's announcement pipe must get one of them.
 TEST(Commands, AnAnnouncementArrivesWhicheverDescriptorsAreFree) {
   std::vector<int> held;
   for (int fd = open("/dev/null", O_RDONLY | O_CLOEXEC); fd < 104;
        fd = open("/dev/null", O_RDONLY | O_CLOEXEC))
     held.push_back(fd);
-  // Four descriptors are free behind number `first`: one for each end of two pipes.
+  // Four descriptors are free from number `first` on: one for each end of two pipes.
   for (int first = 94; first <= 100; ++first) {
     for (const int fd : held) {
       if (fd >= first && fd < first + 4) close(fd);
@@ -254,6 +252,7 @@ TEST(Commands, AnAnnouncementArrivesWhicheverDescriptorsAreFree) {
   for (const int fd : held) close(fd);
 }
 
+// A shell that stops `up`: everything that `up` started must be gone with it.
 TEST(Commands, UpStartsEveryProcessTellsAStoryAndStopsAllOfThem) {
   const TempFile log("up.log");
   const std::string command = "timeout -s INT 60 " AISP_BINARY_DIR
@@ -274,7 +273,7 @@ TEST(Commands, UpStartsEveryProcessTellsAStoryAndStopsAllOfThem) {
   EXPECT_TRUE(Eventually([&] { return kill(shell_pid, 0) != 0; }));
   const std::string address = text().substr(text().find("http://") + 7);
   const auto port = std::stoi(address.substr(address.find(':') + 1));
-  // Another test's server may have been given the port meanwhile; it does not keep it for long.
+  // Another test's server may have been given the port meanwhile, but does not keep it long.
   EXPECT_TRUE(Eventually([&] {
     return !HttpClient::Connect("127.0.0.1", static_cast<uint16_t>(port), std::chrono::seconds(1));
   }));
@@ -315,7 +314,7 @@ TEST(Commands, UpPlansWhereItIsAskedToAndStartsAPlannerAgain) {
   EXPECT_EQ(health->status, 200);
 }
 
-// What `up` prints is what a person pastes: with keys, and for a model without a chat template.
+// The example that `up` prints can be pasted: with keys, and for a model without a chat template.
 TEST(Commands, TheCurlThatUpPrintsIsAnswered) {
   const TempFolder model;
   ASSERT_EQ(std::system(("cp -r " AISP_SOURCE_DIR "/models/story-7m/. " + model.path() + " && cd " +
@@ -347,7 +346,7 @@ TEST(Commands, UpRefusesADeviceThatIsNoneBeforeItStartsAnything) {
   EXPECT_THAT(ran.output, HasSubstr("got 'tpu'"));
 }
 
-// The second of them is the decode worker's.
+// The second one is the decode worker's.
 TEST(Commands, UpGivesItsWorkersDevicesInTurn) {
   const Ran ran =
       RunAisp("up --port 0 --prefill 1 --decode 2 --devices cpu,cuda:77 --log-level error");

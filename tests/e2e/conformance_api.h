@@ -1,4 +1,4 @@
-// A client of one server for the tests of its API: whole answers and streams.
+// A client of one server for the API tests: whole answers and streams.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -65,7 +65,7 @@ class Api {
     EXPECT_EQ(out.status, 200) << changes << " " << out.message();
     return out;
   }
-  // As the strictest client reads it: an event is one line of data.
+  // Parses like the strictest client: an event is one line of data.
   std::vector<SseEvent> Stream(const std::string& path, const Json& body) const {
     HttpClient client = Connect(address_);
     const auto head = OpenStream(client, path, body, {});
@@ -78,7 +78,7 @@ class Api {
       events.push_back({"", "", data});
     return events;
   }
-  // With the ids that a client has asked for.
+  // With the token ids that the request asks for.
   std::vector<SseEvent> StreamWithIds(const std::string& path, const Json& body) const {
     HttpClient client = Connect(address_);
     const auto head = OpenStream(client, path, body, {{"x-aisp-event-ids", "true"}});

@@ -1,4 +1,4 @@
-// OpenAI's API against real processes: every parameter has the effect that its name promises.
+// OpenAI's API with real processes: every parameter has its documented effect.
 #include <gmock/gmock.h>
 
 #include <functional>
@@ -65,8 +65,8 @@ TEST(Conformance, BiasesForceAndBanTokens) {
   for (const Json& id : banned["token_ids"]) EXPECT_NE(id, ids[0]);
 }
 
-// Logprobs are those of the model, before penalties: so what the penalties make of them can be
-// computed here.
+// Logprobs are those of the model, before penalties, so the test can compute the effect of
+// penalties.
 TEST(Conformance, PenaltiesChangeOutputsAsComputed) {
   Cluster cluster({.prefill = 0});
   ASSERT_TRUE(cluster.AwaitReady());
@@ -117,7 +117,7 @@ TEST(Conformance, LengthsAndStopsEndAnAnswerWhereTheySay) {
   EXPECT_EQ(api.Complete({{"max_tokens", nullptr}}).tokens(), 16) << "OpenAI's default";
   EXPECT_EQ(api.Complete({{"max_tokens", 24}, {"max_completion_tokens", 3}}).tokens(), 3);
 
-  // The end token is forced: it ends the answer at once, unless something forbids it.
+  // The end token is forced: it ends the answer at once unless something forbids it.
   const Json end = {{"5", 100}};
   const Answer ended = api.Complete({{"logit_bias", end}});
   EXPECT_EQ(ended.choice()["finish_reason"], "stop");
@@ -134,8 +134,8 @@ TEST(Conformance, LengthsAndStopsEndAnAnswerWhereTheySay) {
   EXPECT_EQ(by_id.choice()["finish_reason"], "stop");
   EXPECT_LE(by_id.tokens(), 5);
 
-  // Stop strings of every length at every place: across the borders of tokens, whole and streamed,
-  // nothing leaks.
+  // Stop strings of every length at every position: across token borders, whole and streamed, no
+  // part of one is emitted.
   const std::string text = plain.text();
   for (size_t at = 3; at + 12 < text.size(); at += 7) {
     const std::string stop = text.substr(at, 2 + at % 9);
@@ -194,7 +194,7 @@ TEST(Conformance, PromptsOfEveryKindAndChoicesInOrder) {
                {{"messages", {{{"role", "user"}, {"content", "Tell me a story\nabout a duck."}}}}});
   EXPECT_EQ(counted.body["count"], chat(parts).body["usage"]["prompt_tokens"]);
 
-  // A last message of the assistant's is gone on with.
+  // A last message of the assistant is continued.
   const Answer continued =
       api.Post(kChat, {{"messages",
                         {{{"role", "user"}, {"content", "Tell me a story about a duck."}},
@@ -282,7 +282,7 @@ TEST(Conformance, AStreamHasOneShape) {
     EXPECT_EQ(choice["delta"].contains("role"), events_of[index]++ == 0) << "the role comes first";
     EXPECT_EQ(finishes[index], 0) << "nothing comes after the finish";
     if (!choice["finish_reason"].is_null()) ++finishes[index];
-    // The event's id is choice:position, and the position never falls.
+    // The event's id is choice:position, and the position never decreases.
     const size_t colon = events[i].id.find(':');
     ASSERT_NE(colon, std::string::npos) << events[i].id;
     EXPECT_EQ(events[i].id.substr(0, colon), std::to_string(index));
@@ -328,7 +328,7 @@ TEST(Conformance, APrefixIsCachedWithinItsSaltOnly) {
   EXPECT_GT(api.Complete(salted).cached(), 100);
 }
 
-// A wrong request: what is sent, and what is said about it.
+// An invalid request and its error message.
 
 }  // namespace
 }  // namespace aisp::e2e

@@ -18,17 +18,19 @@ import jsonschema
 from served import House, Served, metric
 
 BINARY = None
-# Long enough that something can befall it; strings of a limited length, since the model is small and ends few of its own accord.
+# Long enough for a fault to hit it; strings are limited in length, because the small model ends few
+# of them itself.
 SCHEMA = {"type": "array", "minItems": 6, "maxItems": 7, "items": {
     "type": "object", "properties": {"name": {"type": "string", "maxLength": 10}, "age": {"type": "integer", "minimum": 0, "maximum": 99},
                                      "kind": {"enum": ["duck", "fox", None]}},
     "required": ["name", "age", "kind"], "additionalProperties": False}}
 
-PROMPT = "Tell me a story about a duck, a fox and a lantern. " * 16  # long enough to be prefilled elsewhere
+PROMPT = "Tell me a story about a duck, a fox and a lantern. " * 16  # long enough to be prefilled
+                                                                     # remotely
 
 
 def body(seed, **more):
-    if seed % 2 == 0:  # cut short, and whole all the same
+    if seed % 2 == 0:  # cut short, but still complete
         more = {"max_tokens": 220, "force_finish": True, **more}
     return json.dumps({
         "model": "story-7m", "messages": [{"role": "user", "content": PROMPT}], "temperature": 1, "seed": seed,
@@ -72,7 +74,7 @@ class ConstrainedFaults(unittest.TestCase):
     def test_prefilled_elsewhere(self):
         house = House(BINARY, "--prefill=1", "--decode=1")
         self.addCleanup(house.stop)
-        # The first request of its prompt: later ones find it cached where they decode.
+        # The first request with its prompt: later ones find it cached on their decode worker.
         headers, choice = ask(house.http, 1, headers={"x-aisp-prefill": "remote"})
         self.assertIn("prefill=prefill-0", headers["x-aisp-route"])
         self.check(1, choice["message"]["content"])

@@ -1,5 +1,5 @@
-// Taking workers out of service: by signal and by `aisp drain`, under load, with and without
-// somebody to take over.
+// Draining workers: by signal and by `aisp drain`, under load, with and without another worker to
+// take over.
 #include <gmock/gmock.h>
 
 #include <fstream>
@@ -16,7 +16,7 @@ using std::chrono::seconds;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Long enough to be running when something happens to its worker.
+// Long enough to be running when its worker is drained.
 constexpr int kLongAnswer = 900;
 
 std::string DecodeWorkerOf(const std::string& route) {
@@ -24,7 +24,7 @@ std::string DecodeWorkerOf(const std::string& route) {
   return route.substr(start, route.find(' ', start) - start);
 }
 
-// An answer of exactly kLongAnswer tokens, however the story ends.
+// An answer of exactly kLongAnswer tokens, whether or not the story ends earlier.
 Json LongRequest(bool stream) {
   return {{"prompt", Prose(20, 3)},
           {"temperature", 0},
@@ -50,7 +50,7 @@ TEST(Drain, ADecodeWorkerThatGetsSigtermHandsItsStreamsOverAndNoTokenIsLost) {
   leaving.Signal(SIGTERM);
   EXPECT_EQ(leaving.AwaitExit(seconds(20)), 0);
   EXPECT_GE(Metric(cluster.http(), "aisp_request_moves_total"), 1);
-  // The first event was read above; a second stream of the same request brings the whole text.
+  // The first event was read above; a second stream of the same request gives the whole text.
   std::string text;
   for (;;) {
     const auto event = client.NextEvent();
@@ -140,7 +140,7 @@ TEST(Drain, TheAdminEndpointIsForThisMachineOrForWhoeverHasTheKey) {
   ASSERT_NE(http, "");
   EXPECT_EQ(status(http, {}), 401);
   EXPECT_EQ(status(http, {{"authorization", "Bearer open"}}), 401);
-  // What proxies write, clients can write too: it makes nobody a neighbour.
+  // Clients can send the headers of proxies too: this gives nobody local access.
   EXPECT_EQ(status(http, {{"forwarded", "for=127.0.0.1"}}), 401);
   EXPECT_EQ(status(http, {{"x-forwarded-for", "127.0.0.1"}}), 401);
   EXPECT_EQ(status(http, {{"authorization", "Bearer open-sesame"}}), 200);
@@ -155,7 +155,7 @@ TEST(Drain, TheAdminEndpointIsForThisMachineOrForWhoeverHasTheKey) {
   EXPECT_THAT(open.output, HasSubstr("router.admin_key_file"));
 }
 
-// One id tells the life of a request in every process's log.
+// One id identifies a request in every process's log.
 TEST(Drain, ARequestIdLeadsThroughTheLogsOfAllProcesses) {
   const TempFolder folder;
   const std::vector<std::string> common = {"serve", "--log-level=info", "--no-grpc"};
@@ -186,7 +186,7 @@ TEST(Drain, ARequestIdLeadsThroughTheLogsOfAllProcesses) {
   for (const char* process : {"router", "prefill", "decode"}) {
     EXPECT_TRUE(Eventually([&] { return lines_with_id(process) > 0; }, seconds(5))) << process;
   }
-  // An orderly end of the router warns nobody.
+  // An orderly shutdown of the router logs no warnings.
   client.Close();
   router->Signal(SIGTERM);
   EXPECT_EQ(router->AwaitExit(seconds(10)), 0);

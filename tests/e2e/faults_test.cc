@@ -1,5 +1,5 @@
 // Processes that die or stop under load: every stream ends with the right story or a clear error by
-// its deadline, nothing is leaked, and a worker that comes back is used again.
+// its deadline, nothing leaks, and a restarted worker is used again.
 #include <gmock/gmock.h>
 
 #include <future>
@@ -13,8 +13,7 @@ namespace {
 
 constexpr int kStreams = 16;
 
-// Starts streams and lets `fault` strike when every one of them has its first event; returns how
-// they ended.
+// Starts streams and calls `fault` when each has its first event; returns how they ended.
 std::vector<Reply> RunStreams(const Cluster& cluster, const std::vector<Recorded>& stories,
                               const std::string& route, const std::function<void()>& fault) {
   std::vector<std::promise<void>> started(kStreams);
@@ -49,14 +48,14 @@ int CountRight(const std::vector<Reply>& replies, const std::vector<Recorded>& s
   return right;
 }
 
-// All blocks of the worker can be had again and none is in quarantine.
+// All blocks of the worker are available again and none is in quarantine.
 bool AllBlocksBack(const std::string& admin, double idle) {
   return Metric(admin, "aisp_kv_blocks_available") == idle &&
          Metric(admin, "aisp_kv_blocks_quarantined") == 0;
 }
 
-// Whether the prefill worker gets a prompt that asks for it. Each call brings another prompt, from
-// its first word on: one that the decode worker has computed before is not prefilled remotely.
+// Whether the prefill worker gets a prompt. Each call sends a prompt that differs from its first
+// word on: one that the decode worker has computed before is not prefilled remotely.
 bool PrefillsAPrompt(const Cluster& cluster) {
   static int calls = 0;
   const std::string text =

@@ -1,5 +1,5 @@
-// The first token that a prefill worker draws, over real processes and a real model: whatever a
-// request asks for, it says to the letter what one worker alone says.
+// The first token that a prefill worker draws, with real processes and a real model: for every
+// request the answer is exactly that of a single worker.
 #include <gtest/gtest.h>
 
 #include "common/random.h"

@@ -1,5 +1,5 @@
-// The gRPC surface with real processes: the same words as HTTP, errors by canonical code, health
-// that follows readiness, and nothing left behind by cancelled calls and deadlines.
+// The gRPC API with real processes: the same texts as over HTTP, errors by canonical code, health
+// that follows readiness, and nothing left of cancelled calls and expired deadlines.
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 
@@ -24,7 +24,7 @@ std::unique_ptr<v1::Inference::Stub> StubOf(const std::string& address) {
   return v1::Inference::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
 }
 
-// What came of one Generate.
+// The result of one Generate call.
 struct Outcome {
   grpc::Status status;
   std::map<uint32_t, std::string> text;
@@ -124,7 +124,8 @@ TEST(Grpc, ARecordedStoryIsToldLetterByLetterWithUsageAndPositions) {
   }
 }
 
-// As token ids, which Tokenize gives; Detokenize gives the text back. `plain`: the outcome by text.
+// As token ids, which Tokenize returns; Detokenize gives the text back. `plain`: the outcome by
+// text.
 void ExpectTheSameByTokenIds(v1::Inference::Stub& stub, const std::string& prompt,
                              const Outcome& plain) {
   grpc::ClientContext tokenize;
@@ -279,7 +280,7 @@ TEST(Grpc, HealthFollowsReadinessAndWatchersAreTold) {
   };
   EXPECT_EQ(check(""), HealthResponse::NOT_SERVING);
   EXPECT_EQ(check("nothing"), -grpc::StatusCode::NOT_FOUND);
-  // Without a worker a request is refused with a hint.
+  // Without a worker a request is refused with a retry hint.
   const Outcome refused = Generate(*StubOf(address), Greedy("once", 4));
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_GT(std::stoi(Trailer(refused, "retry-after-ms")), 0);

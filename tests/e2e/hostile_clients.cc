@@ -67,13 +67,13 @@ class HostileCrowd::Connection {
     if (fd_ >= 0) close(fd_);
     fd_ = -1;
   }
-  // Closes with a reset.
+  // Closes the connection with a reset.
   void Reset() {
     const linger now{1, 0};
     if (fd_ >= 0) setsockopt(fd_, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
     End();
   }
-  // All of it, or false after ten seconds in which the server took nothing.
+  // Sends all of it, or returns false after ten seconds in which the server accepted nothing.
   bool Send(std::string_view bytes) {
     while (!bytes.empty() && open()) {
       pollfd wait{fd_, POLLOUT, 0};
@@ -87,7 +87,8 @@ class HostileCrowd::Connection {
     }
     return open();
   }
-  // Up to `limit` bytes; nothing when none came in `timeout`; the connection is closed at its end.
+  // Reads up to `limit` bytes; nothing when none came in `timeout`. Closes the connection at its
+  // end.
   std::string Receive(size_t limit, milliseconds timeout) {
     pollfd wait{fd_, POLLIN, 0};
     if (!open() || poll(&wait, 1, static_cast<int>(timeout.count())) <= 0) return "";
@@ -193,8 +194,8 @@ void HostileCrowd::Expect(const std::string& name, const std::string& path, cons
     Fail(name + ": " + std::to_string(status) + " for " + body.substr(0, 120));
 }
 
-// Sixty-four connections that announce 16 MiB and send nothing, every second one with a key; one
-// that was closed comes back.
+// Sixty-four connections that announce 16 MiB and send nothing, every second one with a key; closed
+// ones reconnect.
 void HostileCrowd::AnnounceBodies(const std::string& name) {
   std::vector<Connection> held;
   for (size_t turn = 0; Pause(milliseconds(50)); ++turn) {
@@ -242,7 +243,7 @@ void HostileCrowd::TrickleBodies(const std::string& name) {
   }
 }
 
-// Four streams whose readers take a few bytes a second, through as small a buffer as there is.
+// Four streams whose readers take a few bytes a second, with the smallest possible receive buffer.
 void HostileCrowd::ReadSlowly(const std::string& name) {
   const Json body = {{"prompt", Prose(20, 3)}, {"max_tokens", 1500}, {"ignore_eos", true},
                      {"logprobs", 5},          {"stream", true},     {"temperature", 1}};
@@ -281,7 +282,7 @@ void HostileCrowd::NeverRead(const std::string& name) {
   }
 }
 
-// Each is 400 and the end of the connection; what stands behind it is never answered.
+// Each gets 400 and the end of the connection; what follows it is never answered.
 void HostileCrowd::Smuggle(const std::string& name) {
   const std::string behind = "GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n";
   const std::string key = "Authorization: Bearer " + target_.key + "\r\n";
@@ -324,7 +325,7 @@ void HostileCrowd::Smuggle(const std::string& name) {
   }
 }
 
-// Prompts and parameters that no step may ever see.
+// Prompts and parameters that must never reach a step.
 void HostileCrowd::SendPoison(const std::string& name) {
   const auto with = [](const char* field, Json value) {
     Json body = {{"prompt", "Once upon a time"}, {"max_tokens", 4}};
@@ -373,7 +374,7 @@ void HostileCrowd::SendLongPrompts(const std::string& name) {
   const Json word = {{"prompt", Repeat("a", kTokens * 4)}, {"max_tokens", 4}};
   const Json chat = {{"messages", {{{"role", "user"}, {"content", Repeat("owl ", kTokens)}}}},
                      {"max_tokens", 4}};
-  // The longest text that is still tokenized, and has more tokens than the context.
+  // The longest text that is still tokenized, with more tokens than the context.
   const Json longest = {{"prompt", Repeat("a1", static_cast<size_t>(target_.context))},
                         {"max_tokens", 4}};
   const std::pair<const char*, std::string> requests[] = {{"/v1/completions", ids.dump()},
@@ -395,7 +396,7 @@ void HostileCrowd::FloodTokenize(const std::string& name) {
     Expect(name, "/tokenize", (turn % 50 == 0 ? beyond : longest).dump(), {200, 400});
 }
 
-// A hundred connections at a time, more than may wait from one address, a part of them reset.
+// A hundred connections at a time, more than may wait from one address, some of them reset.
 void HostileCrowd::ConnectALot(const std::string& name) {
   std::vector<std::vector<Connection>> bursts;
   while (Pause(milliseconds(500))) {
@@ -424,7 +425,7 @@ void HostileCrowd::Abandon(const std::string& name) {
   }
 }
 
-// Bodies whose cost would lie in reading them: nesting, wide objects, schemas, template variables.
+// Bodies that would be expensive to parse: nesting, wide objects, schemas, template variables.
 void HostileCrowd::NestDeeply(const std::string& name) {
   const std::string user = R"("messages":[{"role":"user","content":"a"}],"max_tokens":2)";
   const auto nested = [](size_t depth) { return Repeat("[", depth) + Repeat("]", depth); };

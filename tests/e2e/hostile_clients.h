@@ -1,7 +1,7 @@
-// HostileCrowd: clients that mean harm, each kind on a thread of its own and from an address of
-// its own (127.0.0.2), beside the honest ones of a test. They hold each answer against what the
-// server promises for such a request. Their pace is bounded: what is tested is what a request
-// costs the server, not that two cores are shared with a client that spins.
+// HostileCrowd: hostile clients, each kind on its own thread and with its own address (127.0.0.2),
+// in addition to a test's honest ones. They check each answer against what the server promises for
+// such a request. Their pace is bounded: the tests measure what a request costs the server, not how
+// two cores are shared with a client that spins.
 #pragma once
 
 #include <condition_variable>
@@ -28,9 +28,9 @@ class HostileCrowd {
   HostileCrowd(const HostileCrowd&) = delete;
   HostileCrowd& operator=(const HostileCrowd&) = delete;
 
-  // Ends all kinds and closes their connections. Idempotent.
+  // Stops all kinds and closes their connections. Idempotent.
   void Stop();
-  // How often each kind did what it does.
+  // How many attacks each kind has made.
   std::map<std::string, int> counts() const;
   // Answers that break a promise, one line each; at most a hundred.
   std::vector<std::string> failures() const;
@@ -45,14 +45,14 @@ class HostileCrowd {
   bool Stopped() const;
   void Count(const std::string& name);
   void Fail(const std::string& what);
-  // Sends a whole request and reads its whole answer; the status, 0 where the connection ended
+  // Sends a whole request and reads its whole answer; returns the status, 0 if the connection ended
   // without one.
   int Ask(const std::string& path, const std::string& body, bool with_key = true);
-  // Asks, counts, and fails unless the status is one of `allowed` or a refusal (429, 503).
+  // Sends it, counts it, and fails unless the status is one of `allowed` or a refusal (429, 503).
   void Expect(const std::string& name, const std::string& path, const std::string& body,
               const std::vector<int>& allowed);
 
-  // One turn after the other until the crowd ends.
+  // Repeats `turn` until the crowd stops.
   void AnnounceBodies(const std::string& name);
   void TrickleHeads(const std::string& name);
   void TrickleBodies(const std::string& name);

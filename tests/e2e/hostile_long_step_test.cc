@@ -1,5 +1,5 @@
 // Slow is not dead: a step that takes several times the router's silence limit loses neither the
-// worker nor anybody's stream.
+// worker nor any stream.
 #include <gmock/gmock.h>
 
 #include <fstream>

@@ -1,5 +1,4 @@
-// Clients that misbehave and machines that are full, against real processes; the finer cases stand
-// in tests/net.
+// Hostile clients and overloaded machines, with real processes; tests/net has the detailed cases.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/socket.h>
@@ -39,7 +38,7 @@ TEST(Hostile, AWholeAnswerThatGrowsBeyondItsBoundEndsAndAStreamDoesNot) {
   const Reply reply = ReadStream(client, *head);
   EXPECT_EQ(reply.error, "");
   EXPECT_TRUE(reply.done);
-  // What was held is given back: the next whole answer of a modest size is served.
+  // The memory is released: the next whole answer of a moderate size is served.
   body = {{"prompt", "Once upon a time"}, {"max_tokens", 8}};
   EXPECT_EQ(Connect(cluster.http()).Request("POST", "/v1/completions", body.dump())->status, 200);
 }
@@ -51,7 +50,7 @@ TEST(Hostile, LogprobsOfAPromptCountForEachChoiceThatSaysThem) {
   const auto one = Connect(cluster.http()).Request("POST", "/v1/completions", body.dump());
   ASSERT_TRUE(one);
   EXPECT_EQ(one->status, 200) << one->body;
-  // They are computed once and said 64 times.
+  // They are computed once and sent 64 times.
   body["n"] = 64;
   const auto many = Connect(cluster.http()).Request("POST", "/v1/completions", body.dump());
   ASSERT_TRUE(many);
@@ -70,7 +69,8 @@ TEST(Hostile, AThousandAbandonedStreamsLeaveNothingBehind) {
   const std::string text = body.dump();
   for (int i = 0; i < 1000; ++i) {
     HttpClient client = Connect(cluster.http());
-    // Some go at once, some when their prompt is on its way, some after the first words.
+    // Some disconnect at once, some while their prompt is being prefilled, some after the first
+    // tokens.
     const HttpHeaders headers = {{"x-aisp-prefill", i % 2 == 0 ? "remote" : "local"}};
     if (i % 10 == 0) {
       const auto head = client.Open("POST", "/v1/completions", text, headers);

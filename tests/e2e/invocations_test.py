@@ -74,7 +74,7 @@ class Invocations(unittest.TestCase):
 
     def test_a_folder_without_a_model(self):
         with tempfile.TemporaryDirectory() as folder:
-            # `up` says it once, not through each of its processes.
+            # `up` prints it once, not through each of its processes.
             for command in (["serve", "--port=0"], ["up", "--port=0"], ["generate", "hello"], ["info"]):
                 self.assert_refused(FAILED, [*command, "--model=" + folder], folder, "--model", "config.json: No such file")
             self.assert_refused(FAILED, ["serve", "--port=0", "--model=" + folder + "/none"], folder + "/none", "is not a folder")

@@ -1,6 +1,6 @@
-// StoryLoad: clients that ask for recorded stories one after the other, on kept-alive connections
-// as a real client would, and hold every answer against the record. For tests of what must not be
-// noticed from outside.
+// StoryLoad: clients that request recorded stories one after the other, on kept-alive connections
+// like real clients, and compare every answer with the recording. For tests of changes that clients
+// must not notice.
 #pragma once
 
 #include <atomic>
@@ -19,10 +19,10 @@ class StoryLoad {
   StoryLoad(std::string address, int streams);
   ~StoryLoad();
 
-  // Lets the running answers end. Idempotent.
+  // Lets the running answers finish. Idempotent.
   void Stop();
   int completed() const { return completed_; }
-  // What went wrong, one line each; empty is what a test wants.
+  // The errors, one line each; empty if all is well.
   std::vector<std::string> failures() const;
 
  private:

@@ -1,4 +1,4 @@
-// Runs the built aisp-loadgen as a user does. Blocks until it has ended; any thread.
+// Runs the built aisp-loadgen as a user does. Blocks until it has ended; callable on any thread.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ struct LoadgenRun {
 };
 LoadgenRun RunLoadgen(const std::string& arguments);
 
-// A file's content as JSON, "discarded" when it is none.
+// A file's content as JSON; "discarded" if it is not JSON.
 Json ReadJson(const TempFile& file);
 
 // Nothing runs or waits on the worker, and no block is in use or in quarantine.

@@ -1,5 +1,5 @@
-// The load client as a user runs it, against a real cluster: counts that add up, files with what
-// they promise, nothing left in the pools.
+// The load client as a user runs it, against a real cluster: consistent counts, complete report
+// files, no blocks left in use.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// What a worker's pool has when nobody asks for anything; cached blocks count as available.
+// The idle state of a worker's pool; cached blocks count as available.
 struct Pool {
   std::string admin;
   double available = 0;
@@ -87,7 +87,7 @@ TEST(Loadgen, GreedyTextsAreComparedAcrossRuns) {
                              "--temperature 0 --max-concurrency 6 ";
   const LoadgenRun once = RunLoadgen(common + "--save-detailed --result-filename " + first.path());
   ASSERT_EQ(once.code, 0) << once.output;
-  // Another order, cancels and the chance of another route: the same words.
+  // Another order, cancels and possibly other routes: the same texts.
   const LoadgenRun again =
       RunLoadgen(common + "--request-rate 50 --cancel-rate 0.2 --compare " + first.path());
   EXPECT_EQ(again.code, 0) << again.output;
@@ -127,8 +127,7 @@ TEST(Loadgen, ChatsAndSharedPrefixesWorkToo) {
 }
 
 TEST(Loadgen, ConversationsGoOnFromTheRealAnswersAndFindThemCached) {
-  // One worker: where prompts are computed is the router's choice, and caches are each worker's
-  // own.
+  // One worker: the router chooses where prompts are computed, and each worker has its own cache.
   Cluster cluster({.prefill = 0, .decode = 1});
   ASSERT_TRUE(cluster.AwaitReady());
   for (const std::string flags :
@@ -146,7 +145,7 @@ TEST(Loadgen, ConversationsGoOnFromTheRealAnswersAndFindThemCached) {
     ASSERT_EQ(json["turns"].size(), 4u);
     for (size_t turn = 1; turn < 4; ++turn) {
       const double input = json["turns"][turn]["input_tokens"];
-      // Each asks with the 56 tokens of every turn before; most of them lie in a cache.
+      // Each prompt contains the 56 tokens of every turn before; most of them are cached.
       EXPECT_GT(input, json["turns"][turn - 1]["input_tokens"].get<double>() + 6 * 40);
       EXPECT_GT(json["turns"][turn]["cached_tokens"].get<double>(), 0.3 * input) << flags;
     }

@@ -272,7 +272,7 @@ class LoadedWhileItRuns(Asking, unittest.TestCase):
                    for _ in range(4) for model, text in ((BASE, BASE), ("one", "one"), ("new", "two"))]
         for text, stream in streams:
             self.assertEqual("".join(each.choices[0].text for each in stream if each.choices), self.expected[text])
-        # What cannot be.
+        # Requests that must be refused.
         self.assertEqual(load(admin, "new", ONE)[0], 400)
         self.assertEqual(load(admin, BASE, ONE)[0], 400)
         full = load(admin, "third", TWO)
@@ -281,7 +281,7 @@ class LoadedWhileItRuns(Asking, unittest.TestCase):
         self.assertEqual(unload(admin, "third")[0], 404)
         self.assertEqual(call(admin, "load_lora_adapter", lora_name="x")[0], 400)
         self.assertEqual(call(admin, "load_lora_adapter", lora_name="x", lora_path=ONE, rank=3)[0], 400)
-        # The files of another under the same name, though every place is taken: those files are there.
+        # A different adapter under the same name while every slot is taken: the new files are used.
         self.assertEqual(load(admin, "new", ONE, load_inplace=True)[0], 200)
         self.assertEqual(self.text(http, "new"), self.expected["one"])
         self.assertEqual(unload(admin, "new")[0], 200)
@@ -303,7 +303,7 @@ class LoadedWhileItRuns(Asking, unittest.TestCase):
             self.text(http, "leaving")
         text += "".join(each.choices[0].text for each in stream if each.choices)
         self.assertEqual(text, whole)
-        # Its place is free again.
+        # Its slot is free again.
         self.eventually(lambda: load(admin, "next", TWO)[0] == 200)
         self.assertEqual(loras(http, 2), ("", ""))
         self.assertEqual(self.text(http, "next"), self.expected["two"])
@@ -427,7 +427,7 @@ class SeveralProcesses(Asking, unittest.TestCase):
                     extra_body={"cache_salt": f"{i} {model}"})
                 self.assertIn("reason=forced-remote", raw.headers["x-aisp-route"])
                 self.assertEqual(raw.parse().choices[0].text, expected[model])
-        # One that comes later, and one that comes again.
+        # A worker that starts later, and one that restarts.
         self.worker("decode", "d1")
         self.await_workers("d1")
         first.kill()
@@ -436,14 +436,14 @@ class SeveralProcesses(Asking, unittest.TestCase):
             self.eventually(lambda r=router: self.served(r, "two") == expected["two"])
         self.worker("decode", "d0")
         self.await_workers("d0")
-        # A router that comes again hears of it from the workers.
+        # A restarted router learns of the adapter from the workers.
         far.process.kill()
         far.process.wait()
         self.routers[1] = far = self.router(far.workers)
         self.await_workers("p0", "d0", "d1")
         self.assertEqual(self.names(far.http), [BASE, "one", "two"])
         self.assertEqual(self.served(far, "two"), expected["two"])
-        # And unloaded, by the other one.
+        # And unloaded, through the other router.
         self.assertEqual(unload(far.admin, "two")[0], 200)
         self.assertEqual(unload(far.admin, "one")[0], 200)
         self.eventually(lambda: self.names(near.http) == [BASE])
@@ -472,7 +472,8 @@ class SeveralProcesses(Asking, unittest.TestCase):
         self.assertIn("worker d1: ", why(refused))
         self.assertIn("--max-lora-rank", why(refused))
         self.assertEqual(self.names(near.http), [BASE, "one"])
-        # Without that one; and when it comes back it gets no requests of what it cannot load.
+        # Without that worker; and when it returns it gets no requests for an adapter that it cannot
+        # load.
         narrow.kill()
         self.eventually(lambda: "d1" not in self.workers_of(near) and "d1" not in self.workers_of(far))
         self.assertEqual(load(far.admin, "two", TWO)[0], 200)

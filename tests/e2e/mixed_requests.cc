@@ -15,8 +15,8 @@ struct Feature {
   std::function<void(SplitMix64&, Json*)> add;
 };
 
-// A pattern, or a schema with texts of several tokens that nothing else may stand in the place of:
-// keys, and the members of an enum that begin alike.
+// A pattern, or a schema with fixed texts of several tokens: keys, and enum members with a common
+// beginning.
 void Constrain(SplitMix64& random, Json* body) {
   static const char* const schemas[] = {
       R"({"type": "object", "additionalProperties": false,
@@ -77,7 +77,7 @@ std::vector<Feature> Features() {
   };
 }
 
-// Prompts of six kinds begin alike for whole blocks, and say again what came before.
+// Prompts of six kinds share beginnings of whole blocks, and repeat earlier text.
 Json Plain(SplitMix64& random) {
   const auto one_in = [&random](uint64_t n) { return random.Below(n) == 0; };
   const int kind = static_cast<int>(random.Below(6));
@@ -95,7 +95,7 @@ Json Plain(SplitMix64& random) {
 
 }  // namespace
 
-// min_tokens cannot be promised beside a constraint.
+// min_tokens cannot be promised together with a constraint.
 bool Together(const std::string& feature, const std::string& other) {
   const auto are = [&](const char* a, const char* b) { return feature == a && other == b; };
   return !are("grammar", "min_tokens") && !are("min_tokens", "grammar");

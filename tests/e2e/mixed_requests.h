@@ -1,5 +1,5 @@
-// Completions that mix whatever may be asked for: each feature is in half of them, so that a few
-// dozen hold every pair. What is drawn follows from a seed.
+// Completions that mix all request features: each feature is in half of them, so a few dozen
+// requests contain every pair. A seed decides what is drawn.
 #pragma once
 
 #include <map>
@@ -16,17 +16,17 @@ struct MixedRequest {
   Json body;
   std::set<std::string> features;
 };
-// Those that no request has together.
+// Features that exclude each other.
 bool Together(const std::string& feature, const std::string& other);
 const std::vector<std::string>& AllFeatures();
 
 std::vector<MixedRequest> MixedRequests(int count, uint64_t seed);
 
-// A random LoRA adapter for story-7m, which requests with the feature "lora" name; in `folder`.
+// Writes a random LoRA adapter for story-7m to `folder`; requests with the feature "lora" name it.
 constexpr const char* kAdapterName = "tales";
 void WriteAdapter(const std::string& folder);
 
-// How often two things came together.
+// How often two features occurred together.
 class Pairs {
  public:
   void Note(const std::set<std::string>& all);

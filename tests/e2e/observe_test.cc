@@ -1,5 +1,5 @@
-// What an operator sees of a running house: whose line a log line is, where a request's time went,
-// which process is which, and the commands that show it.
+// What an operator can observe of a running server: which request and process a log line belongs
+// to, where a request's time went, and the commands that show it.
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <sys/socket.h>
@@ -36,7 +36,7 @@ std::string CommandLineOf(pid_t pid) {
   return text;
 }
 
-// The lines of a log that are JSON: those of aisp.
+// The lines of a log that are JSON: those from aisp.
 std::vector<Json> JsonLines(const std::string& text) {
   std::vector<Json> out;
   for (const std::string& line : Lines(text)) {
@@ -112,7 +112,7 @@ TEST(Observe, AWorkerWithoutARouterSaysSoAtOnce) {
 TEST(Observe, WhenThePrefillWorkerIsGoneTheRouteThatWasTakenIsSaidBesideThePredictedOne) {
   Cluster cluster({});
   ASSERT_TRUE(cluster.AwaitReady());
-  // It stays registered for a while, and answers nobody.
+  // It stays registered for a while, but answers nobody.
   cluster.prefill[0]->Signal(SIGKILL);
   HttpClient client = Connect(cluster.http());
   const Json body = {{"prompt", Prose(120, 2)}, {"max_tokens", 4}, {"temperature", 0}};
@@ -122,7 +122,7 @@ TEST(Observe, WhenThePrefillWorkerIsGoneTheRouteThatWasTakenIsSaidBesideThePredi
   ASSERT_EQ(answer->status, 200) << answer->body;
   const Json aisp = Json::parse(answer->body)["usage"]["aisp"];
   EXPECT_THAT(aisp["route_taken"].get<std::string>(), HasSubstr("prefill=local"));
-  // The router may have heard of the death first; then it predicts no prefill worker at all.
+  // If the router has learned of the death first, it predicts no prefill worker at all.
   if (aisp["route"].get<std::string>().find("prefill=prefill") != std::string::npos) {
     EXPECT_NE(aisp["fallback"], "") << aisp;
   }
@@ -138,7 +138,7 @@ TEST(Observe, PreemptionsOfAllChoicesAreCounted) {
   ASSERT_TRUE(answer);
   ASSERT_EQ(answer->status, 200) << answer->body;
   const Json aisp = Json::parse(answer->body)["usage"]["aisp"];
-  // The counter is read from the worker's telemetry.
+  // The counter comes from the worker's telemetry.
   const auto counted = [&] {
     const Json workers =
         Json::parse(Connect(cluster.router->Await("admin")).Request("GET", "/admin/workers")->body);
@@ -181,7 +181,8 @@ TEST(Observe, ATraceFollowsARequestThroughEveryProcess) {
   const double whole = spans["request"]["ms"];
   for (const Json& span : trace["spans"]) {
     EXPECT_GE(span["start_ms"], 0) << span;
-    // What workers report is placed by when they were asked: a message under way is the slack.
+    // Workers' reports are dated by the time of their request; the tolerance is a message in
+    // transit.
     EXPECT_LE(span["start_ms"].get<double>() + span["ms"].get<double>(), whole + 1) << span;
   }
   const Ran printed = RunAisp("trace traced/1 --router http://" + cluster.router->Await("admin"));
@@ -209,7 +210,7 @@ TEST(Observe, AMalformedTraceparentIsANewTraceAndNoError) {
     EXPECT_THAT(out, ::testing::MatchesRegex("00-[0-9a-f]+-[0-9a-f]+-01"));
     EXPECT_THAT(out, Not(HasSubstr("0000000000000000")));
   }
-  // A collector that is not there slows nobody down; see otlp_test.py for one that is.
+  // A missing collector slows nothing down; otlp_test.py tests with one.
 }
 
 TEST(Observe, StatusTopAndDoctorShowARunningHouse) {
@@ -246,7 +247,7 @@ TEST(Observe, ThePortOfClientsHasNothingOfTheOperators) {
     EXPECT_THAT(answer->body, Not(HasSubstr("decode-0"))) << path;
   }
   EXPECT_EQ(client.Request("POST", "/admin/workers/decode-0/drain")->status, 404);
-  // The page asks for completions where it comes from.
+  // The page sends completions to its own origin.
   EXPECT_EQ(Complete(cluster.router->Await("admin"), Prose(20, 5), 4, "local").status, 200);
 }
 
@@ -275,8 +276,8 @@ TEST(Observe, ThePageShowsNothingWithoutTheKey) {
       200);
 }
 
-// What a browser gets that was told to call the router `host`; its page may say that it is another
-// program.
+// The status that a browser gets which reached the router under the name `host` (DNS rebinding).
+// Its page may set `agent`.
 int StatusOfBrowser(const std::string& address, const std::string& host,
                     const std::string& agent = "Mozilla/5.0 (X11)") {
   const size_t colon = address.rfind(':');

@@ -90,7 +90,7 @@ class Otlp(unittest.TestCase):
         served = self.serve(f"--otlp-endpoint=127.0.0.1:{collector.port}")
         complete(served.http, traceparent=f"00-{TRACE}-{CALLER}-00")
         sampled = complete(served.http)
-        # The first of the two would have come first.
+        # The spans are sent in order, so the first of the two would have arrived before the second.
         spans = collector.spans(sampled.split("-")[1], "request")
         self.assertTrue(spans)
         self.assertTrue(collector.requests.empty())

@@ -149,7 +149,8 @@ class Page(unittest.TestCase):
         self.assertEqual(browser.errors(), [])
         if SCREENSHOT:
             put_load_on(HOUSE.http, seconds=100)
-            # Another message: the first one's prompt is cached by now, and nothing of it would move.
+            # A different message: the first one's prompt is cached by now, so it would need no
+            # hand-off.
             browser.run("document.getElementById('prompt').value = 'Tell me a story about a duck, a kite and a kind old goat.';"
                         "document.getElementById('send').click()")
             browser.await_true("return document.getElementById('send').disabled")

@@ -1,4 +1,4 @@
-// `aisp planner` beside a real cluster whose load changes its mix.
+// `aisp planner` with a real cluster whose mix of load changes.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ using std::chrono::seconds;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Clients that ask one thing after the other: prompts of `words` words, answers of `tokens`.
+// Clients that send one request after the other: prompts of `words` words, answers of `tokens`.
 class Mix {
  public:
   Mix(std::string address, int clients, int words, int tokens)
@@ -94,7 +94,8 @@ Roles RolesOf(const std::string& admin) {
   return roles;
 }
 
-// Milliseconds of a decode step of one row, as the decode worker has it from which most was learnt.
+// Milliseconds of a decode step of one row, as the decode worker with the most measurements reports
+// it.
 double DecodeStepMs(const std::string& admin) {
   const auto answer = Connect(admin).Request("GET", "/admin/workers");
   const Json body = Json::parse(answer->body);
@@ -120,8 +121,8 @@ double Seconds(std::chrono::steady_clock::time_point since) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - since).count();
 }
 
-// What pays depends on what steps take on this machine now, so it is no part of the tests that must
-// always pass: `make planner-follows`.
+// The best move depends on this machine's step times, so this test is run separately: `make
+// planner-follows`.
 TEST(Planner, DISABLED_FollowsAChangeOfTheMixOfARealClusterAndComesBack) {
   Cluster cluster({.prefill = 2, .decode = 2});
   ASSERT_TRUE(cluster.AwaitReady());
@@ -133,7 +134,7 @@ TEST(Planner, DISABLED_FollowsAChangeOfTheMixOfARealClusterAndComesBack) {
   };
   auto answers = std::make_unique<Mix>(cluster.http(), 6, 12, 150);
   ASSERT_TRUE(Eventually([&] { return answers->done() >= 24; }));
-  // Such that prompts beside streams cost too much, and streams alone do not.
+  // Costs such that prompts together with streams are too slow, and streams alone are not.
   const int tpot = static_cast<int>(std::ceil(1.6 * DecodeStepMs(admin)));
   const TempFolder folder;
   Process planner(
@@ -200,7 +201,7 @@ TEST(Planner, ADryRunChangesNothingAndParkingLeavesOneWorker) {
       seconds(40)));
   const Reply reply = Chat(cluster.http(), RecordedStories()[0].messages, 16, "", true);
   EXPECT_EQ(reply.status, 200) << "one is left";
-  // A second one finds what the first has done.
+  // A second planner sees what the first one has done.
   auto second = start("");
   EXPECT_NE(second->Await("admin"), "");
   EXPECT_TRUE(Eventually(

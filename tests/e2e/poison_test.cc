@@ -1,6 +1,6 @@
-// A request in whose prompt's computation prefill workers end, against real processes: each worker
-// that has the prompt in its hands is killed, as a crash on it would end it. It is refused after
-// two of them, told which of its losses were to blame, and costs nobody else anything.
+// A request whose prompt crashes prefill workers, with real processes: each worker that computes
+// the prompt is killed, as a crash would end it. The request is refused after two of them, with the
+// number of losses in the error, and no other request fails.
 #include <gmock/gmock.h>
 
 #include <atomic>
@@ -19,8 +19,8 @@ using ::testing::HasSubstr;
 constexpr int kPrefills = 3;
 constexpr const char* kPoison = "poison-1";
 
-// Ends every prefill worker as soon as it computes something, until told to stop. Only the poisoned
-// request asks for prefill workers.
+// Kills every prefill worker as soon as it computes something, until told to stop. Only the
+// poisoned request asks for prefill workers.
 class Crashes {
  public:
   explicit Crashes(const Cluster& cluster) {
@@ -48,7 +48,7 @@ class Crashes {
   std::vector<std::thread> threads_;
 };
 
-// One client after another that has nothing to do with it; how many got another text than theirs.
+// One unrelated client after another; returns how many got a text other than theirs.
 int ServeHonest(const std::string& http, const std::atomic<bool>& stop) {
   const Recorded story = RecordedStories().front();
   int wrong = 0;
@@ -60,7 +60,7 @@ int ServeHonest(const std::string& http, const std::atomic<bool>& stop) {
 }
 
 TEST(Poison, ARequestThatEndsPrefillWorkersIsRefusedAfterTwoAndNobodyElsePays) {
-  // Steps of 16 tokens: a prompt is long enough in a worker's hands to be seen there.
+  // Steps of 16 tokens: a prompt takes long enough to be noticed.
   Cluster cluster({.prefill = kPrefills,
                    .decode = 2,
                    .flags = {"--dtype=f32"},
@@ -87,7 +87,7 @@ TEST(Poison, ARequestThatEndsPrefillWorkersIsRefusedAfterTwoAndNobodyElsePays) {
   EXPECT_EQ(Metric(cluster.http(), "aisp_poison_requests_total"), 1);
   EXPECT_EQ(honest.get(), 0);
 
-  // The worker that is left is used, and nothing of what the dead were granted is missing.
+  // The remaining worker is used, and no block that was granted to the dead ones is missing.
   for (const auto& worker : cluster.decode) EXPECT_TRUE(worker->Running());
   const Recorded story = RecordedStories().front();
   const Reply after = Chat(cluster.http(), story.messages, story.completion_tokens, "remote", true);

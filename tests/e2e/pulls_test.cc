@@ -1,5 +1,5 @@
-// Prefixes that go from one decode worker's cache to another's: the same text, found instead of
-// computed, also when their holder dies or stops on the way.
+// Prefixes that are pulled from one decode worker's cache into another's: the same text, found
+// instead of computed, also when their holder dies or stops during the pull.
 #include <gmock/gmock.h>
 
 #include <future>
@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 int Cached(const Reply& reply) { return reply.usage["prompt_tokens_details"]["cached_tokens"]; }
 double TtftMs(const Reply& reply) { return reply.usage["aisp"]["ttft_ms"]; }
 
-// One of two decode workers has answered a long prompt and then drains: what comes next goes to the
+// One of two decode workers has answered a long prompt and then drains: later requests go to the
 // other one.
 class Pulls : public ::testing::Test {
  protected:
@@ -103,7 +103,7 @@ TEST_F(Pulls, AHolderThatDiesUnderAPullCostsNoRequestItsText) {
   Start("always");
   holder_->Signal(SIGSTOP);
   auto again = std::async(std::launch::async, [this] { return Again(); });
-  // It has been sent there, and nobody answers.
+  // The request was placed there, and nobody answers.
   ASSERT_TRUE(Eventually([&] { return Metric(reader_, "aisp_num_requests_awaiting_kv") > 0; }));
   holder_->Signal(SIGKILL);
   const Reply reply = again.get();
@@ -112,8 +112,8 @@ TEST_F(Pulls, AHolderThatDiesUnderAPullCostsNoRequestItsText) {
   EXPECT_TRUE(Eventually([&] { return AllBlocksBack(); }));
 }
 
-// The holder is in one step that takes all of a long prompt. Whoever asks it for a prefix, and is
-// not even connected to it yet, has that before the step ends.
+// The holder is in one step that computes a whole long prompt. A worker that asks it for a prefix,
+// and is not even connected to it yet, gets that before the step ends.
 TEST(PullsBesideLongSteps, AWorkerThatWasNotConnectedNeedNotWaitForTheStep) {
   Cluster cluster({.prefill = 0,
                    .decode = 2,

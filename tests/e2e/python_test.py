@@ -53,7 +53,7 @@ def install(folder, requirements):
             pass
     python = os.path.join(folder, "bin", "python")
     why = run([sys.executable, "-m", "venv", "--clear", os.path.join(folder)], "making a virtual environment")
-    # uv: pip takes minutes to choose versions where there are many packages.
+    # uv, because pip takes minutes to choose versions of so many packages.
     why = why or run([python, "-m", "pip", "install", "--quiet", "--only-binary=:all:", "--timeout=10", "--retries=1",
                       "--disable-pip-version-check", "uv"], "installing uv")
     why = why or run([python, "-m", "uv", "pip", "install", "--quiet", "--python", python, "--only-binary=:all:",

@@ -1,4 +1,5 @@
-// Every wrong request is told what is wrong with it and what is allowed; keys, limits and paths.
+// Every invalid request gets an error that says what is wrong and what is allowed; keys, limits and
+// paths.
 #include <gmock/gmock.h>
 
 #include <functional>
@@ -29,7 +30,7 @@ std::string With(const std::string& field) {
   return "{\"prompt\":\"once\",\"max_tokens\":2," + field + "}";
 }
 
-// Long: a table of wrong requests, with the answer to each.
+// Long: a table of invalid requests, with the error for each.
 std::vector<Wrong> WrongRequests() {
   std::vector<Wrong> all;
   const auto field = [&](const std::string& name, const std::vector<std::string>& values,
@@ -40,7 +41,7 @@ std::vector<Wrong> WrongRequests() {
       all.push_back({kCompletions, With(pair), 400, name, "", message});
     }
   };
-  // None is a possible number where the prompt is asked for (echo).
+  // Zero is allowed where the prompt is echoed.
   for (const char* most : {"max_tokens", "max_completion_tokens"}) {
     field(most, {"-1", "1.5", "\"4\"", "[]", "true", "1e30"}, "from 0 to");
     field(most, {"0"}, "at least 1 unless the prompt is asked for");
@@ -157,7 +158,7 @@ TEST(Conformance, EveryWrongRequestIsToldWhatIsWrongAndWhatIsAllowed) {
     EXPECT_THAT(answer.message(), HasSubstr(wrong.message));
     EXPECT_LT(answer.message().size(), 400u);
   }
-  // What is unknown, empty or as it is anyway is no error.
+  // Unknown, empty or default values are no errors.
   for (const char* harmless :
        {R"("unknown":{"a":1})", R"("tools":[])", R"("response_format":{"type":"text"})",
         R"("best_of":1)", R"("suffix":"")", R"("guided_json":{})", R"("modalities":["text"])",
@@ -165,7 +166,7 @@ TEST(Conformance, EveryWrongRequestIsToldWhatIsWrongAndWhatIsAllowed) {
         R"("length_penalty":1.0)"}) {
     EXPECT_EQ(api.Send("POST", kCompletions, With(harmless)).status, 200) << harmless;
   }
-  // What nobody here knows is ignored, and the answer says so.
+  // Fields that the server does not know are ignored, and the answer says so.
   const auto ignored = [](const Answer& answer) -> std::string {
     for (const auto& [name, value] : answer.headers) {
       if (name == "x-aisp-ignored") return value;
@@ -209,7 +210,7 @@ TEST(Conformance, WhatIsTooLongIsRefusedSoonWithBothNumbers) {
       "big-1\r\n\r\nxxxx"));
   EXPECT_THAT(*big.ReceiveRaw(), AllOf(StartsWith("HTTP/1.1 413"), HasSubstr("x-request-id: big-1"),
                                        HasSubstr("16777216 bytes")));
-  // In the shape that the path's clients read.
+  // In the error format of the path's API.
   HttpClient message = Connect(cluster.http());
   ASSERT_TRUE(message.SendRaw(
       "POST /v1/messages HTTP/1.1\r\nHost: h\r\nContent-Length: 104857600\r\n\r\nxxxx"));
@@ -222,7 +223,7 @@ TEST(Conformance, WhatIsTooLongIsRefusedSoonWithBothNumbers) {
   EXPECT_THAT(*wide.ReceiveRaw(), AllOf(StartsWith("HTTP/1.1 431"), HasSubstr("x-request-id: ")));
 }
 
-// A router refuses by predictions only once the workers' reports have told it of enough steps.
+// A router refuses by predictions only after the workers' reports cover enough steps.
 void AwaitPredictions(const Cluster& cluster, const Api& api) {
   constexpr int kSteps = 32;
   const std::string admin = cluster.router->Await("admin");
@@ -285,7 +286,7 @@ TEST(Conformance, ARequestThatIsSentAgainUnderItsKeyGetsTheSameAnswerFromAnyRout
     for (const auto& choice : answer.body["choices"]) out.push_back(choice["text"]);
     return out;
   };
-  // Two clusters that know nothing of each other.
+  // Two clusters that do not know each other.
   Cluster first_cluster({.prefill = 0, .decode = 1}), second_cluster({.prefill = 0, .decode = 1});
   ASSERT_TRUE(first_cluster.AwaitReady());
   ASSERT_TRUE(second_cluster.AwaitReady());
@@ -331,7 +332,7 @@ TEST(Conformance, KeysSeparateTenantsAndNeverShow) {
                  log.path());
   const std::string http = server.Await("http");
   ASSERT_NE(http, "");
-  // The probes are open.
+  // The probes need no key.
   ASSERT_TRUE(Eventually([&] { return Connect(http).Request("GET", "/ready")->status == 200; }));
   EXPECT_EQ(Connect(http).Request("GET", "/metrics")->status, 200);
   for (const char* path : {kChat, kCompletions, "/tokenize", "/detokenize"}) {
@@ -344,7 +345,7 @@ TEST(Conformance, KeysSeparateTenantsAndNeverShow) {
   EXPECT_EQ(wrong.status, 401);
   EXPECT_THAT(wrong.message(), Not(HasSubstr("sk-fox")));
 
-  // Two keys of one tenant share its prefixes; another tenant, or a salt that looks like one, does
+  // Two keys of one tenant share its prefixes; another tenant, or a salt that imitates one, does
   // not.
   const Json prompt = {{"prompt", Prose(120, 8)}, {"max_tokens", 2}};
   Json salted = prompt;

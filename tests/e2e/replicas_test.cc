@@ -1,4 +1,4 @@
-// Several routers without anything in common but their workers: one is killed under load.
+// Several routers that share nothing but their workers: one is killed under load.
 #include <gmock/gmock.h>
 
 #include <atomic>
@@ -24,7 +24,7 @@ struct Heard {
   bool whole = false;
 };
 
-// One streamed answer, or what came of it before the connection broke.
+// One streamed answer, or the part that came before the connection broke.
 Heard Ask(const std::string& address, const std::string& body, const std::string& key) {
   Heard heard;
   const auto parts = Split(address, ':');
@@ -88,7 +88,7 @@ TEST(Replicas, OneThatIsKilledCostsNoAnswerThatIsAskedForAgainUnderItsKey) {
   };
   std::atomic<int> next{0}, answered{0}, broken_elsewhere{0}, asked_again{0};
   std::vector<std::string> texts(kRequests);
-  std::vector<std::string> beginnings(kRequests);  // what a broken answer had said
+  std::vector<std::string> beginnings(kRequests);  // the part that came before the break
   std::vector<std::thread> clients;
   for (int c = 0; c < kClients; ++c) {
     clients.emplace_back([&] {
@@ -122,7 +122,7 @@ TEST(Replicas, OneThatIsKilledCostsNoAnswerThatIsAskedForAgainUnderItsKey) {
     EXPECT_TRUE(text.starts_with(beginnings[static_cast<size_t>(n)])) << n;
     compared += beginnings[static_cast<size_t>(n)].empty() ? 0 : 1;
   }
-  // Whoever asks a third time, of yet another router, gets the same.
+  // A third request, through yet another router, gets the same.
   for (int n = 0; n < kRequests; n += 7) {
     const Heard again = Ask(replicas.http[1], body(n), "key-" + std::to_string(n));
     EXPECT_EQ(again.text, texts[static_cast<size_t>(n)]);
@@ -131,7 +131,7 @@ TEST(Replicas, OneThatIsKilledCostsNoAnswerThatIsAskedForAgainUnderItsKey) {
   RecordProperty("compared_beginnings", compared);
 }
 
-// How many answers decode workers have said again, by how far they were.
+// How many answers decode workers have replayed, by how far they were.
 double SaidAgain(const Replicas& replicas, const std::string& state) {
   double all = 0;
   for (const auto& worker : replicas.workers) {
@@ -181,7 +181,8 @@ TEST(Replicas, AnAnswerIsKeptForWhoeverAsksUnderItsKey) {
   EXPECT_NE(refused->body.find("idempotency-key"), std::string::npos);
 }
 
-// The stream breaks in its middle; the other router is asked while the worker may still compute it.
+// The stream breaks in its middle; the other router is asked while the worker may still compute the
+// rest.
 TEST(Replicas, AStreamThatBreaksGoesOnElsewhere) {
   Replicas replicas;
   ASSERT_TRUE(replicas.Start());
@@ -200,7 +201,7 @@ TEST(Replicas, AStreamThatBreaksGoesOnElsewhere) {
     const Json json = Json::parse((*next)->data);
     for (const Json& choice : json["choices"]) heard += choice["text"].get<std::string>();
   }
-  // Somebody else listens too: asked for at once, it comes from its start.
+  // A second client attaches: its stream starts from the beginning.
   ASSERT_TRUE(Known(replicas, 1, 1) && Known(replicas, 2, 1));
   Heard beside;
   std::thread listener([&] { beside = Ask(replicas.http[2], body, "k"); });

@@ -219,7 +219,7 @@ class Responses(unittest.TestCase):
         events = list(self.create(stream=True, **options))
         self.assertEqual("".join(e.delta for e in events if e.type == "response.reasoning_text.delta"), thought)
         self.assertEqual("".join(e.delta for e in events if e.type == "response.output_text.delta"), whole.output_text)
-        # It goes back as it came.
+        # It is sent back unchanged.
         self.create(input=[{"role": "user", "content": "A duck."}, *[i.model_dump(exclude_none=True) for i in whole.output],
                            {"role": "user", "content": "More."}])
 

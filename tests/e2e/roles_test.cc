@@ -1,4 +1,4 @@
-// Running workers that take other roles, under load and by wrong words.
+// Running workers that change roles, under load, and invalid role commands.
 #include <gmock/gmock.h>
 
 #include <atomic>
@@ -36,8 +36,8 @@ Json Worker(const std::string& admin, const std::string& worker) {
   return answer ? Json::parse(answer->body, nullptr, false) : Json();
 }
 
-// Clients that have long prompts computed by prefill workers and hold every answer against what was
-// said before anything changed.
+// Clients whose long prompts are computed by prefill workers; each answer is compared with that
+// from before any change.
 class RemoteLoad {
  public:
   RemoteLoad(std::string address, int clients) : address_(std::move(address)) {
@@ -88,7 +88,7 @@ TEST(Roles, WorkersTakeOtherRolesUnderLoadAndNoRequestNotices) {
   RemoteLoad prompts(cluster.http(), 3);
   StoryLoad load(cluster.http(), 5);
   ASSERT_TRUE(Eventually([&] { return load.completed() >= 8; }));
-  // There and back: 3P1D, 1P3D, 1P2D and one parked, and as they were.
+  // There and back: 3P1D, 1P3D, 1P2D with one parked, and the first again.
   const std::pair<const char*, const char*> changes[] = {
       {"decode-0", "prefill"}, {"prefill-0", "decode"},  {"decode-0", "decode"},
       {"prefill-1", "parked"}, {"prefill-0", "prefill"}, {"prefill-1", "decode"},
@@ -107,7 +107,7 @@ TEST(Roles, WorkersTakeOtherRolesUnderLoadAndNoRequestNotices) {
   EXPECT_GT(prompts.remote(), 0);
   EXPECT_EQ(Worker(admin, "decode-0")["role_epoch"], 3);
   EXPECT_EQ(Metric(cluster.http(), "aisp_takeovers_total"), 0) << "nothing failed";
-  // Each works in the role that it has now.
+  // Each works in its current role.
   const Reply remote = Complete(cluster.http(), Prose(150, 99), 16, "remote");
   EXPECT_EQ(remote.status, 200);
   EXPECT_THAT(remote.route, HasSubstr("prefill=prefill-"));

@@ -1,4 +1,4 @@
-// Every process is replaced, one by one, under load: nobody may notice.
+// Every process is replaced, one by one, under load: no request may fail.
 #include <gmock/gmock.h>
 #include <unistd.h>
 
@@ -17,7 +17,7 @@ using ::testing::IsEmpty;
 
 constexpr int kStreams = 16;
 
-// A cluster whose router's sockets belong to the test, as to a service manager.
+// A cluster whose router's sockets belong to the test, as with a service manager.
 class SocketCluster {
  public:
   SocketCluster(int prefill, int decode) {
@@ -81,7 +81,7 @@ TEST(Rolling, EveryProcessIsRestartedUnderLoadAndNoRequestFails) {
     ASSERT_NE(cluster.workers[i]->Await("ready"), "");
     ASSERT_TRUE(some_more(kStreams / 2));
   }
-  // Twice: the workers must follow a second time as well.
+  // Twice: the workers must reconnect a second time as well.
   for (int turn = 0; turn < 2; ++turn) {
     auto successor = cluster.StartRouter();
     ASSERT_NE(successor->Await("workers"), "");
@@ -145,7 +145,7 @@ TEST(Rolling, AStoppedRouterGoesOnWhereItWas) {
   ASSERT_TRUE(Eventually([&] { return load.completed() >= 8; }));
   cluster.router->Signal(SIGSTOP);
   std::this_thread::sleep_for(
-      seconds(1));  // longer than a worker's telemetry, shorter than a keep-alive
+      seconds(1));  // longer than the telemetry interval, shorter than a keep-alive
   cluster.router->Signal(SIGCONT);
   const int before = load.completed();
   ASSERT_TRUE(Eventually([&] { return load.completed() >= before + 8; }));

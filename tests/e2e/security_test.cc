@@ -1,4 +1,4 @@
-// Credentials over real processes: the cluster's token, keys that end, quotas that are spent, TLS.
+// Credentials with real processes: the cluster's token, expired keys, exhausted quotas, TLS.
 #include <gmock/gmock.h>
 
 #include "tests/e2e/client.h"

@@ -1,5 +1,5 @@
-// The main job over HTTP, with real processes: the same greedy story whatever way it takes, errors
-// that help, and nothing left behind.
+// Serving over HTTP with real processes: the same greedy story on every route, helpful errors, and
+// no blocks left in use.
 #include <gmock/gmock.h>
 
 #include <filesystem>
@@ -12,8 +12,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// f32: the recorded stories were made with float32 arithmetic, so the texts are equal to the
-// letter.
+// f32: the recorded stories were made in float32, so the texts are exactly equal.
 const std::vector<std::string> kExact = {"--dtype=f32"};
 
 TEST(Serving, EveryRecordedStoryIsToldLetterByLetterOnBothRoutes) {
@@ -42,8 +41,8 @@ struct Split {
 
 class SplitTest : public ::testing::TestWithParam<Split> {};
 
-// bf16 as shipped, without a prefix cache, so that both routes compute everything: equal to the
-// letter all the same.
+// bf16 as shipped, without a prefix cache, so that both routes compute everything: still exactly
+// equal.
 TEST_P(SplitTest, ASplitRequestSaysTheSameAsOneWorkerAlone) {
   const Split& p = GetParam();
   if (std::string_view(p.transport) == "ucx" &&
@@ -78,8 +77,8 @@ INSTANTIATE_TEST_SUITE_P(All, SplitTest,
                                   param.param.block_size + "_chunk_" + param.param.chunk;
                          });
 
-// With the prefix cache on, every part of the prompt that both workers know already is moved and
-// computed by nobody.
+// With the prefix cache on, the part of the prompt that both workers have cached is neither
+// transferred nor computed.
 TEST(Serving, PrefixHitsOfEveryKindLeaveTheTextAsItIs) {
   Cluster cluster({});
   ASSERT_TRUE(cluster.AwaitReady());
@@ -149,8 +148,8 @@ TEST_P(OneProcessTest, TellsTheSameStoryOnBothRoutes) {
     EXPECT_EQ(Chat(http, story.messages, story.completion_tokens, route, true).text, story.text)
         << route;
     const bool remote = split && std::string(route) == "remote";
-    // Split, the prefill worker registers on its own; until then its share is done by the decode
-    // worker.
+    // Split, the prefill worker registers separately; until then the decode worker computes prompts
+    // itself.
     const auto went_there = [&] {
       const Json usage = Complete(http, prompt, 1, route).usage;
       return (usage["aisp"]["kv_transport"] == "inproc") == remote;

@@ -1,5 +1,5 @@
-// A shape with random weights, which has neither checkpoint nor tokenizer, served like any model:
-// prompts as ids and as text.
+// A shape with random weights, which has neither checkpoint nor tokenizer, is served like any
+// model: prompts as ids and as text.
 #include <gtest/gtest.h>
 
 #include <fstream>

@@ -23,9 +23,9 @@ namespace aisp::e2e {
 namespace {
 
 constexpr int kClients = 6;
-constexpr int kManyRequests = 200;  // among which everything has happened
+constexpr int kManyRequests = 200;  // enough that every outcome has occurred
 
-// One of the longest prompts, its answer and little more.
+// Enough blocks for one of the longest prompts with its answer, and little more.
 const char* const kTinyPool = "--kv-blocks=28";
 
 int Requests() {
@@ -45,8 +45,8 @@ const std::vector<MixedRequest>& Mixed() {
   return requests;
 }
 
-// What every server is started with: f32, as the other tests of takeovers (no row depends on the
-// others of its step there), and an adapter.
+// The flags of every server: f32, like the other tests of takeovers (in f32 no row depends on the
+// others of its step), and an adapter.
 const std::vector<std::string>& Flags() {
   static const TempFolder folder;
   static const std::vector<std::string> flags = [] {
@@ -61,15 +61,15 @@ constexpr const char* kPreempted = "preempted";
 constexpr const char* kPrefixHit = "prefix hit";
 constexpr const char* kSplit = "split";
 
-// What is compared of an answer; and what it says of its drafts.
+// The compared parts of an answer, and its draft counts.
 struct Said {
   Json choices;
-  std::set<std::string> met;  // what became of the request on its way
+  std::set<std::string> met;  // what happened to the request on its way
   int64_t drafted = 0, accepted = 0;
 };
 
-// A server that gets little of its machine may well take longer than a client usually waits; each
-// request ends at its own timeout.
+// A server that gets little CPU time may take longer than a client usually waits; each request ends
+// at its own timeout.
 Said Ask(const std::string& http, const Json& body, const std::string& route) {
   HttpClient client = Connect(http, std::chrono::minutes(10));
   HttpHeaders headers = {{"content-type", "application/json"}};
@@ -95,7 +95,7 @@ Said Ask(const std::string& http, const Json& body, const std::string& route) {
   return said;
 }
 
-// A client that reads a few events and leaves.
+// A client that disconnects after a few events.
 void AskAndLeave(const std::string& http, Json body, int events) {
   body["stream"] = true;
   body.erase("prompt_logprobs");
@@ -108,7 +108,7 @@ void AskAndLeave(const std::string& http, Json body, int events) {
   client.Close();
 }
 
-// A client that gives the server little time.
+// A client with a short deadline.
 void AskInVain(const std::string& http, Json body) {
   body["timeout"] = 0.02;
   const auto answer = Connect(http).Request("POST", "/v1/completions", body.dump());
@@ -116,9 +116,8 @@ void AskInVain(const std::string& http, Json body) {
   EXPECT_TRUE(answer->status == 200 || answer->status == 504) << answer->body;
 }
 
-// All of them, several at once; every fourth time somebody else asks the same and leaves, or has no
-// time for the answer.
-// `on_answer`: after each, with how many there are.
+// All of them, several at once; with every fourth one another client sends the same and
+// disconnects, or has too short a deadline. `on_answer`: called after each, with their number.
 std::vector<Said> AskAll(const std::string& http, bool routes,
                          const std::function<void(int)>& on_answer = {}) {
   const std::vector<MixedRequest>& requests = Mixed();
@@ -167,7 +166,7 @@ const std::vector<Said>& WithoutSpeculation() {
   return said;
 }
 
-// Features, and what became of their requests, over all servers with speculation.
+// Features, and what happened to their requests, over all servers with speculation.
 Pairs& Met() {
   static Pairs pairs;
   return pairs;
@@ -190,14 +189,14 @@ void ExpectSame(const std::vector<Said>& with, const char* where) {
   EXPECT_LT(accepted, drafted) << where;
 }
 
-// Scores of a prompt's tokens are computed where it decodes.
+// Scores of a prompt's tokens are computed on the decode worker.
 bool MayMeet(const std::string& feature, const std::string& met) {
   return feature != "prompt logprobs" || met != kSplit;
 }
 
 class Proposers : public testing::TestWithParam<const char*> {
  protected:
-  // Of a long run: whatever may be asked for met whatever may become of a request.
+  // In a long run every feature occurred with every outcome.
   static void TearDownTestSuite() {
     const auto* const suite = testing::UnitTest::GetInstance()->current_test_suite();
     if (Requests() < kManyRequests || suite->test_to_run_count() < suite->total_test_count())
@@ -208,7 +207,7 @@ class Proposers : public testing::TestWithParam<const char*> {
     }
   }
 
-  // Whole drafts are verified: what is tried must not depend on how long steps take.
+  // Whole drafts are verified, so that the tokens tried do not depend on step times.
   static std::string Flag() {
     const std::string method = GetParam();
     std::string config = R"({"method": ")" + method + R"(", "adaptive": false)";
@@ -220,8 +219,8 @@ class Proposers : public testing::TestWithParam<const char*> {
   }
 };
 
-// Ends the one of two decode workers that has a stream, which must come whole; the admin address of
-// the other one.
+// Kills that one of two decode workers which has a stream, which must still complete; returns the
+// admin address of the other one.
 std::string KillUnderAStream(const Cluster& cluster) {
   const Json body = {{"prompt", Prose(30, 1)},
                      {"max_tokens", 300},
@@ -240,7 +239,7 @@ std::string KillUnderAStream(const Cluster& cluster) {
 
 TEST_P(Proposers, ChangeNothingInOneProcessThatPreempts) {
   OneProcess server({Flag(), kTinyPool});
-  // Which requests meet is chance, and with it whether one of them has to give way.
+  // Which requests run together is chance, and with it whether one of them is preempted.
   const auto preemptions = [&] { return Metric(server.http, "aisp_num_preemptions_total"); };
   for (int turn = 0; turn < 5 && (turn == 0 || preemptions() == 0); ++turn)
     ExpectSame(AskAll(server.http, false), "one process");
@@ -265,7 +264,7 @@ TEST_P(Proposers, ChangeNothingOverWorkersThatDie) {
   EXPECT_GT(Metric(survivor, "aisp_prefix_cache_hits_total"), 0);
 }
 
-// Of a request's bound and the server's the smaller one holds; neither is an error.
+// The smaller one of a request's limit and the server's applies; neither is an error.
 TEST(Speculation, MoreThanTheServersLimitIsCapped) {
   OneProcess server({R"(--speculative-config={"method": "draft_model", "model": "story-draft-1m",)"
                      R"( "adaptive": false, "num_speculative_tokens": 2})"});

@@ -1,7 +1,7 @@
-// What is proposed is the same where another worker has computed the prompt and where one process
-// does all: a head sees the same positions of the prompt in both, and the first step behind it
-// verifies a draft in both. Counted over the same requests, by what each answer says of its drafts
-// and by what the worker counts.
+// Drafts are the same whether another worker has computed the prompt or one process does
+// everything: in both a head sees the same positions of the prompt, and the first step after it
+// verifies a draft. Counted over the same requests, in each answer's draft counts and in the
+// worker's counters.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ std::string FlagOf(const std::string& method, const std::string& more = "") {
   return "--speculative-config=" + config + R"(, "num_speculative_tokens": 4})";
 }
 
-// The beginning of a story behind none to three others, so that no two prompts begin alike.
+// The beginning of a story after zero to three others, so that prompts begin differently.
 std::vector<Json> Bodies() {
   std::vector<std::string> stories;
   std::ifstream in(AISP_SOURCE_DIR "/models/eval.jsonl");
@@ -59,7 +59,7 @@ struct Count {
   double rate() const { return accepted / std::max(1.0, drafted); }
 };
 
-// One after the other; `worker`: where the tokens are drawn.
+// One after the other; `worker`: the one that draws the tokens.
 Count AskAll(const std::string& http, const std::string& worker, bool remote) {
   Count count;
   HttpClient client = Connect(http);
@@ -118,7 +118,8 @@ TEST_P(SplitAcceptanceOf, IsThatOfOneProcess) {
               one.accepted, one.drafted, one.rate(), split.accepted, split.drafted, split.rate());
 }
 
-// A prefill worker that knows of no features sends none; its reader begins without.
+// A prefill worker that does not know features sends none; the decode worker's drafter starts
+// without them.
 TEST(SplitAcceptance, OfAPrefillWorkerWithoutAProposerTextsAreTheSame) {
   const std::string flag = FlagOf("mtp");
   const Count one = InOneProcess(flag), split = OverWorkers(flag, {});

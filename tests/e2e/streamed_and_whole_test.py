@@ -307,7 +307,7 @@ class StreamedAndWhole(unittest.TestCase):
             return None
         expected = message_blocks(json.loads(whole))
         told = message_events(events(stream))
-        # A stream has text behind a call in a block of its own.
+        # In a stream, text after a call is in a separate block.
         for kind in ("text", "thinking"):
             self.assertEqual(*("".join(block[2] for block in side[0] if block[0] == kind) for side in (told, expected)))
         self.assertEqual(*([block for block in side[0] if block[0] == "tool_use"] for side in (told, expected)))

@@ -91,10 +91,11 @@ class Structured(unittest.TestCase):
                 "type": "json_schema", "json_schema": {"name": "s", "strict": True, "schema": schema}}}
             status, answer = post({**body, "force_finish": forced and seed % 2 == 0}, server=server)
             if status == 400 and answer["error"]["param"] in ("force_finish", "max_tokens"):
-                status, answer = post(body, server=server)  # no ending is known, or none that is so short
+                status, answer = post(body, server=server)  # no ending is known, or none that is
+                                                            # short enough
             return kind, schema, (status, answer)
 
-        # As many are asked for as are still wanted, at most so many at once; those that are refused are made up for.
+        # Sends as many as are still wanted, at most so many at once; refused ones are replaced.
         def answers():
             asked, wanted = itertools.count(1), schemas(draw)
             with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
@@ -105,7 +106,7 @@ class Structured(unittest.TestCase):
         for kind, schema, (status, answer) in answers():
             if sum(drawn.values()) % 100 == 99:
                 print(f"{what}: {dict(drawn)} drawn, {dict(whole)} whole", file=sys.stderr, flush=True)
-            if status == 400:  # refused by name; those of random_schema never are
+            if status == 400:  # refused by name; schemas of random_schema never are
                 refused += 1
                 self.assertRegex(answer["error"]["message"], " at '|compile")
                 continue
@@ -142,7 +143,8 @@ class Structured(unittest.TestCase):
             body = {"temperature": 1.5, "seed": i + 1, "max_tokens": draw.randint(1, 60), "force_finish": True, "response_format": {
                 "type": "json_schema", "json_schema": {"name": "s", "strict": True, "schema": schema}}}
             status, answer = post(body)
-            if status == 400:  # no room for the shortest instance: as many as are needed, then
+            if status == 400:  # no room for the shortest instance: ask for as many tokens as are
+                               # needed
                 self.assertEqual(answer["error"]["param"], "max_tokens")
                 body["max_tokens"] = int(re.search(r"max_tokens of (\d+)", answer["error"]["message"])[1])
                 self.assertGreater(body["max_tokens"], 1)
@@ -255,7 +257,8 @@ class ForcedRuns(unittest.TestCase):
         print(f"forced runs: {steps:.0f} steps instead of {plain_steps:.0f}", file=sys.stderr)
         self.assertLess(steps, plain_steps)
         self.assertEqual(metric(off.http, "aisp_forced_tokens_total"), 0)
-        # They are no proposer's: without one nothing is said of speculation, and beside one they are counted apart.
+        # Forced tokens are not a proposer's: without one, speculation is not reported; with one,
+        # they are counted separately.
         self.assertEqual(metric(on.http, "aisp_spec_decode_num_drafts_total"), 0)
         self.assertGreater(metric(both.http, "aisp_forced_tokens_total"), 0)
         self.assertGreater(metric(both.http, "aisp_spec_decode_num_draft_tokens_total"), 0)

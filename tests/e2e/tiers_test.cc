@@ -17,7 +17,7 @@ std::vector<std::string> Serve(const std::vector<std::string>& more) {
   return args;
 }
 
-// Its address once it takes requests; "" when it does not.
+// Its address once it accepts requests; "" if it does not.
 std::string AwaitServing(Process& server) {
   const std::string http = server.Await("http");
   const auto serves = [&] { return Connect(http).Request("GET", "/ready")->status == 200; };
@@ -40,7 +40,7 @@ TEST(Tiers, ARestartKeepsTheDisksPrefixes) {
     ASSERT_EQ(first.error, "");
     EXPECT_EQ(Cached(first), 0);
     text = first.text;
-    // Every whole block of the prompt at least.
+    // At least every whole block of the prompt.
     const int blocks = first.usage["prompt_tokens"].get<int>() / 16;
     ASSERT_TRUE(
         Eventually([&] { return Metric(http, "aisp_kv_tier_stored_blocks_total") >= 2 * blocks; },
@@ -67,15 +67,16 @@ TEST(Tiers, ASmallPoolFindsItsPrefixesInHostMemory) {
   std::vector<std::string> texts;
   for (int which = 0; which < kPrompts; ++which)
     texts.push_back(Complete(http, Prose(400, which), 8, "").text);
-  // Each round asks for what the one before has displaced. One that takes longer to come than to
-  // compute is computed, as happens on a busy machine; so each has several rounds to be found.
+  // Each round asks for what the round before has evicted. If loading a prefix takes longer than
+  // computing it, as on a busy machine, it is computed; so each prefix has several rounds to be
+  // found.
   std::set<int> found;
   for (int round = 0; round < 10 && found.size() < kPrompts; ++round) {
     for (int which = 0; which < kPrompts; ++which) {
       const Reply reply = Complete(http, Prose(400, which), 8, "");
       ASSERT_EQ(reply.error, "");
       EXPECT_EQ(reply.text, texts[static_cast<size_t>(which)]);
-      // A promotion takes a part of a small pool at most.
+      // A promotion takes at most a part of a small pool.
       if (Cached(reply) > 200) found.insert(which);
     }
   }

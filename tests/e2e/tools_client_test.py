@@ -162,7 +162,7 @@ class Tools(unittest.TestCase):
             for choice, bias, calls in (("auto", 100, True), ("auto", -100, False), ("required", -100, True), ("none", 100, False),
                                         ({"type": "function", "function": {"name": "set_colour"}}, -100, True)):
                 if thinks and bias == 100:
-                    continue  # thinking would not get beyond it
+                    continue  # reasoning would fill the whole answer
                 with self.subTest(choice=choice, bias=bias, thinks=thinks):
                     options = {"tools": TOOLS, "tool_choice": choice, "response_format": form, "extra_body": extra, "temperature": 1,
                                "parallel_tool_calls": False, "logit_bias": {opens_call: bias}}
@@ -291,7 +291,7 @@ class Spelled(unittest.TestCase):
         self.assertGreater(len(called), 1)
         told = chat(tool_choice="auto", temperature=0, max_tokens=20, logit_bias={next(iter(opens)): -100}).choices[0].message
         self.assertTrue(told.content and not told.tool_calls)
-        # Beside a schema for the answer, and with names that the format cannot write.
+        # Together with a schema for the answer, and with names that the format cannot write.
         told = chat(tool_choice="auto", response_format=form, logit_bias={next(iter(opens)): -100}).choices[0].message
         jsonschema.validate(json.loads(told.content), COLOUR)
         odd = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a\"b": {}}, "required": ["a\"b"]}}}
@@ -314,7 +314,7 @@ class Channels(unittest.TestCase):
 
     def templates(self):
         yield f"{HERE}/templates/harmony.jinja"
-        real = os.path.join(HERE, "../../../shared/templates/x-gpt-oss.jinja")  # of a third party, where it is there
+        real = os.path.join(HERE, "../../../shared/templates/x-gpt-oss.jinja")  # third-party, optional
         if os.path.exists(real):
             yield real
 
@@ -402,7 +402,7 @@ class SecondTurn(unittest.TestCase):
             bracket = str(json.loads(answer.read())["tokens"][0])
         several = 0
         for seed in range(1, 7):
-            # A model that likes the bracket goes on with another call.
+            # A model that prefers the bracket goes on with another call.
             options = {"model": MODEL, "messages": ASK, "tools": TOOLS, "tool_choice": "required", "seed": seed, "max_tokens": 300,
                        "temperature": 1.3, "logit_bias": {bracket: 12 * (seed % 2)}}
             choice = client.chat.completions.create(**options).choices[0]

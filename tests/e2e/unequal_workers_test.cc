@@ -1,6 +1,7 @@
-// Prefill and decode workers whose KV pools have other formats, as processes: with blocks of other
-// sizes every text is that of a decode worker alone; with other number formats, which have to be
-// allowed, prompts are prefilled remotely all the same; what is not allowed does not register.
+// Prefill and decode workers whose KV pools have other formats, as processes. With other block
+// sizes every text is that of a decode worker alone. With other number formats, which must be
+// allowed, prompts are still prefilled remotely. A worker with a format that is not allowed does
+// not register.
 #include <gmock/gmock.h>
 
 #include "tests/e2e/client.h"
@@ -88,7 +89,7 @@ TEST_F(UnequalWorkers, OtherNumbersAreConvertedWhereAllAllowIt) {
     ASSERT_NE(prefill->Await("ready"), "");
     ASSERT_NE(decode->Await("ready"), "");
     const std::vector<std::string> texts = Texts("remote", prefill.get());
-    // KV that is rounded once is close to KV of which every layer read rounded KV, not the same.
+    // KV that is rounded once is close to KV of which every layer read rounded KV, but not equal.
     size_t equal = 0;
     for (size_t i = 0; i < texts.size(); ++i) equal += texts[i] == alone[i] ? 1 : 0;
     std::printf("%s to %s: %zu of %zu texts are those of %s alone\n", ours, theirs, equal,

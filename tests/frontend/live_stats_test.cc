@@ -19,7 +19,7 @@ TEST_F(LiveStatsTest, RatesAreThoseOfTheLastWholeSeconds) {
     stats_.Finished({.ok = true});
     NextSecond();
   }
-  stats_.Tokens(1000);  // this second has not ended
+  stats_.Tokens(1000);  // this second has not ended yet
   EXPECT_DOUBLE_EQ(stats_.Over(4).tokens_per_s, 100);
   EXPECT_DOUBLE_EQ(stats_.Over(8).tokens_per_s, 50);
   EXPECT_DOUBLE_EQ(stats_.Over(4).requests_per_s, 1);

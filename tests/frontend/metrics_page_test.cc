@@ -17,7 +17,7 @@ TEST(MetricsPage, WhoAsksAllTheTimeTakesAShareOfIt) {
   for (int i = 0; i < 10'000; ++i) page.Text(clock);
   EXPECT_GE(rendered, 100) << "a burst is served fresh";
   EXPECT_LE(rendered, 110);
-  // A twentieth of the time from then on, whoever asks.
+  // From then on at most a twentieth of the time, however often it is requested.
   rendered = 0;
   for (int i = 0; i < 100'000; ++i) {
     page.Text(clock);
@@ -25,7 +25,7 @@ TEST(MetricsPage, WhoAsksAllTheTimeTakesAShareOfIt) {
   }
   EXPECT_GE(rendered, 45);
   EXPECT_LE(rendered, 60);
-  // And who asks now and then gets what is true now.
+  // Rare requests get current values.
   clock.Advance(std::chrono::seconds(1));
   rendered = 0;
   page.Text(clock);

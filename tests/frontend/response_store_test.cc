@@ -43,7 +43,7 @@ TEST(ResponseStore, BytesOfATenantAndOfAllAreBounded) {
   EXPECT_EQ(store.bytes(), 300u);
   EXPECT_EQ(store.Find("a", "6"), nullptr);
   EXPECT_NE(store.Find("a", "7"), nullptr);
-  // Another tenant's answers push out what was used least lately of who has most.
+  // Another tenant's answers evict the least recently used answer of the tenant that has most.
   store.Put("b", "x", Of(290));
   EXPECT_EQ(store.bytes(), 490u);
   EXPECT_EQ(store.Find("a", "8"), nullptr);
@@ -58,7 +58,7 @@ TEST(ResponseStore, WhoHasMostMakesRoom) {
   }
   EXPECT_NE(store.Find("victim", "v"), nullptr);
   EXPECT_NE(store.Find("c", "19"), nullptr) << "what is new is kept";
-  // Nothing but large ones: what is new stays, whoever has most.
+  // Only large answers: the new one stays, whichever tenant has most.
   for (const char* const tenant : {"a", "b", "c"}) store.Put(tenant, "large", Of(300));
   EXPECT_NE(store.Find("c", "large"), nullptr);
   EXPECT_LE(store.bytes(), 500u);
@@ -74,7 +74,7 @@ TEST(ResponseStore, TheSameIdReplacesAndNothingIsKeptWhereNothingMayBe) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// What tiny parts take is mostly not their text. Clients choose their number.
+// The memory of tiny parts is mostly overhead, and clients choose how many there are.
 TEST(ResponseStore, CountsNoLessThanTheAllocatorGives) {
   constexpr size_t kParts = 20'000;
   const auto numbered = [](size_t i) { return std::to_string(i); };

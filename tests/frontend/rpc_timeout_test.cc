@@ -1,4 +1,4 @@
-// The time that a gRPC client gives its call.
+// The deadline that a gRPC client gives its call.
 #include <gtest/gtest.h>
 
 #include "proto/inference_call.h"

@@ -109,8 +109,8 @@ std::string Arguments(const AnswerParserOptions& options, std::string_view text)
   return out;
 }
 
-// At every place of a random walk the mask is what Advance takes, a way on is left, and what comes
-// of the whole is read as an instance of the schema.
+// At every step of a random walk the mask equals what Advance accepts and some token remains
+// allowed; the finished text parses as an instance of the schema.
 void Walk(Body body, uint32_t seed) {
   const bool xml = body == Body::kXml;
   const auto c = Spelled(body, kSchema, {"s", "e"});

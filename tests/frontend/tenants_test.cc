@@ -1,4 +1,4 @@
-// API keys: who is let in, as whom, and what nobody gets to read.
+// API keys: who is admitted, as which tenant, and what stays secret.
 #include "frontend/tenants.h"
 #include "tests/support/temp_files.h"
 
@@ -106,7 +106,7 @@ TEST(Tenants, APlaceMayBeGivenBackWhenTheTenantsAreGone) {
   auto slot = tenants->Enter("fox", kNow);
   ASSERT_TRUE(slot);
   tenants.reset();
-  Tenants::Slot last(std::move(*slot));  // gives it back at its end
+  Tenants::Slot last(std::move(*slot));  // gives it back when it is destroyed
 }
 
 TEST(Tenants, AKeyMayStandInTheFileAsItsDigestOnly) {

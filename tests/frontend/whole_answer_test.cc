@@ -1,5 +1,5 @@
-// Whole answers and large events: what one takes counts before it is made, and a large one is not
-// written on the loop's thread.
+// Whole answers and large events: their memory counts before they are built, and large ones are not
+// built on the loop's thread.
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -73,7 +73,7 @@ class WholeAnswers : public ::testing::Test {
     prepared_.prompts = {SharedTokens(std::vector<TokenId>(100, 7))};
   }
 
-  // An answer of two choices with so many tokens each, as it is when both have ended.
+  // An answer of two choices with so many tokens each, when both have ended.
   void Answer(int tokens) {
     HttpTextAnswer answer(&context_, exchange_, {});
     answer.OnPrepared(prepared_);
@@ -115,7 +115,7 @@ class WholeAnswers : public ::testing::Test {
   const std::shared_ptr<Exchange> exchange_ = std::make_shared<Exchange>();
 };
 
-// Streams: the choice says its prompt's logprobs with its first event.
+// Streams: a choice sends its prompt's logprobs with its first event.
 class LargeEvents : public WholeAnswers {
  protected:
   LargeEvents() {
@@ -138,7 +138,7 @@ class LargeEvents : public WholeAnswers {
     for (int i = 0; i < kPrompt - 1; ++i) *prompt.add_logprobs() = values_;
     choices_.back()->OnPromptLogprobs(prompt);
   }
-  // Also of a worker that tells of the prompt once more, where another one had begun.
+  // Also from a worker that repeats the prompt's logprobs after another one had begun to send them.
   void Token(TokenId token) {
     v1::PromptLogprobs again;
     *again.add_logprobs() = values_;
@@ -153,11 +153,11 @@ class LargeEvents : public WholeAnswers {
     choices_.back()->OnFinish(v1::FINISH_LENGTH, {}, {});
     answer_->OnProgress(*choices_.back());
     answer_->OnDone(choices_, {});
-    // The request is over, whatever is still to be written.
+    // The request has ended, whatever is still to be written.
     answer_.reset();
     choices_.clear();
   }
-  // The events' choices.
+  // The choices of the events.
   std::vector<nlohmann::json> Events() const {
     std::vector<nlohmann::json> all;
     constexpr std::string_view kBegin = "data: ";
@@ -221,7 +221,7 @@ TEST_F(WholeAnswers, ALargeOneIsWrittenByThePool) {
   Answer(2000);
   EXPECT_EQ(exchange_->answers, 0);
   ASSERT_EQ(jobs_.waiting.size(), 1u);
-  // It counts as long as it is not handed on.
+  // Its memory counts until it is passed on.
   EXPECT_EQ(context_.answers_bytes, jobs_.waiting.front().first);
   EXPECT_GT(context_.answers_bytes, size_t{2} * 2000 * 20 * sizeof(TopLogprob));
   jobs_.waiting.front().second();

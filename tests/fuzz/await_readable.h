@@ -1,4 +1,4 @@
-// Waits for a socket of a fuzz target. libFuzzer looks at its clock by SIGALRM, which interrupts.
+// Waits for a socket of a fuzz target. libFuzzer's timer raises SIGALRM, which interrupts waits.
 #pragma once
 
 #include <poll.h>
@@ -7,7 +7,7 @@
 
 namespace aisp {
 
-// False: nothing came for `ms` (counted anew after each signal).
+// False: nothing arrived for `ms` (restarted after each signal).
 inline bool AwaitReadable(int fd, int ms) {
   pollfd wait{fd, POLLIN, 0};
   int n = 0;

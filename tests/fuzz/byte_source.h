@@ -1,5 +1,5 @@
-// ByteSource: a fuzzer's bytes as the choices of a generator. Where the bytes end all choices are
-// the first one, so that every input is a whole one and cutting it makes a smaller one.
+// ByteSource: a fuzzer's bytes as the choices of a generator. After the last byte all choices are
+// the first one, so every input is complete and a shorter one gives a smaller case.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@ class ByteSource {
   bool Flip() { return (Byte() & 1) != 0; }
   // 0 to n - 1, of at most 256.
   size_t Below(size_t n) { return Byte() % n; }
-  // Often a small number, sometimes one at the edge of a type, sometimes any.
+  // Often a small number, sometimes one at the limits of a type, sometimes any.
   uint64_t Number() {
     static constexpr std::array<uint64_t, 12> kEdges = {
         0,          1,          2,          16,         255,       4095,

@@ -1,5 +1,5 @@
-// Readers of tool calls and thinking: the first byte chooses the format, the rest is what a model
-// writes. A text that comes byte by byte must be told apart as the same text at once.
+// Parsers of tool calls and reasoning: the first byte chooses the format, the rest is a model's
+// output. The text must be parsed the same way byte by byte as in one piece.
 #include "answer/format.h"
 #include "answer/parser.h"
 #include "common/check.h"
@@ -35,7 +35,7 @@ Told Read(const AnswerParserOptions& options, std::string_view text, size_t piec
   return out;
 }
 
-// The schemas of a tool whose parameter is a text, which some formats tell as it comes.
+// The schemas of a tool whose parameter is a string, which some formats stream.
 std::shared_ptr<const Value::Map> OneTool() {
   const Value text(Value::Map{{"type", Value("string")}});
   const Value schema(Value::Map{{"properties", Value(Value::Map{{"t", text}})}});

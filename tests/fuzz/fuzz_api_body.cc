@@ -1,6 +1,6 @@
-// Bodies of the APIs. The first byte chooses the endpoint. What parses must keep the limits
-// that it was parsed under; what does not must give an error that is itself valid JSON and names
-// something.
+// Bodies of the APIs. The first byte chooses the endpoint. A body that parses must keep the limits
+// that it was parsed under; any other must give an error that is itself valid JSON and names its
+// cause.
 #include <nlohmann/json.hpp>
 
 #include "api/error.h"
@@ -33,11 +33,11 @@ void CheckOptions(const GenerationOptions& options, const ApiLimits& limits) {
 void CheckChat(const ChatRequest& request, const ApiLimits& limits) {
   CheckOptions(request, limits);
   AISP_CHECK(request.messages.IsList() && !request.messages.AsList().empty());
-  // Translations add what stands around a message: the depth of its own is that of the body.
+  // Translated messages are nested deeper than in the body: the body's own depth is what counts.
   AISP_CHECK(request.messages.depth() <= static_cast<uint32_t>(limits.max_json_depth) + 8);
 }
 
-// What a response says of its request must be JSON, and its items must be input again.
+// What a response repeats of its request must be JSON, and its items must be valid input again.
 void FuzzResponses(std::string_view body, const ApiLimits& limits) {
   const Value::List none;
   const auto request = ParseResponses(
@@ -48,7 +48,7 @@ void FuzzResponses(std::string_view body, const ApiLimits& limits) {
   const auto again = ParseResponses(
       R"({"input": "x", "previous_response_id": "r"})", limits,
       [&request](const std::string&) -> ApiResult<Value::List> { return request->items; });
-  // One item more may be one too many.
+  // One more item may be one too many.
   AISP_CHECK(again || request->items.size() >= static_cast<size_t>(limits.max_messages));
 }
 

@@ -1,4 +1,4 @@
-// Chat templates: any program may fail, none may crash, run without end or grow without bound.
+// Chat templates: any of them may fail, none may crash, run forever or use unbounded memory.
 #include "common/check.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "text/chat_template.h"

@@ -1,4 +1,4 @@
-// Configuration files: what loads can be printed, and loads again as the same.
+// Configuration files: what loads can be printed, and loading that again gives the same.
 #include "common/check.h"
 #include "config/config.h"
 #include "tests/fuzz/fuzz_target.h"

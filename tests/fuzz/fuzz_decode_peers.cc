@@ -1,7 +1,7 @@
-// A decode worker whose router and prefill worker say anything: requests without sense, grants'
-// answers that were never asked for, counts that are wrong, twice, late or never, links that break
-// and processes that die with and without proof. Its promises stand: the books of its blocks are in
-// order at every moment, it never spins, and when everybody has gone no block is missing.
+// A decode worker whose router and prefill worker send anything: meaningless requests, answers to
+// grants that were never requested, wrong counts, messages twice, late or never, broken links, and
+// processes that die with and without proof. Invariants: its block accounting is consistent at
+// every moment, it never spins, and when all peers have gone no block is missing.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -39,11 +39,11 @@ class Play {
     hostile_ = false;
     for (const uint64_t id : ids_) Cancel(id);
     for (int i = 0; i < 20; ++i) rig_.Turn();
-    // A writer that is dead and proven so holds nothing.
+    // A writer that is proven dead holds nothing.
     for (const std::string& writer : writers_) rig_.death.dead[writer] = true;
     if (rig_.prefills[0] != nullptr) rig_.KillPrefill(0, true);
     rig_.tick = milliseconds(50);
-    // Longer than a lease and the longest timeout that a request of this play has.
+    // Longer than a lease and the longest timeout of any request here.
     rig_.RunFor(seconds(30));
     const BlockManager& blocks = rig_.decode->engine->blocks();
     AISP_CHECK(rig_.decode->decode->num_requests() == 0);
@@ -112,7 +112,7 @@ class Play {
                          1 + static_cast<uint32_t>(bytes_.Below(12)));
     if (bytes_.Flip()) request.clear_prefill();
     request.set_timeout_ms(static_cast<int64_t>(bytes_.Below(256)) * 20 + 1);
-    // Prefill workers hold what they have prefilled.
+    // Prefill workers hold the prompts that they have prefilled.
     if (bytes_.Below(4) == 3) AddPull(&request);
     Generate(request);
   }
@@ -126,11 +126,11 @@ class Play {
     pull.set_limit_us(bytes_.Flip() ? 200'000 : static_cast<int64_t>(bytes_.Number()));
   }
 
-  // A request of which every field is what a hostile router likes.
+  // A request whose fields have hostile values.
   void AskNonsense() {
     if (ids_.size() >= 64) return;
     v1::GenerateRequest request;
-    // Sometimes one that runs.
+    // Sometimes the id of a running request.
     request.set_request_id(bytes_.Flip() ? ++last_id_ : AnyId());
     for (size_t n = bytes_.Below(64); n > 0; --n) request.add_tokens(bytes_.Signed32());
     request.set_prompt_tokens(bytes_.Number32());
@@ -170,7 +170,7 @@ class Play {
   }
 
   void Generate(const v1::GenerateRequest& request) {
-    // Of an id that is used twice the stand-in's book cannot be kept.
+    // The test cannot track an id that is used twice.
     if (!ids_.insert(request.request_id()).second) untold_.insert(request.request_id());
     v1::RouterMessage message;
     *message.mutable_generate() = request;
@@ -200,14 +200,14 @@ class Play {
         break;
       default:
         if (!message.ParseFromString(std::string(bytes_.Text(200)))) message.Clear();
-        // These end the worker's service, as an operator may; nothing is left to test then.
+        // These end the worker's service, as an operator may; after them nothing is left to test.
         if (message.has_drain() || message.has_refused() || message.has_router_draining()) return;
         if (message.has_generate()) return Generate(message.generate());
     }
     SendAsRouter(std::move(message));
   }
 
-  // Something that no prefill worker has a reason to say, on one of the links that may be there.
+  // A message that no prefill worker has a reason to send, on a link that may exist.
   void PrefillSays() {
     v1::PrefillToDecode message;
     Scramble(&message, bytes_.Below(8));
@@ -266,7 +266,7 @@ class Play {
     }
   }
 
-  // What an honest prefill worker says, on its way to one that is not.
+  // The messages of an honest prefill worker, sent to a dishonest peer.
   bool FromPrefill(v1::PrefillToDecode* message) {
     if (!hostile_) return true;
     switch (bytes_.Below(8)) {
@@ -326,7 +326,7 @@ class Play {
   RoleRig rig_;
   bool hostile_ = false;
   std::set<uint64_t> ids_, untold_;
-  std::set<std::string> writers_;  // who said hello, under whatever name
+  std::set<std::string> writers_;  // that sent a hello, under whatever name
   uint64_t last_id_ = 0, incarnation_ = 1;
 };
 

@@ -1,5 +1,5 @@
-// Files of a disk tier: whatever a file holds, the index made of it is in order and a block is read
-// only where it is what its header says.
+// Files of a disk tier: whatever a file holds, the index built from it is consistent, and a block
+// is read only if it matches its header.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -20,13 +20,14 @@ constexpr size_t kPayload = 64;
 constexpr int32_t kSlots = 3;
 constexpr int32_t kPositions = 4096;
 
-// Of a header, as DiskStore describes it.
+// Offsets in a header, as DiskStore describes it.
 constexpr size_t kHeader = 240;
 constexpr size_t kPayloadHashAt = 80, kHashAt = 224;
 struct Field {
   size_t begin, end;
 };
-// A bit of a slot's first byte each: what is put right, so that hashes do not keep everything out.
+// One bit each of a slot's first byte: which hashes to correct, so that they do not reject every
+// input.
 constexpr Field kRight[] = {{0, 12}, {16, 32}, {64, 72}};
 constexpr unsigned kPayloadHashRight = 8, kHashRight = 16;
 
@@ -51,7 +52,7 @@ class InputFile final : public BlockFile {
 
 const DiskStore::Shape kShape{{1, 2}, kPayload, kPositions};
 
-// The header of an honest block.
+// The header of a valid block.
 std::vector<std::byte> HonestHeader() {
   DiskStore store(kShape, std::make_unique<InputFile>(""), 1);
   std::vector<std::byte> slot(store.slot_bytes());
@@ -65,7 +66,7 @@ void PutHash(std::span<std::byte> target, std::span<const std::byte> of) {
   std::memcpy(target.data(), &hash, sizeof(hash));
 }
 
-// `part`: a byte, the header, the payload; what is missing is zero.
+// `part`: a byte, the header, the payload; missing bytes are zero.
 void FillSlot(std::string_view part, std::span<std::byte> slot) {
   static const std::vector<std::byte>& honest = *new std::vector<std::byte>(HonestHeader());
   const unsigned right = part.empty() ? 0 : static_cast<unsigned char>(part[0]);
@@ -89,7 +90,7 @@ void FillSlot(std::string_view part, std::span<std::byte> slot) {
 }  // namespace
 
 void FuzzOne(std::string_view input) {
-  // An input is the used part of each slot, one after the other: the padding is left out.
+  // An input is the used part of each slot, in order, without the padding.
   constexpr size_t kUsed = 1 + kHeader + kPayload;
   std::vector<std::byte> file(DiskStore::SlotBytes(kPayload) * kSlots);
   for (size_t slot = 0; slot * kUsed < input.size() && slot < kSlots; ++slot) {
@@ -116,7 +117,7 @@ void FuzzOne(std::string_view input) {
     while (at == found.end() && keys.contains(key)) ++key.lo;
     const Status read = store.Read(slot, key, buffer);
     AISP_CHECK(read || read.error().code == Code::kDataLoss);
-    // A slot that the scan left out may hold the key that another one has, but not one of its own.
+    // A slot that the scan skipped may hold the key of another slot, but not one of its own.
     AISP_CHECK(!read || at != found.end());
     AISP_CHECK(store.Write({slot, {9, static_cast<uint64_t>(slot)}, {}, 0}, buffer));
     AISP_CHECK(store.Read(slot, {9, static_cast<uint64_t>(slot)}, buffer));

@@ -1,6 +1,6 @@
-// Grammars: up to a line of dashes a grammar, the rest a text. What the matcher takes must be whole
-// or lead on, going back must come to the same state, masks must agree with what is taken, and what
-// is forced is the only way on.
+// Grammars: a grammar up to a line of dashes, then a text. What the matcher accepts must be
+// complete or continuable, rolling back must restore the state, masks must agree with what is
+// accepted, and forced runs must be the only continuation.
 #include "common/check.h"
 #include "constrain/grammar_constraint.h"
 #include "tests/fuzz/fuzz_target.h"

@@ -1,6 +1,6 @@
-// What arrives at the HTTP server's port. The scanner of heads says the same however the bytes
-// arrive; a server that gets them answers nothing but HTTP, hands on no body beyond its bounds, and
-// is done with the connection when its client is.
+// Bytes that arrive at the HTTP server's port. The scanner of heads gives the same result however
+// the bytes are split. The server answers only valid HTTP, passes on no body beyond its limits, and
+// frees the connection when its client has gone.
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -69,7 +69,7 @@ void CheckScanner(std::string_view input) {
   AISP_CHECK(trickled.error().empty() == whole.error().empty());
 }
 
-// All answers, one after the other, are HTTP.
+// All answers in a row are valid HTTP.
 void CheckAnswers(const std::string& answers) {
   HttpReader reader;
   reader.Feed(answers);
@@ -80,7 +80,7 @@ void CheckAnswers(const std::string& answers) {
     const auto item = reader.Next();
     AISP_CHECK_MSG(item.has_value(), answers);
     if (item->kind == HttpReader::Kind::kMore) {
-      // Nothing of an answer that is not whole: the server ends none in the middle.
+      // No part of an incomplete answer: the server ends none in the middle.
       AISP_CHECK_MSG(reader.AtEof().has_value() || answers.empty() || count > 0, answers);
       return;
     }

@@ -1,6 +1,6 @@
-// The owner of a pool among writers that send anything: greetings, headers, copies and payloads
-// that a grammar makes of the input's bytes, cut anywhere. No byte lands outside what was allowed,
-// none after it was revoked, and an honest writer is served afterwards.
+// The owner of a pool with writers that send anything: greetings, headers, copies and payloads that
+// a grammar makes of the input's bytes, cut anywhere. No byte lands outside the granted ranges,
+// none after the epoch was revoked, and an honest writer is served afterwards.
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -69,7 +69,7 @@ void AppendWrite(ByteSource& bytes, std::string* out) {
   header.more = static_cast<uint32_t>(header.checksum);
   Append(header, out);
   for (const TcpCopy& copy : copies) Append(copy, out);
-  // As much as was announced, where that is little, or a part of it.
+  // As much as was announced, if that is little, or a part of it.
   size_t payload = static_cast<size_t>(std::min<uint64_t>(header.payload_bytes, 4096));
   if (bytes.Below(8) == 7) payload /= 2;
   out->append(payload, '\xff');
@@ -99,10 +99,10 @@ void FuzzOne(std::string_view input) {
       AppendWrite(bytes, &out);
     }
   }
-  // The owner may have hung up by then.
+  // The owner may have closed the connection by then.
   (void)send(socket->get(), out.data(), out.size(), MSG_NOSIGNAL);
   shutdown(socket->get(), SHUT_WR);
-  // Its last word, or its end: nothing of this connection is under way any more.
+  // The owner's last message, or its end: nothing of this connection is in flight any more.
   char answer[4096];
   for (;;) {
     AISP_CHECK(AwaitReadable(socket->get(), 10'000));

@@ -1,6 +1,6 @@
-// Regular expressions: the first line is a pattern, the rest a text. Reading the text by bytes and
-// by code points must come to the same end, and a pattern and its opposite never both match. What
-// has more states than a pattern may have is refused, as it is by whoever compiles one.
+// Regular expressions: the first line is a pattern, the rest a text. Matching by bytes and by code
+// points must give the same result, and a pattern and its complement never both match. Patterns
+// with too many states are refused, as by the real callers.
 #include "common/check.h"
 #include "common/strings.h"
 #include "constrain/automaton.h"
@@ -14,7 +14,7 @@ void FuzzOne(std::string_view input) {
   const std::string_view pattern = input.substr(0, std::min<size_t>(line, 64));
   const std::string_view text =
       line == std::string_view::npos ? "" : input.substr(line + 1).substr(0, 256);
-  Languages languages(2500);  // what needs more would take seconds under a sanitizer
+  Languages languages(2500);  // larger patterns would take seconds under a sanitizer
   const auto language = CompilePattern(pattern, &languages);
   if (!language) {
     AISP_CHECK(!language.error().message.empty());

@@ -1,8 +1,8 @@
-// A prefill worker whose decode workers say anything: greetings of any shape, requests without
-// sense, grants that nobody asked for, epochs and fences in any order, shared prompts that are not
-// there, links that break. Its promises stand: it writes into what is granted now and nowhere else,
-// not a byte after it has acknowledged a fence, and at the end it serves an honest decode worker
-// and misses no block.
+// A prefill worker whose decode workers send anything: greetings of any shape, meaningless
+// requests, grants that were not requested, epochs and fences in any order, references to shared
+// prompts that do not exist, broken links. Invariants: it writes only into what is granted now, not
+// a byte after it has acknowledged a fence, and at the end it serves an honest decode worker and no
+// block is missing.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -25,7 +25,7 @@ constexpr int kReaders = 3;  // hostile ones
 constexpr int32_t kPoolBlocks = 64;
 constexpr uint64_t kEpochs = 32;  // an epoch's upper bits are its reader's
 
-// A decode worker without sense. Its pool allows what it granted and nobody has fenced.
+// A decode worker that sends nonsense. Its pool allows what it granted and has not fenced.
 class HostileReader final : public LinkHandler<v1::PrefillToDecode> {
  public:
   HostileReader(RoleRig* rig, size_t number)
@@ -114,7 +114,7 @@ class HostileReader final : public LinkHandler<v1::PrefillToDecode> {
     Send(std::move(message));
   }
 
-  // A pool is as large as its owner says, so that what is wrong is the shape alone.
+  // A pool is as large as its owner says, so that only the shape is wrong.
   void Misshape(ByteSource& bytes, v1::KvLayoutDesc* layout) {
     switch (bytes.Below(5)) {
       case 0:
@@ -237,7 +237,7 @@ class HostileReader final : public LinkHandler<v1::PrefillToDecode> {
 
   void Allow(uint64_t epoch) {
     std::vector<BlockCopy> allowed;
-    // Of another shape: somewhere in the pool.
+    // With another shape: somewhere in the pool.
     if (misshaped_) {
       allowed.push_back({0, 0, pool_.size()});
       return transport_.AllowEpoch(Epoch(epoch), allowed);
@@ -252,7 +252,7 @@ class HostileReader final : public LinkHandler<v1::PrefillToDecode> {
     transport_.AllowEpoch(Epoch(epoch), allowed);
   }
   void Fenced(uint64_t epoch) {
-    // One that was granted again since is awaited again.
+    // An epoch that was granted again since is awaited again.
     if (granted_.erase(epoch) == 0) return;
     transport_.RevokeEpoch(Epoch(epoch));
   }
@@ -286,7 +286,7 @@ class HostileReader final : public LinkHandler<v1::PrefillToDecode> {
     }
     Send(std::move(message));
   }
-  // Whatever these bytes are. Greetings and grants are made above, where the pool knows of them.
+  // Any bytes as messages. Greetings and grants are made above, where the pool tracks them.
   void Bytes(ByteSource& bytes) {
     v1::DecodeToPrefill message;
     if (!message.ParseFromString(std::string(bytes.Text(200)))) message.Clear();
@@ -306,7 +306,7 @@ class HostileReader final : public LinkHandler<v1::PrefillToDecode> {
   bool up_ = false, misshaped_ = false;
   uint64_t last_epoch_ = 0;
   std::set<uint64_t> asked_;
-  std::map<uint64_t, std::set<int32_t>> granted_;  // by epoch, without a fence yet
+  std::map<uint64_t, std::set<int32_t>> granted_;  // by epoch, not fenced yet
 };
 
 class Play {
@@ -325,7 +325,7 @@ class Play {
     p.transport->fail_next_write = {};
     for (const auto& reader : readers_) reader->HangUp();
     rig_.tick = milliseconds(20);
-    // Longer than a lease of a request that is under way, and than the longest wait.
+    // Longer than the lease of a running request, and than the longest wait.
     for (int i = 0; i < 200; ++i) Step();
     AISP_CHECK(p.prefill->num_transfers() == 0 && p.prefill->num_pushes() == 0);
     rig_.tick = milliseconds(1);

@@ -1,7 +1,7 @@
 // Clients of gRPC's server reflection, which needs no key: streams that send any bytes as messages,
-// or ones that a grammar makes, close and cancel, to the service behind a port. Each request within
-// bounds is answered, in order, with files of this port's services alone; what is none ends its
-// stream by name; every stream ends, and nothing of it is left.
+// or messages from a grammar, close and cancel, to the service behind a port. Each valid request is
+// answered, in order, with files of this port's services only; an invalid one ends its stream with
+// an error; every stream ends, and nothing of it is left.
 #include <google/protobuf/descriptor.pb.h>
 #include <google/protobuf/util/message_differencer.h>
 #include <grpcpp/grpcpp.h>
@@ -44,7 +44,7 @@ struct Server {
 
   Server() {
     int port = 0;
-    // Linked only where something names them.
+    // Linked only if something refers to them.
     AISP_CHECK(v1::InferenceRequest::descriptor() != nullptr);
     AISP_CHECK(grpc::health::v1::HealthCheckRequest::descriptor() != nullptr);
     service = std::make_unique<ReflectionService>(
@@ -58,7 +58,7 @@ struct Server {
     channel = grpc::CreateChannel("127.0.0.1:" + std::to_string(port),
                                   grpc::InsecureChannelCredentials());
   }
-  // The last word of gRPC about a stream comes after its client has heard of its end.
+  // gRPC's last callback for a stream comes after its client has seen the end.
   void AwaitNobody() const {
     const auto until = std::chrono::steady_clock::now() + kLong;
     while (!live->All().empty()) {
@@ -68,7 +68,7 @@ struct Server {
   }
 };
 
-// What somebody else did to a stream, so that it may end early.
+// Events that may end a stream early.
 struct Disturbed {
   bool crowded = false;  // more streams than places
   bool swept = false;    // idle for too long
@@ -138,7 +138,7 @@ class Stream {
     if (awaited_.size() >= kMaxAhead) Read();
     if (over_) return;
     const grpc::Slice slice(bytes);
-    // Not taken where the server has ended the stream.
+    // Not accepted if the server has ended the stream.
     if (!stream_->Write(ByteBuffer(&slice, 1))) return;
     ServerReflectionRequest request;
     if (bad_ || bytes.size() > kMaxRequestBytes || !request.ParseFromString(bytes)) {
@@ -199,7 +199,7 @@ class Stream {
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientReaderWriter<ByteBuffer, ByteBuffer>> stream_;
   std::deque<ServerReflectionRequest> awaited_;
-  bool bad_ = false;  // has sent what is no request, behind those that are awaited
+  bool bad_ = false;  // has sent an invalid request after those whose answers are awaited
   bool closed_ = false, cancelled_ = false, over_ = false;
 };
 

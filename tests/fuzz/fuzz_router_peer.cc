@@ -1,7 +1,7 @@
-// The router among workers that say anything at any time: registrations under names that others
-// hold, tokens for requests that are not theirs, at positions that are not next, draining, silence,
-// links that break. Its promises to clients stand: tokens in order, one end, nothing after it, and
-// nothing is left when everybody has gone.
+// The router with workers that send anything at any time: registrations under names of others,
+// tokens for other workers' requests, wrong positions, draining, silence, broken links. Invariants
+// for clients: tokens in order, one end, nothing after it, and nothing is left when everybody has
+// gone.
 #include <memory>
 #include <sstream>
 #include <vector>
@@ -17,7 +17,7 @@ namespace {
 constexpr int kMaxTurns = 400;
 constexpr const char* kNames[] = {"d0", "d1", "p0", "p1", ""};
 
-// Holds the router to its word.
+// Checks these invariants for one request.
 class Client final : public RequestObserver {
  public:
   Client(uint32_t prompt, uint32_t max_new) : next_(prompt), end_(prompt + max_new) {}
@@ -112,7 +112,7 @@ class Play {
             m->mutable_probe_answer()->set_nonce(bytes_.Number());
           });
         return Say([this](v1::WorkerMessage* m) {
-          // Any bytes that are a message.
+          // Any bytes that parse as a message.
           if (!m->ParseFromString(std::string(bytes_.Text(200)))) m->Clear();
         });
       case 12:
@@ -212,7 +212,7 @@ class Play {
     if (bytes_.Below(4) == 3) event->add_lost_prefill()->set_worker_id(bytes_.Pick(kNames));
   }
 
-  // Mostly for a request that the link really has, at about the right place.
+  // Mostly for a request that is on this link, at about the right position.
   void SayTokens() {
     if (links_.empty()) return;
     const LinkId link = AnyLink();

@@ -1,5 +1,5 @@
 // Messages of gRPC clients: what Protobuf accepts becomes a request within its limits, or an error
-// that names something. The first byte chooses the method.
+// that names its cause. The first byte chooses the method.
 #include "api/error.h"
 #include "api/inference_request.h"
 #include "common/check.h"
@@ -49,7 +49,7 @@ void FuzzOne(std::string_view input) {
         const auto& completion = std::get<CompletionRequest>(*request);
         CheckOptions(completion, limits);
         AISP_CHECK(completion.prompts.size() == 1);
-        // Nothing need be written where the prompt is asked for, over HTTP too (docs/api.md).
+        // No tokens need be generated where the prompt is echoed, over HTTP too (docs/api.md).
         const bool asks_for_prompt = completion.echo || completion.prompt_logprobs >= 0;
         AISP_CHECK(completion.max_tokens != 0u || asks_for_prompt);
       }

@@ -1,4 +1,4 @@
-// Headers of safetensors files: no tensor that is handed out reaches beyond the file.
+// Headers of safetensors files: no tensor reaches beyond the file.
 #include <cstring>
 #include <vector>
 

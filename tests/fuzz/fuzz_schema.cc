@@ -1,6 +1,6 @@
-// JSON Schemas: the first line is a schema, the rest a text. What compiles must keep the promise
-// that an allowed beginning can be completed as far as one more byte shows: every byte that the
-// mask has, the matcher takes, and no other. What is forced is the only way on.
+// JSON Schemas: the first line is a schema, the rest a text. An allowed beginning must be
+// completable, as far as one more byte shows: the matcher accepts every byte in the mask, and no
+// other. A forced run is the only continuation.
 #include "common/check.h"
 #include "constrain/json_constraint.h"
 #include "constrain/schema_compiler.h"
@@ -9,7 +9,7 @@
 namespace aisp {
 namespace {
 
-// But for blanks, and for escapes that stand for the forced character.
+// Except for blanks, and for escapes of the forced character.
 void CheckForced(Matcher* matcher) {
   const std::string run = matcher->Forced(64);
   for (const char c : run) {

@@ -1,7 +1,7 @@
-// Both ends of the handshake over which a pool's memory is handed out, each beside a peer that
-// sends anything: bytes of any length, descriptors of any kind and number, pools of wrong sizes and
-// seals. A stranger gets no memory, an honest writer is served afterwards, no descriptor that was
-// sent stays behind, and what a writer accepted it can write to its last byte.
+// Both ends of the handshake that hands out a pool's memory, each with a peer that sends anything:
+// bytes of any length, descriptors of any kind and number, pools of wrong sizes and seals. A
+// stranger gets no memory, an honest writer is served afterwards, no received descriptor leaks, and
+// a pool that a writer accepted is writable to its last byte.
 #include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -41,7 +41,7 @@ struct Honest {
   }
 };
 
-// Every message carries the end of a pipe, which says when the last copy of it is gone.
+// Every message carries the end of a pipe, which shows when the last copy of it is closed.
 struct Tracer {
   UniqueFd read, write;
   Tracer() {
@@ -83,7 +83,7 @@ UniqueFd Memory(ByteSource& bytes, size_t size, const Hash128& cookie) {
   return fd;
 }
 
-// Descriptors as they may come: -1 is none.
+// Descriptors that may be sent: -1 is none.
 UniqueFd Anything(ByteSource& bytes, const Tracer& tracer, size_t size, const Hash128& cookie) {
   switch (bytes.Below(8)) {
     case 5:
@@ -115,7 +115,7 @@ void SendWith(int socket, std::string_view data, const std::vector<UniqueFd>& fd
       std::memcpy(CMSG_DATA(header) + i * sizeof(int), &fd, sizeof(fd));
     }
   }
-  // The other end may have hung up.
+  // The other end may have closed the connection.
   static_cast<void>(sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT));
 }
 
@@ -124,7 +124,7 @@ std::string Bytes(const T& value) {
   return {reinterpret_cast<const char*>(&value), sizeof(value)};
 }
 
-// Cut, lengthened or changed.
+// Cut, extended or changed.
 std::string Mutated(ByteSource& bytes, std::string message) {
   switch (bytes.Below(8)) {
     case 4:
@@ -161,7 +161,8 @@ void Stranger(ByteSource& bytes, Honest& honest) {
     SendWith(socket->get(), Mutated(bytes, Bytes(hello)), fds);
   }
   if (bytes.Flip()) shutdown(socket->get(), SHUT_WR);
-  // Every first message is nonsense or lacks the cookie: it is refused without memory, or hung up.
+  // Every first message is nonsense or lacks the cookie: it is refused without memory, or the
+  // connection is closed.
   AISP_CHECK(AwaitReadable(socket->get(), kPatienceMs));
   const auto reply = ReceiveReply(socket->get());
   AISP_CHECK(!reply || (reply->reply.code != 0 && !reply->pool && !reply->scratch));
@@ -175,7 +176,7 @@ struct Answer {
   bool hang_up = false;
 };
 
-// A writer that comes to an owner which answers with anything.
+// A writer that connects to an owner which answers with anything.
 void HostileOwner(ByteSource& bytes) {
   static const UniqueFd& listener =
       *new UniqueFd(std::move(*ListenUnix("aisp-fuzz-shm-" + std::to_string(getpid()))));

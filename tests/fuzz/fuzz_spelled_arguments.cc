@@ -1,6 +1,7 @@
-// Arguments of calls in Python and in tags, held to a schema: the first byte chooses spelling and
-// schema, the others the tokens. A mask is what Advance takes, a token at once is its bytes one by
-// one, taking all back leads to the beginning, and a whole answer is read as an instance.
+// Arguments of calls in Python and in tags, constrained by a schema: the first byte chooses
+// spelling and schema, the others the tokens. A mask equals what Advance accepts, a token equals
+// its bytes one by one, rolling everything back restores the beginning, and a complete answer
+// parses as an instance.
 #include <array>
 #include <memory>
 #include <optional>
@@ -68,7 +69,7 @@ const std::vector<std::string>& Pieces() {
   return kPieces;
 }
 
-// Of what an answer may be: limits, texts, lists, objects, a member of any value.
+// The features of an answer: limits, strings, lists, objects, a member of any value.
 constexpr std::array kSchemas = {
     R"({"type":"object","properties":{"a":{"type":"integer","minimum":10},"b":{"type":"string"},
         "c":{"enum":["a b","a/b","\n"]}},"required":["a"],"additionalProperties":false})",
@@ -146,7 +147,7 @@ void FuzzOne(std::string_view input) {
   std::string text;
   size_t taken = 0;
   for (size_t step = 0; step < kMaxTokens && !choices.spent() && !matcher->IsWhole(); ++step) {
-    // One byte for each token; what may not follow is left out.
+    // One byte for each token; tokens that are not allowed are skipped.
     const auto token = static_cast<TokenId>(choices.Byte() + (choices.Flip() ? 256 : 0)) %
                        static_cast<TokenId>(Pieces().size());
     const std::string& piece = Pieces()[static_cast<size_t>(token)];

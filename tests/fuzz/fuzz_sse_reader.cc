@@ -43,8 +43,8 @@ void FuzzOne(std::string_view input) {
   const std::string_view body = input.substr(1);
   const Outcome whole = ReadInPieces(body, body.size() + 1);
   const Outcome pieces = ReadInPieces(body, piece);
-  // A long line is refused when its beginning is seen, or, whole, with the event that it makes too
-  // large.
+  // A long line is refused when its beginning is seen, or, if complete, with the event that it
+  // makes too large.
   if (pieces.too_large || whole.too_large) return;
   AISP_CHECK(whole.events.size() == pieces.events.size());
   for (size_t i = 0; i < whole.events.size(); ++i) {

@@ -1,6 +1,6 @@
-// Chat templates that a grammar makes of the input's bytes, over values that they make too: nearly
-// every one parses, so the interpreter is what is tested. None may crash, run without end, or make
-// a text or an error beyond its bound.
+// Chat templates that a grammar makes of the input's bytes, with values that it makes too: nearly
+// all of them parse, so this tests the interpreter. None may crash, run forever, or produce a text
+// or an error beyond its limit.
 #include "common/check.h"
 #include "common/strings.h"
 #include "tests/fuzz/byte_source.h"
@@ -76,7 +76,7 @@ class ProgramMaker {
     for (size_t i = 0; i < n; ++i) {
       const std::string name = bytes_.Pick(kNamed);
       named = named || !name.empty();
-      // What stands behind a named argument must have a name too.
+      // Arguments after a named one must be named too.
       const std::string prefix = !named ? "" : name.empty() ? "x" + std::to_string(i) + "=" : name;
       out += (i > 0 ? ", " : "") + prefix + Expression(depth + 1);
     }
@@ -211,7 +211,7 @@ class ProgramMaker {
         return "{% for " + name + " in " + over + how + " %}" + Block(depth) + "{% endfor %}";
       }
       case 7: {
-        // Repetition without a list that costs as many steps.
+        // Repetition that costs as many steps, without a list.
         const std::string times = std::to_string(bytes_.Below(256));
         return "{% for i in range(" + times + ") %}" + Block(depth) + "{% endfor %}";
       }
@@ -258,7 +258,7 @@ void FuzzOne(std::string_view input) {
   if (text) {
     AISP_CHECK(text->size() <= options.max_output_bytes);
     AISP_CHECK(IsValidUtf8(*text));
-    // A rendering depends on nothing but its input.
+    // A rendering depends only on its input.
     const auto again = program->Render(context, options);
     AISP_CHECK(again && *again == *text);
   } else {

@@ -1,5 +1,5 @@
-// tokenizer.json: whatever the file holds is an error or a tokenizer that encodes within bounds and
-// decodes to valid UTF-8.
+// tokenizer.json: any file gives an error, or a tokenizer that encodes within limits and decodes to
+// valid UTF-8.
 #include <array>
 
 #include "common/check.h"

@@ -1,5 +1,5 @@
-// Runs a target over every file below the folders that are named: the corpus as a test, and a
-// finding under a debugger.
+// Runs a target on every file below the given folders: the corpus as a test, and a finding under a
+// debugger.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -33,7 +33,7 @@ int main(int argc, char** argv) {
       std::fprintf(stderr, "%s cannot be read\n", file.c_str());
       return 2;
     }
-    // Said before, so that a crash names its input.
+    // Printed before the run, so that a crash names its input.
     std::printf("%s\n", file.filename().c_str());
     std::fflush(stdout);
     aisp::FuzzOne(input);

@@ -1,4 +1,4 @@
-// Names of models, and what a cache of Hugging Face's layout is found to hold.
+// Names of models, and what is found in a cache of Hugging Face's layout.
 #include "hub/cache.h"
 
 #include <gmock/gmock.h>
@@ -110,7 +110,7 @@ TEST_F(HubCacheTest, ASnapshotIsFoundWhenItIsWhole) {
   const auto found = FindSnapshot(options_, repo_, true, false);
   ASSERT_TRUE(found) << found.error().message;
   EXPECT_EQ(*found, cache_->Snapshot(kCommit));
-  // By its commit too, which has no ref.
+  // Also by its commit, which has no ref.
   EXPECT_TRUE(FindSnapshot(options_, *ParseHubRepo("org/name@" + kCommit), true, false));
 }
 
@@ -124,7 +124,7 @@ TEST_F(HubCacheTest, EveryShardOfTheIndexIsWanted) {
   Put("s1.safetensors", "x");
   Put("s2.safetensors", "x");
   EXPECT_THAT(cache_->Missing(kCommit, true, false), IsEmpty());
-  // A link whose blob is gone is as good as none.
+  // A link to a missing blob counts as missing.
   std::filesystem::remove(cache_->Blob("hash-of-s2.safetensors"));
   EXPECT_THAT(cache_->Missing(kCommit, true, false), ElementsAre("s2.safetensors"));
 }
@@ -154,7 +154,7 @@ TEST(Shards, NamesThatAreNoFilesOfTheFolderAreRefused) {
   EXPECT_FALSE(ShardsOf("nonsense", "index"));
 }
 
-// Their sizes are added up, and each may be as large as a disk.
+// Their sizes are summed, and each may be as large as a disk.
 TEST(Shards, MoreThanAnyModelHasAreRefused) {
   const auto index = [](size_t files) {
     std::string text = R"({"weight_map": {)";

@@ -32,7 +32,7 @@ class Faults(HubTest):
         begins = [r.begin for r in self.hub.seen("GET", "cdn")]
         self.assertGreater(len(begins), 5)
         self.assertEqual(begins, sorted(begins))
-        # What was on the wire when it was cut may be lost, but nothing comes twice as a whole.
+        # Bytes in transit at the cut may be lost, but no file is downloaded twice as a whole.
         self.assertLess(self.hub.bytes_of(WEIGHTS), 1.5 * self.size)
 
     def test_a_connection_that_always_ends_at_once_is_given_up(self):
@@ -42,7 +42,7 @@ class Faults(HubTest):
         self.assertLess(time.monotonic() - begin, 30)
 
     def test_a_wrong_hash_once_and_always(self):
-        # Beyond the header, which is read before.
+        # After the header, which is read first.
         self.fault(fault=Fault(corrupt=True), where="cdn", times=2)
         self.hub.faults.insert(0, lambda r: Fault(no_ranges=False) if r.where == "cdn" and r.begin == 0 and
                                r.headers.get("range", "").endswith("65535") else None)

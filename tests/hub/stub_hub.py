@@ -92,9 +92,10 @@ class StubHub:
             self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             self.tls.load_cert_chain(*certificate)
         self.repos = dict(repos or {})
-        self.faults = []  # functions of a Request that return a Fault or None; the first that says something counts
+        self.faults = []  # functions of a Request that return a Fault or None; the first Fault is
+                          # used
         self.requests = []
-        self.token = None  # when set: who sends another or none gets 401
+        self.token = None  # when set: requests with another token or none get 401
         self.lock = threading.Lock()
         self.closing = threading.Event()
         self.hub = self._start("hub")
@@ -127,7 +128,8 @@ class StubHub:
 
             def setup(self):
                 if stub.tls:
-                    # In the connection's own thread: a client that refuses the certificate stops nobody else.
+                    # In the connection's own thread: a client that refuses the certificate blocks
+                    # no others.
                     self.request = stub.tls.wrap_socket(self.request, server_side=True)
                 super().setup()
 
@@ -219,7 +221,7 @@ class StubHub:
             if fault.cut_after is not None:
                 part = part[:fault.cut_after - at]
             if fault.at_end and at + len(part) == len(body):
-                fault.at_end()  # before the client can know it
+                fault.at_end()  # before the client can know of the end
             try:
                 handler.wfile.write(part)
                 handler.wfile.flush()

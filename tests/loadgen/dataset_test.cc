@@ -176,7 +176,7 @@ TEST(Mooncake, ABrokenLineIsNamed) {
   EXPECT_THAT(ReadMooncake(garbage, ForTrace("mooncake")).error().message, HasSubstr("line 2"));
 }
 
-// The published traces, where they lie beside the project.
+// The published traces, if the shared folder has them.
 TEST(Mooncake, ThePublishedTraceSharesAsManyTokensAsItsHashesSay) {
   const std::string path = AISP_SHARED_DIR "/traces/mooncake/conversation_trace.jsonl";
   std::ifstream in(path);
@@ -191,7 +191,7 @@ TEST(Mooncake, ThePublishedTraceSharesAsManyTokensAsItsHashesSay) {
   while (hashes.size() < 400 && std::getline(again, line)) {
     hashes.push_back(nlohmann::json::parse(line)["hash_ids"].get<std::vector<int64_t>>());
   }
-  // The trace is sorted by time, so that items stand in its order.
+  // The trace is sorted by time, so items are in its order.
   std::vector<std::vector<TokenId>> ids;
   for (size_t i = 0; i < hashes.size(); ++i) {
     ids.push_back(Maker().Ids((*items)[i].parts));
@@ -337,7 +337,7 @@ TEST(Turns, AreMadeUpAsManyAsWereAskedAndLengthsAddUp) {
   EXPECT_EQ(items[1].input_tokens, 35 + 10 + 30);
   EXPECT_EQ(items[7].input_tokens, 35 + 7 * 40);
   EXPECT_EQ(items[1].parts.size(), 1u);
-  // Where the context ends, so does the conversation: 35 + 10, 75 + 10, 115 + 10 fit into 130.
+  // A conversation ends where the context does: 35 + 10, 75 + 10, 115 + 10 fit into 130.
   ClipToContext(&items, 130, 0, &notes);
   EXPECT_EQ(items.size(), 64u * 3);
   EXPECT_EQ(FirstTurns(items).size(), 64u);
@@ -394,7 +394,7 @@ TEST(SharedPrefixTokens, CountsWhatAnEarlierPromptBeganWith) {
   EXPECT_EQ(SharedPrefixTokens({item({{1, 100}, {2, 50}}), item({{3, 100}, {2, 50}})}), 0);
   EXPECT_EQ(SharedPrefixTokens({item({{1, 100}, {2, 50}}), item({{1, 100}, {3, 50}})}), 100);
   EXPECT_EQ(SharedPrefixTokens({item({{1, 100}, {2, 50}}), item({{1, 100}, {2, 80}})}), 150);
-  // What is behind a part that was longer before is not where it was.
+  // Bytes after a part whose length was changed are at another offset.
   EXPECT_EQ(SharedPrefixTokens({item({{1, 100}, {2, 50}}), item({{1, 60}, {2, 50}})}), 60);
 }
 

@@ -1,5 +1,4 @@
-// The driver against a server that is only a script: every request ends once, whatever happens to
-// it.
+// The driver against a scripted server: every request ends once, whatever happens to it.
 #include "loadgen/driver.h"
 
 #include <gmock/gmock.h>
@@ -17,7 +16,7 @@ using ::testing::HasSubstr;
 class ScriptedBackend final : public Backend {
  public:
   struct Sent {
-    size_t number;  // of all attempts
+    size_t number;  // of the attempt, over all requests
     BackendListener* listener;
   };
   using Script = std::function<void(const Sent&)>;
@@ -41,7 +40,7 @@ class ScriptedBackend final : public Backend {
   int open() const { return open_; }
   int most_open() const { return most_open_; }
   size_t starts() const { return starts_; }
-  // With what was said before.
+  // With the earlier turns.
   const std::vector<std::string>& asked() const { return asked_; }
 
  private:
@@ -100,7 +99,7 @@ class DriverTest : public ::testing::Test {
   std::unique_ptr<ScriptedBackend> backend_;
 };
 
-// A server that says what nobody asked for, for ever, fills no memory.
+// A server that sends unknown data forever fills no memory.
 TEST_F(DriverTest, AnAnswerWithoutAnEndEndsItsRequest) {
   Run(2, {.keep_texts = true}, [](const auto& sent) {
     if (sent.number == 1) return Answer(sent.listener, 4);
@@ -150,7 +149,8 @@ TEST_F(DriverTest, ConcurrencyHasItsBound) {
 }
 
 TEST_F(DriverTest, OpenLoopDoesNotWaitForAnswers) {
-  // Nobody answers before the last request has been sent: in a closed loop that would be never.
+  // The server answers nothing before the last request has been sent: a closed loop would wait
+  // forever.
   std::vector<BackendListener*> waiting;
   std::vector<double> at;
   for (int i = 0; i < 30; ++i) at.push_back(0.002 * i);
@@ -237,13 +237,13 @@ TEST_F(DriverTest, AnAbortedRunStillHasOneStatusForEach) {
         loop_.Post([&] { running->Abort("interrupted"); });
       },
       {}, [&](Driver* driver) { running = driver; });
-  // Five were under way; nobody heard of the others.
+  // Five were in flight; the server never saw the others.
   EXPECT_EQ(Counts()[RequestStatus::kCancelled], 5);
   EXPECT_EQ(Counts()[RequestStatus::kNotSent], 35);
   EXPECT_EQ(backend_->open(), 0);
 }
 
-// Conversations of so many turns each; what is asked is "Q0 " and so on.
+// Conversations of so many turns each; the questions are "Q0 " and so on.
 std::vector<WorkItem> Talks(const std::vector<int>& turns) {
   std::vector<WorkItem> out;
   for (size_t c = 0; c < turns.size(); ++c) {
@@ -280,7 +280,7 @@ TEST_F(DriverTest, AConversationKeepsItsSlotAndItsPauses) {
       [](const auto& sent) { Answer(sent.listener, 1); });
   EXPECT_LE(backend_->most_open(), 2);
   EXPECT_EQ(Counts()[RequestStatus::kCompleted], 20);
-  // While the first two conversations pause nobody else begins.
+  // While the first two conversations pause, no other one begins.
   EXPECT_GE(records_[8].intended_s, std::min(records_[3].end_s, records_[7].end_s));
   EXPECT_GE(records_[1].intended_s, records_[0].end_s + 0.0099);
 }

@@ -1,4 +1,4 @@
-// The page: what it shows, and that it needs nothing from outside.
+// The HTML report: what it shows, and that it loads nothing from outside.
 #include "loadgen/html_report.h"
 
 #include <gmock/gmock.h>
@@ -16,7 +16,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Every element is closed by its own end, which a parser of XML would insist on as well.
+// Every element is closed by its own end tag, as an XML parser would require.
 void ExpectBalanced(const std::string& html) {
   const std::regex tag("<(/?)([a-z0-9]+)[^>]*?(/?)>");
   std::vector<std::string> open;

@@ -78,7 +78,7 @@ TEST(Summarize, LatenciesStartWhenTheRequestWasDue) {
 }
 
 TEST(Summarize, AChunkMayHoldManyTokens) {
-  // Eight tokens in two chunks 70 ms apart: TPOT is by token, ITL by chunk.
+  // Eight tokens in two chunks 70 ms apart: TPOT is per token, ITL per chunk.
   const Summary s = Summarize({Completed(0, 0, 0.1, {70}, 8)}, Lasting(1));
   EXPECT_NEAR(s.tpot_ms.mean, 10, 1e-3);
   EXPECT_NEAR(s.itl_ms.mean, 70, 1e-6);
@@ -140,7 +140,8 @@ TEST(Goodput, SaysWhichLimitWasNotKept) {
 }
 
 TEST(Summarize, GivesTheLatenciesFromBothStarts) {
-  // Due at 1.0 and sent at 3.0, since the client was stuck: the server was quick, the user waited.
+  // Due at 1.0 and sent at 3.0, because the client was stuck: the server was quick, but the user
+  // waited.
   const Summary s = Summarize({Completed(1, 3, 3.1, {100}, 2)}, Lasting(4));
   EXPECT_NEAR(s.ttft_from_intended_ms.p99, 2100, 1e-6);
   EXPECT_NEAR(s.ttft_from_sent_ms.p99, 100, 1e-6);
@@ -182,7 +183,7 @@ TEST(Summarize, AcceptanceIsThatOfAllDraftsTogether) {
   const Summary s = Summarize({a, b, without}, Lasting(1));
   EXPECT_NEAR(s.speculation.acceptance(), 30.0 / 48, 1e-9);
   EXPECT_NEAR(s.speculation.acceptance_length(), 1 + 30.0 / 12, 1e-9);
-  // A server that does not count drafts.
+  // A server that does not report draft tokens.
   old.server = {{"speculation.drafted", 40},
                 {"speculation.accepted", 30},
                 {"speculation.mean_acceptance_length", 4}};

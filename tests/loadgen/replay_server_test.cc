@@ -1,4 +1,4 @@
-// The replay server and the client against each other: what one does, the other has to measure.
+// The replay server and the client together: the client must measure the server's settings.
 #include "loadgen/replay_server.h"
 
 #include <gmock/gmock.h>
@@ -18,7 +18,7 @@ TEST_F(ReplayTest, ThePaceThatIsServedIsThePaceThatIsMeasured) {
   EXPECT_EQ(run.summary.completed, 20);
   EXPECT_EQ(run.summary.total_input_tokens, 20 * 40);
   EXPECT_EQ(run.summary.total_output_tokens, 20 * 11);
-  // Never earlier than its pace; how much later depends on the machine.
+  // Never faster than the configured pace; how much slower depends on the machine.
   EXPECT_GE(run.summary.ttft_ms.min, 60);
   EXPECT_GE(run.summary.e2el_ms.min, 160);
 }

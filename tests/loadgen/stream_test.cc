@@ -1,4 +1,4 @@
-// Chunks of servers into deltas: what they say, how they say it, and what a stream lacks.
+// Chunks of servers parsed into deltas: text, counts, errors, and what a stream lacks.
 #include <gmock/gmock.h>
 
 #include <nlohmann/json.hpp>

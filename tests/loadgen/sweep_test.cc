@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// The rates that are tried on a server that keeps its limits up to `capacity`.
+// The rates that the search tries on a server that meets its limits up to `capacity`.
 std::vector<double> Search(RateSearch* search, double capacity) {
   std::vector<double> tried;
   while (const auto rate = search->Next()) {
@@ -44,7 +44,7 @@ TEST(RateSearch, EndsWhereNoRateOrEveryRateIsGoodEnough) {
   EXPECT_FALSE(endless.failed());
 }
 
-// Eight at a time, each 50 ms: 160 requests a second and no more.
+// Eight at a time, 50 ms each: at most 160 requests a second.
 TEST_F(ReplayTest, ASweepFindsWhatTheServerCanDo) {
   Serve({.ttft_ms = 10, .tpot_ms = 10, .max_streams = 8});
   const Options options = Asking({"--sweep", "--sweep-start", "40", "--sweep-duration", "0.8",
@@ -56,8 +56,8 @@ TEST_F(ReplayTest, ASweepFindsWhatTheServerCanDo) {
   ASSERT_TRUE(sweep) << sweep.error().message;
   if (!sweep->best) GTEST_SKIP() << "the machine stalls for longer than 400 ms";
   const double best = sweep->points[*sweep->best].value;
-  // Beyond the capacity a short run still keeps its limits while the queue grows: of r a second for
-  // 0.8 s nine tenths wait at most 0.72 (r / 160 - 1) s.
+  // Beyond the capacity a short run still meets its limits while the queue grows: at r requests a
+  // second for 0.8 s, nine tenths wait at most 0.72 (r / 160 - 1) s.
   EXPECT_LE(best, 250);
   EXPECT_TRUE(std::is_sorted(sweep->points.begin(), sweep->points.end(),
                              [](const auto& a, const auto& b) { return a.value < b.value; }));

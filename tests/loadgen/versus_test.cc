@@ -1,4 +1,4 @@
-// Two servers against each other: which one is better, and whether the rounds agree.
+// Compares two servers: which one is better, and whether the rounds agree.
 #include "loadgen/versus.h"
 
 #include <gmock/gmock.h>
@@ -39,7 +39,7 @@ TEST(Versus, RatiosAreOfTheRoundsAndSayWhetherTheyAgree) {
   EXPECT_EQ(tokens.b_better, 1u);
   const VersusRow& ttft = Row(rows, "Median TTFT (ms)");
   EXPECT_NEAR(ttft.ratio, 0.5, 1e-9);
-  EXPECT_EQ(ttft.b_better, 2u);  // less is better
+  EXPECT_EQ(ttft.b_better, 2u);  // lower is better
   EXPECT_EQ(Row(rows, "P99 ITL (ms)").rounds, 0u);
 }
 
@@ -74,7 +74,7 @@ TEST_F(ReplayTest, TwoServersAreAskedTheSameByTurns) {
   ASSERT_EQ(versus->b.size(), 2u);
   EXPECT_EQ(versus->a[0].options.seed, versus->b[0].options.seed);
   EXPECT_NE(versus->a[0].options.seed, versus->a[1].options.seed);
-  // How much slower depends on the machine; that nobody is faster than his pace does not.
+  // How much slower depends on the machine; no server can be faster than its pace.
   for (const Outcome& run : versus->a) EXPECT_GE(run.summary.e2el_ms.min, 20 + 7 * 4);
   for (const Outcome& run : versus->b) EXPECT_GE(run.summary.e2el_ms.min, 60 + 7 * 9);
   EXPECT_EQ(Row(versus->rows, "Median E2EL (ms)").rounds, 2u);
@@ -82,7 +82,7 @@ TEST_F(ReplayTest, TwoServersAreAskedTheSameByTurns) {
   const auto json = nlohmann::json::parse(VersusJson(of_a, *versus));
   EXPECT_EQ(json["runs_b"].size(), 2u);
   EXPECT_THAT(VersusPage(of_a, *versus), AllOf(HasSubstr("A against B"), HasSubstr("<svg")));
-  // The same server twice would be warm for the second.
+  // The same server used twice would be warm the second time.
   EXPECT_FALSE(RunVersus(&*a, &*a, of_a, of_a));
   loop_.On([&] { slow.reset(); });
 }

@@ -1,5 +1,5 @@
-// Proposed tokens over a real model: the answer is the same bits, whatever is proposed, and the KV
-// of what was rejected is written over.
+// Draft tokens with a real model: the answer has the same bits whatever is drafted, and the KV of
+// rejected tokens is overwritten.
 #include <gtest/gtest.h>
 
 #include "common/random.h"
@@ -33,7 +33,7 @@ std::vector<TokenId> Answer(const std::string& directory, int32_t right, int* st
   request.sampling.temperature = 0.8f;
   const auto id = engine.Add(request);
   EXPECT_TRUE(id.has_value());
-  static std::vector<TokenId> expected;  // of the run without proposals
+  static std::vector<TokenId> expected;  // of the run without drafts
   std::vector<TokenId> out;
   SplitMix64 random(7);
   for (*steps = 0; engine.CanLaunch() || engine.InFlight(); ++*steps) {

@@ -1,4 +1,4 @@
-// An EAGLE-3 head: the logits that PyTorch gets (tools/train/eagle3.py), and what is refused.
+// An EAGLE-3 head: its logits equal PyTorch's (tools/train/eagle3.py), and which files are refused.
 #include "model/eagle_head.h"
 
 #include <gmock/gmock.h>
@@ -34,7 +34,8 @@ HeadRig GoldenHead(DType dtype) {
       });
 }
 
-// All rows of the target's features, then three of the head's own, which go on behind the last one.
+// All rows of the target's features, then three of the head's own, which continue after the last
+// one.
 void ExpectGolden(DType dtype, float tolerance) {
   const Recorded recorded("llama-eagle3");
   const std::vector<int64_t> ids = recorded.Values<int64_t>("tokens");
@@ -48,7 +49,7 @@ void ExpectGolden(DType dtype, float tolerance) {
   const auto width = static_cast<size_t>(rig.head->logits().cols());
   const std::span<const float> want = logits;
   ExpectNear(rig.Logits(kRows), want.first(kRows * width), tolerance);
-  // In pieces the last row is the same, bit for bit.
+  // Computed in pieces, the last row is the same, bit for bit.
   const std::vector<float> whole = rig.Logits(kRows);
   std::memset(rig.pool.data(), 0xff, rig.pool.bytes());
   ASSERT_TRUE(rig.Run(0, 10, Wanted::kNone, tokens, features));

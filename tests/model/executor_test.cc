@@ -1,5 +1,5 @@
-// ModelExecutor's contract beyond logits: layers in order, tokens that stay in their slots, rows
-// that fail alone.
+// ModelExecutor's contract beyond logits: the order of layers, tokens that stay in their slots,
+// rows that fail alone.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -20,7 +20,7 @@ class ExecutorTest : public testing::Test {
   Rig rig_ = Rig::Open(GoldenDirectory("llama"), {.num_blocks = 32});
 };
 
-// Reads what a peer would read: a mapping of its own of the pool.
+// Reads like a peer: through its own mapping of the pool.
 class ReadingSink final : public LayerSink {
  public:
   explicit ReadingSink(const ServingExecutor& executor) : layout_(executor.kv_layout()) {
@@ -161,7 +161,7 @@ TEST(ModelLoading, SaysHowFarItIs) {
       total = total_bytes;
     };
     ASSERT_TRUE(Model::Load(GoldenDirectory("llama"), options, *device, *ops));
-    ASSERT_GT(done.size(), 4u);  // matrices, not layers
+    ASSERT_GT(done.size(), 4u);  // reported per matrix, not only per layer
     EXPECT_TRUE(std::is_sorted(done.begin(), done.end()));
     EXPECT_GT(done.front(), 0u);
     EXPECT_LT(done[done.size() / 2], total);
@@ -169,7 +169,7 @@ TEST(ModelLoading, SaysHowFarItIs) {
   }
 }
 
-// Masks come when the forward pass is done: what may be drawn can depend on anything until then.
+// Masks are requested after the forward pass: the allowed tokens can depend on anything until then.
 TEST_F(ExecutorTest, WhatMayBeDrawnIsSaidBetweenForwardAndDraw) {
   auto& executor = *rig_.executor;
   const int32_t vocabulary = executor.model().spec().vocabulary;

@@ -16,7 +16,7 @@ namespace aisp {
 
 std::string GoldenDirectory(const std::string& name) {
   const std::string folder = "/tests/data/goldens/" + name;
-  // Built elsewhere than where it runs: from the root of the source tree.
+  // The binary was built elsewhere: look from the root of the source tree.
   std::error_code ignored;
   const std::string root =
       std::filesystem::exists(AISP_SOURCE_DIR + folder, ignored) ? AISP_SOURCE_DIR : ".";
@@ -85,7 +85,8 @@ Rig::Sequence Rig::NewSequence(std::vector<TokenId> tokens, int32_t max_tokens) 
   Sequence s;
   s.tokens = std::move(tokens);
   for (int32_t i = 0; i < layout.BlocksFor(max_tokens); ++i) {
-    // 7 is prime to the pool's size, so that neighbours in a sequence are none in the pool.
+    // 7 is coprime to the pool's size, so neighbouring blocks of a sequence are not neighbours in
+    // the pool.
     const int32_t block = static_cast<int32_t>(int64_t{next_block++} * 7 % layout.num_blocks);
     s.table.push_back(block);
     s.blocks.emplace_back(block);

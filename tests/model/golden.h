@@ -21,13 +21,13 @@ struct GoldenCase {
 // tests/data/goldens/<name>/expected.json
 std::vector<GoldenCase> LoadGolden(const std::string& name);
 std::string GoldenDirectory(const std::string& name);
-// models/<name> of the source tree, or of the shared folder beside it; "" when there is none.
+// models/<name> of the source tree, or of the shared folder; "" when there is none.
 std::string StoryDirectory(const std::string& name);
 
 std::unique_ptr<Device> MakeTestDevice();
 std::unique_ptr<Ops> MakeTestOps();
 
-// Whether this machine has products in `dtype`: bf16 wants AVX-512 or better.
+// Whether this machine can multiply matrices in `dtype`: bf16 needs AVX-512 or better.
 bool CpuComputes(DType dtype);
 
 struct Rig {
@@ -47,11 +47,11 @@ struct Rig {
     int32_t max_adapters = 0;
   };
   static Rig Open(const std::string& directory, const Options& options);
-  // On another device; `made` holds what it needs.
+  // A rig on another device; `made` holds what it needs.
   static Rig Around(std::unique_ptr<Device> device, std::unique_ptr<Ops> ops,
                     std::unique_ptr<ServingExecutor> executor);
 
-  // One sequence's place in the pool: blocks are taken in a scrambled order.
+  // One sequence's blocks in the pool: they are taken in a scrambled order.
   struct Sequence {
     std::vector<TokenId> tokens;
     int32_t computed = 0;
@@ -64,13 +64,13 @@ struct Rig {
   struct Rows {
     Sequence* sequence = nullptr;
     int32_t count = 0;
-    bool all_logits = false;  // else those of the last row
+    bool all_logits = false;  // false: only those of the last row
   };
-  // One step over the rows; returns the logits that were asked for, in order.
+  // One step over the rows; returns the requested logits, in order.
   std::vector<std::vector<float>> Step(const std::vector<Rows>& rows, LayerSink* sink = nullptr);
   // Logits after each token of `tokens`, computed in chunks.
   std::vector<std::vector<float>> AllLogits(const std::vector<TokenId>& tokens, int32_t chunk);
-  // Logits after the last one.
+  // Logits after the last token.
   std::vector<float> LastLogits(Sequence& sequence, int32_t chunk);
   std::vector<TokenId> Greedy(const std::vector<TokenId>& prompt, int32_t count, int32_t chunk,
                               const std::vector<TokenId>& stop = {});
@@ -82,7 +82,7 @@ struct Rig {
 };
 
 TokenId ArgMax(const std::vector<float>& logits);
-// Of tokens[i + 1] after tokens[..i], averaged.
+// Average over i of tokens[i + 1] after tokens[..i].
 double MeanNll(const std::vector<TokenId>& tokens, const std::vector<std::vector<float>>& logits);
 
 }  // namespace aisp

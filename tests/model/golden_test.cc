@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kLogitTolerance = 2e-3;
 
-// Family, block size, chunk.
+// Family, block size, chunk size.
 class Golden : public testing::TestWithParam<std::tuple<std::string, int32_t, int32_t>> {};
 
 TEST_P(Golden, LastLogitsAndGreedyTokensAreTheRecordedOnes) {

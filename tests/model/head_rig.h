@@ -14,12 +14,12 @@
 
 namespace aisp {
 
-// Whose logits.
+// The rows whose logits are wanted.
 enum class Wanted : uint8_t { kNone, kLast, kAll };
 
-// A head over its target, with a pool and one sequence in it.
+// A head with its target, and a pool with one sequence in it.
 struct HeadRig {
-  // `load`: of a head for this model.
+  // `load`: loads a head for this model.
   template <typename Load>
   HeadRig(const std::string& target_folder, DType dtype, const Load& load)
       : target(Rig::Open(target_folder, {.compute_dtype = dtype})) {
@@ -28,13 +28,13 @@ struct HeadRig {
     head = std::move(*made);
     layout = *MakeKvLayout(head->shape().kv, 16, dtype, 8, 0);
     pool = *target.device->Allocate(layout.PoolBytes(), MemoryKind::kDevice);
-    std::memset(pool.data(), 0xff, pool.bytes());  // NaN: nothing of it may be read
+    std::memset(pool.data(), 0xff, pool.bytes());  // NaN: none of it may be read
     EXPECT_TRUE(head->Bind(KvViews(layout, pool.data()).front()));
     stream = *target.device->CreateStream();
   }
 
-  // Rows [begin, begin + count) of the sequence; without features it goes on from row 0 of the last
-  // step.
+  // Runs rows [begin, begin + count) of the sequence; without features it continues from row 0 of
+  // the last step.
   Status Run(int32_t begin, int32_t count, Wanted wanted, std::span<const TokenId> tokens,
              std::span<const float> features) {
     std::vector<int32_t> positions, logit_rows;

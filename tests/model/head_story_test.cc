@@ -1,5 +1,5 @@
-// The heads that were trained for story-7m: they draft what PyTorch does, however the features
-// come.
+// The heads that were trained for story-7m: their drafts equal PyTorch's, however the features
+// arrive.
 #include <gtest/gtest.h>
 
 #include "engine/eagle.h"
@@ -19,7 +19,7 @@ struct Case {
   double margin = 0;
 };
 
-// By the name of the method.
+// Parameter: the name of the method.
 class HeadStory : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
@@ -51,7 +51,7 @@ class HeadStory : public testing::TestWithParam<std::string> {
     }
   }
 
-  // Of every token but the last one, computed in steps of `chunk` rows.
+  // Features of every token but the last one, computed in steps of `chunk` rows.
   std::vector<float> Features(const std::vector<TokenId>& tokens, int32_t chunk = 512) {
     const auto rows = static_cast<int32_t>(tokens.size()) - 1;
     std::vector<float> out;
@@ -106,7 +106,7 @@ class HeadStory : public testing::TestWithParam<std::string> {
     return std::make_unique<EagleProposer>(EagleOptions{.min_probability = 0}, std::move(*head));
   }
 
-  // Tells it of positions [from, size - 1) of the first `size` tokens.
+  // Gives it the positions [from, size - 1) of the first `size` tokens.
   void Tell(Proposer& proposer, const DraftContext& all, size_t size, size_t from,
             std::span<const float> features) {
     DraftContext context = all;
@@ -162,7 +162,7 @@ TEST_P(HeadStory, FeaturesDoNotDependOnHowAPromptIsCut) {
   EXPECT_EQ(Features(tokens, 1), whole);
 }
 
-// Bit for bit, the confidences too: a row of a draft that stayed behind would show in them.
+// Bit for bit, the confidences too: a leftover row of a draft would change them.
 TEST_P(HeadStory, AStateKeptThroughDraftsIsThatOfAFreshOne) {
   for (const Case& c : cases_) {
     const std::vector<float> features = Features(c.tokens);

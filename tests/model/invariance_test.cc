@@ -1,5 +1,5 @@
-// The determinism contract of the CPU: a row's logits are the same bits whatever stands beside it
-// in the batch, however its prompt was cut, and whatever the block size is.
+// The determinism contract of the CPU: a row's logits are the same bits whatever the other rows of
+// the batch are, however its prompt was chunked, and whatever the block size is.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -83,7 +83,7 @@ TEST_P(Invariance, NeighboursInTheBatchDoNotMatter) {
           rig.NewSequence(RandomTokens(2, static_cast<uint64_t>(i) + 10, vocabulary), 2));
     sequences.push_back(rig.NewSequence(prompt, 37));
     rig.LastLogits(sequences.back(), 5);
-    // Its last token once more, this time as a decode row among the others, one of which is a
+    // Its last token once more, this time as a decode row among others, one of which is a prefill
     // chunk.
     sequences.back().computed = 36;
     for (auto& s : sequences) rows.push_back({&s, 1});

@@ -85,7 +85,7 @@ TestAdapter RandomAdapter(const std::string& checkpoint, const std::vector<std::
     if (module.find(".experts.") != std::string::npos ||
         std::none_of(targets.begin(), targets.end(), is))
       continue;
-    // As wide as weights are, so that answers differ.
+    // As large as the weights are, so that answers differ.
     adapter.tensors.emplace(kPrefix + module + ".lora_A.weight",
                             fill({rank, tensor.shape[1]}, 0.1));
     adapter.tensors.emplace(kPrefix + module + ".lora_B.weight",

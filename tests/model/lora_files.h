@@ -1,5 +1,5 @@
-// Random LoRA adapters in PEFT's layout, and checkpoints into which one is merged: what serving it
-// beside the checkpoint has to come to.
+// Random LoRA adapters in PEFT's layout, and checkpoints with one merged: the expected results of
+// serving the adapter with the base checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +25,12 @@ struct TestAdapter {
 
   double scale() const;
   std::string ConfigJson() const;
-  // adapter_config.json and adapter_model.safetensors.
+  // Writes adapter_config.json and adapter_model.safetensors.
   void Write(const std::string& folder) const;
 };
 
-// Of the checkpoint's matrices (f32) whose module ends with one of `targets`; not those of experts.
+// For the checkpoint's matrices (f32) whose module name ends with one of `targets`; not for those
+// of experts.
 TestAdapter RandomAdapter(const std::string& checkpoint, const std::vector<std::string>& targets,
                           int32_t rank, uint64_t seed);
 // Writes `checkpoint` to `folder` with scale * B A added to its matrices.

@@ -1,5 +1,5 @@
-// LoRA adapters beside a checkpoint against checkpoints into which they are merged; what is
-// refused; and whose KV serves whom.
+// LoRA adapters with a base checkpoint compared with merged checkpoints; which adapters are
+// refused; and which requests share KV.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -65,7 +65,7 @@ TEST_P(Lora, RowsOfTwoAdaptersAndOfNoneInOneBatchAreThoseOfMergedWeights) {
   EXPECT_GT(Worst(expected[0], expected[2]), 20 * kTolerance);
   EXPECT_GT(Worst(expected[1], expected[2]), 20 * kTolerance);
 
-  // In chunks that differ, beside each other, some rows of a step alone.
+  // In unequal chunks, in common steps, with some rows alone in a step.
   std::vector<Rig::Sequence> sequences;
   for (int32_t adapter : {-1, 0, 1, 0}) {
     sequences.push_back(rig.NewSequence(prompt, 40));
@@ -216,7 +216,7 @@ TEST(LoraBf16, RowsStayCloseToTheF32Ones) {
   EXPECT_GT(Worst(logits[0], logits[1]), 0.3);
 }
 
-// ---- what is refused ----
+// ---- refused adapters ----
 
 struct Refusal {
   const char* what;
@@ -308,7 +308,7 @@ TEST(LoraFiles, TheDigestIsOfBothFilesAndNotOfTheName) {
             Open("one", folder.path() + "/b")->digest());
 }
 
-// ---- the engine ----
+// ---- in the engine ----
 
 struct Answer {
   std::vector<TokenId> tokens;
@@ -349,7 +349,7 @@ class Runner {
   Status Load(const LoraAdapter& adapter) {
     return engine_.LoadAdapter(*rig_.executor->model().PackAdapter(adapter));
   }
-  // One step, whose tokens nobody wants.
+  // One step whose tokens are ignored.
   void Step() {
     EXPECT_TRUE(engine_.Launch().has_value());
     engine_.Collect();
@@ -391,11 +391,11 @@ TEST_F(LoraEngine, AnAdapterThatIsUnloadedServesWhoHasItAndNobodyElse) {
   }
   Runner runner = WithPlaces(1);
   ASSERT_TRUE(runner.Load(*one_).has_value());
-  ASSERT_TRUE(runner.Load(*one_).has_value());  // it is there
+  ASSERT_TRUE(runner.Load(*one_).has_value());  // still loaded
   const auto running = runner.Add(prompt_, one_->digest());
   ASSERT_TRUE(running.has_value());
   ASSERT_TRUE(runner.engine().Launch().has_value());
-  runner.engine().DropAdapter(one_->digest());  // in a step
+  runner.engine().DropAdapter(one_->digest());  // during a step
   EXPECT_FALSE(runner.engine().HasAdapter(one_->digest()));
   EXPECT_EQ(runner.Add(prompt_, one_->digest()).error().code, Code::kUnavailable);
   const Status full = runner.Load(*two_);
@@ -459,7 +459,7 @@ TEST_F(LoraEngine, KvOfOneAdapterNeverServesAnother) {
     EXPECT_GT(again.cached, 100);
     EXPECT_EQ(again.tokens, first[i].tokens);
   }
-  // All at once in another engine, whose cache is empty.
+  // All at once in another engine with an empty cache.
   Runner other(Rig::Open(base, options));
   std::vector<SequenceId> ids;
   for (const std::string& digest : digests) ids.push_back(*other.Add(prompt, digest));

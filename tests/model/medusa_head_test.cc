@@ -1,4 +1,5 @@
-// Medusa's heads: the logits that PyTorch gets (tools/train/medusa.py), and what is refused.
+// Medusa's heads: their logits equal PyTorch's (tools/train/medusa.py), and which files are
+// refused.
 #include "model/medusa_head.h"
 
 #include <gmock/gmock.h>
@@ -54,7 +55,7 @@ void ExpectGolden(DType dtype, float tolerance) {
       if (head == 2 && row == count - 1) last_row.assign(have.begin(), have.end());
     }
   }
-  // A row alone is the same, bit for bit.
+  // A row computed alone is the same, bit for bit.
   ASSERT_TRUE(rig.heads->Run(std::span(rows).last(1), 3));
   const std::span<const float> alone = rig.heads->Logits(2, 0);
   EXPECT_EQ(std::vector<float>(alone.begin(), alone.end()), last_row);

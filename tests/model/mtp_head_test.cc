@@ -1,5 +1,5 @@
-// A next-token layer: the logits that PyTorch gets (tools/train/mtp.py), of whatever kind the
-// model's layers are, and what is refused.
+// A next-token layer: its logits equal PyTorch's (tools/train/mtp.py) for every kind of model
+// layer, and which files are refused.
 #include "model/mtp_head.h"
 
 #include <gmock/gmock.h>
@@ -32,7 +32,7 @@ HeadRig LayerRig(const std::string& golden, const std::string& folder, const Mtp
 
 constexpr int32_t kRows = 21;
 
-// In pieces, some of which want no logits, the last row is what it was, bit for bit.
+// Computed in pieces, some of which need no logits, the last row is the same, bit for bit.
 void ExpectTheSameInPieces(HeadRig& rig, std::span<const TokenId> tokens,
                            std::span<const float> features) {
   const auto width = static_cast<ptrdiff_t>(rig.head->logits().cols());
@@ -44,7 +44,8 @@ void ExpectTheSameInPieces(HeadRig& rig, std::span<const TokenId> tokens,
   EXPECT_EQ(rig.Logits(1), std::vector<float>(whole.end() - width, whole.end()));
 }
 
-// All rows of the target's features, then two of the layer's own, which go on behind the last one.
+// All rows of the target's features, then two of the layer's own, which continue after the last
+// one.
 void ExpectGolden(DType dtype, float tolerance) {
   const Recorded recorded("llama-mtp");
   const std::vector<int64_t> ids = recorded.Values<int64_t>("tokens");
@@ -131,7 +132,7 @@ TEST_F(ChangedLayer, OfACheckpointThatHasNoneIsRefused) {
   EXPECT_THAT(Refusal(), HasSubstr("num_nextn_predict_layers is 0"));
 }
 
-// Where the layers of the model end, the next-token layer begins.
+// The next-token layer's index follows the model's last layer.
 TEST_F(ChangedLayer, WithoutATensorIsRefusedByName) {
   SetConfig("num_hidden_layers", 3);
   EXPECT_THAT(Refusal(), HasSubstr("model.layers.3.enorm.weight"));

@@ -1,5 +1,5 @@
-// Embeddings and logprobs of prompts by a real model: against what transformers recorded, and the
-// same bit for bit however the prompt is cut, batched or found in the prefix cache.
+// Embeddings and logprobs of prompts with a real model: compared with what transformers recorded,
+// and the same bits however the prompt is chunked, batched or found in the prefix cache.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -102,7 +102,8 @@ double Cosine(const std::vector<double>& a, const std::vector<float>& b) {
   return dot / std::sqrt(aa * bb);
 }
 
-// The head makes the recorded logits of the last hidden state, whose length alone is not known.
+// Multiplying the embedding by the head's matrix gives the recorded logits, up to the norm of the
+// hidden state.
 TEST(Outputs, TheLastPositionsEmbeddingMakesTheRecordedLogits) {
   const std::string directory = GoldenDirectory("llama");
   Runner runner(directory, 256, true);
@@ -120,7 +121,7 @@ TEST(Outputs, LogprobsOfThePromptHaveTheRecordedMean) {
       int checked = 0;
       for (const GoldenCase& c : LoadGolden(family)) {
         if (c.mean_nll < 0) continue;
-        for (int again = 0; again < 2; ++again) {  // the second time it lies in the prefix cache
+        for (int again = 0; again < 2; ++again) {  // the second time it is a prefix hit
           const Outcome out = runner.Embed(c.prompt, Pooling::kNone, 0);
           ASSERT_EQ(out.logprobs.size(), c.prompt.size() - 1);
           const double sum = std::accumulate(out.logprobs.begin(), out.logprobs.end(), 0.0);

@@ -1,5 +1,5 @@
-// What a training script recorded beside a golden head, and copies of such heads with one thing
-// changed.
+// Values that a training script recorded with a golden head, and copies of such heads with one
+// thing changed.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -52,7 +52,7 @@ class ChangedFolder : public testing::Test {
     json[key] = value;
     std::ofstream(folder_ + "/config.json") << json.dump();
   }
-  // Where the tensor's bytes begin in the file.
+  // The offset of the tensor's bytes in the file.
   size_t Place(const std::string& tensor) {
     const auto file = MappedFile::Open(folder_ + "/model.safetensors");
     const auto tensors = ParseSafetensors(file->bytes(), "changed");

@@ -1,4 +1,4 @@
-// Files that lie.
+// Files with wrong headers.
 #include "model/safetensors.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Speculation over a real model: 500 requests that mix everything a draw depends on bring the same
-// tokens and the same log probabilities with and without it, whoever proposes.
+// Speculation with a real model: 500 requests that mix everything a draw depends on give the same
+// tokens and logprobs with and without it, whatever the proposer.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -22,9 +22,9 @@ namespace {
 
 constexpr int32_t kVocabulary = 64;
 
-// After token t only those may follow whose distance to it is in a set of half of them, and behind
-// every third token one alone; a text of `length` tokens is whole. As forced it names those that
-// stand alone and a guess behind them.
+// After token t only those tokens may follow whose distance to it is in a fixed half of all, and
+// after every third token only one; a text of `length` tokens is complete. As forced it names those
+// single tokens, followed by a guess.
 class PatternGuide final : public DrawGuide {
  public:
   PatternGuide(TokenId first, size_t length, size_t words)
@@ -67,14 +67,14 @@ class PatternGuide final : public DrawGuide {
   std::vector<uint32_t> mask_;
 };
 
-// Says any tokens, fails now and then.
+// Drafts random tokens, fails now and then.
 class WildProposer final : public Proposer {
  public:
   std::string_view name() const override { return "wild"; }
   Status Propose(std::span<const DraftContext> contexts, std::span<TokenDraft> drafts) override {
     if (random_.Below(400) == 0) return Internal("a proposer that fails");
     for (size_t i = 0; i < contexts.size(); ++i) {
-      // Above the limit and outside the vocabulary too.
+      // Also more than the limit and outside the vocabulary.
       const uint64_t count = random_.Below(12);
       for (uint64_t j = 0; j < count; ++j)
         drafts[i].Add(static_cast<TokenId>(random_.Below(kVocabulary + 2)) - 1, 0.5f);
@@ -87,7 +87,7 @@ class WildProposer final : public Proposer {
   SplitMix64 random_{5};
 };
 
-// Knows what every sequence drew without speculation, with a mistake now and then.
+// Drafts what every sequence drew without speculation, with a mistake now and then.
 class OracleProposer final : public Proposer {
  public:
   using Book = std::map<std::vector<TokenId>, std::vector<TokenId>>;
@@ -116,7 +116,7 @@ class OracleProposer final : public Proposer {
   SplitMix64 random_{9};
 };
 
-// As n > 1 makes it: all is the same but the choice.
+// Another choice, as with n > 1: only the choice's index differs.
 SequenceRequest AnotherChoice(const SequenceRequest& before) {
   SequenceRequest r = before;
   ++r.sampling.choice;
@@ -189,13 +189,13 @@ class Speculation : public testing::Test {
     }
   }
 
-  // Null: nobody proposes.
+  // Null: no proposer.
   using MakeProposer = std::function<std::unique_ptr<Proposer>(const Model&, Device&, Ops&)>;
   template <typename P, typename... Args>
   static MakeProposer Of(Args... args) {
     return [args...](const Model&, Device&, Ops&) { return std::make_unique<P>(args...); };
   }
-  // `blocks`: of the draft's pool.
+  // `blocks`: of the draft model's pool.
   static MakeProposer DraftModel(const std::string& golden, int32_t blocks, int32_t catch_up) {
     return [=](const Model&, Device& device, Ops& ops) {
       static const SteadyClock clock;
@@ -229,7 +229,8 @@ class Speculation : public testing::Test {
     };
   }
 
-  // A next-token layer and Medusa's heads of random weights, which read what the last layer leaves.
+  // A next-token layer and Medusa's heads of random weights, which read the output of the last
+  // layer.
   static constexpr int32_t kBehindAll[] = {2};
   static MakeProposer NextTokenLayer() {
     return [](const Model& model, Device& device, Ops& ops) {
@@ -277,7 +278,7 @@ class Speculation : public testing::Test {
     return options;
   }
 
-  // Of the requests that were added, by sequence.
+  // The index of each sequence's request.
   using Index = std::map<SequenceId, size_t>;
 
   void AddSome(Engine& engine, int32_t vocabulary, size_t* next, Index* index) {
@@ -327,7 +328,7 @@ class Speculation : public testing::Test {
     const SteadyClock clock;
     EngineOptions engine_options = SmallEngine();
     if (make || forced_runs) {
-      // A machine that is held up shall not end a proposer.
+      // A slow machine must not stop a proposer.
       const SpeculatorOptions speculation{.num_tokens = 6,
                                           .adaptive = adaptive,
                                           .slow = std::chrono::seconds(10),
@@ -361,7 +362,7 @@ class Speculation : public testing::Test {
       std::vector<TokenId> want = plain.answers[i].tokens, have = run.answers[i].tokens;
       std::vector<float> want_logprobs = plain.answers[i].logprobs;
       std::vector<float> have_logprobs = run.answers[i].logprobs;
-      if (cancel_[i]) {  // where it is cut depends on the step
+      if (cancel_[i]) {  // the step decides where it is cut
         want.resize(std::min(want.size(), have.size()));
         have.resize(want.size());
         want_logprobs.resize(std::min(want_logprobs.size(), have_logprobs.size()));
@@ -404,7 +405,7 @@ TEST_F(Speculation, ChangesNoTokenWhoeverProposes) {
     ExpectEqual(plain, suffix, "suffix");
     const Answers wild = RunAll(Of<WildProposer>(), adaptive);
     ExpectEqual(plain, wild, "wild");
-    // The target as its own draft, and another model in a pool of too few blocks.
+    // The target as its own draft model, and another model in a pool of too few blocks.
     const Answers twin = RunAll(DraftModel("llama", 64, 16), adaptive);
     ExpectEqual(plain, twin, "its own draft");
     const Answers other = RunAll(DraftModel("llama3-rope", 9, 16), adaptive);
@@ -443,7 +444,8 @@ TEST_F(Speculation, ForcedRunsChangeNoTokenAloneAndBesideAProposer) {
     ExpectEqual(plain, ngram, "forced runs and ngram");
     const Answers draft = RunAll(DraftModel("llama3-rope", 9, 16), adaptive, true);
     ExpectEqual(plain, draft, "forced runs and a draft model");
-    // How much is verified where the cost of steps decides depends on how busy the machine is.
+    // Where the cost of steps decides, the number of verified tokens depends on how busy the
+    // machine is.
     const int least = adaptive ? 0 : 50;
     for (const Answers* run : {&alone, &ngram, &draft}) {
       EXPECT_GT(run->forced_accepted, least);

@@ -1,4 +1,4 @@
-// The built-in models against what transformers wrote with them.
+// The built-in models compared with what transformers generated with them.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -32,7 +32,8 @@ class Story : public testing::TestWithParam<std::string> {
     directory_ = StoryDirectory(GetParam());
     if (directory_.empty()) GTEST_SKIP() << "the built-in model is not there";
   }
-  // Greedy ids of every case whose margin is above `margin`; returns how many were compared.
+  // Compares greedy ids of every case whose margin is above `margin`; returns how many were
+  // compared.
   int Compare(DType dtype, double margin) {
     Rig rig = Rig::Open(directory_, {.compute_dtype = dtype});
     const std::vector<TokenId> eos = rig.executor->model().spec().eos;

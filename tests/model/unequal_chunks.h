@@ -1,4 +1,4 @@
-// Sequences beside each other in steps that take unequal parts of them.
+// Several sequences in common steps that take unequal chunks of them.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 namespace aisp {
 
-// Computes `tokens` of each sequence, a few at a time and of each another number, so that some are
-// alone in their last steps. The logits behind the last token of each.
+// Computes `tokens` of each sequence in small chunks of different sizes, so that some sequences are
+// alone in their last steps. Returns the logits after the last token of each.
 inline std::vector<std::vector<float>> InUnequalChunks(Rig& rig,
                                                        std::vector<Rig::Sequence>& sequences,
                                                        int32_t tokens) {

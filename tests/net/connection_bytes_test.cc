@@ -33,7 +33,7 @@ TEST(ConnectionBytes, PeersHaveOneSpelling) {
   EXPECT_EQ(PeerKey("unix:/tmp/socket"), "");
 }
 
-// Else gRPC would read on: thousands of calls may lie there.
+// Otherwise gRPC would read on: thousands of calls may be buffered there.
 TEST(ConnectionBytes, WhatACutConnectionHasSentIsDropped) {
   const LoopbackListener listener;
   const UniqueDescriptor client = listener.Connect();

@@ -1,4 +1,4 @@
-// What may happen to who dials a link, when a hostile process answers.
+// What a hostile process can do to a peer that dials it.
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
@@ -54,7 +54,7 @@ TEST_F(DialledLink, AHeadWithoutAnEndIsCut) {
   }
 }
 
-// Whoever answers may end; gRPC's own look at such a head aborts the process.
+// The listening side may end the connection; gRPC's own parser aborts the process on such a head.
 TEST_F(DialledLink, AHeadThatIsCutEndsTheLinkAlone) {
   HalfServer router;
   Dial(router.address());
@@ -64,8 +64,8 @@ TEST_F(DialledLink, AHeadThatIsCutEndsTheLinkAlone) {
   EXPECT_TRUE(worker_.log().ups.empty());
 }
 
-// Answers a link with messages, packed if it is asked for, as older versions did: its head says
-// nothing.
+// Answers a link with messages, packed if requested, as older versions did: its head says nothing
+// of packing.
 class Router final : public v1::RouterControl::CallbackService {
  public:
   Router(bool packs, int messages) : packs_(packs), messages_(messages) {}

@@ -1,4 +1,4 @@
-// A client of a gRPC server that sends parts of calls, byte by byte where it likes.
+// A client of a gRPC server that sends parts of calls, byte by byte if needed.
 #pragma once
 
 #include <arpa/inet.h>
@@ -15,11 +15,11 @@
 
 namespace aisp {
 
-// Speaks HTTP/2 far enough to send the head of a call and a part of its message.
+// Speaks enough HTTP/2 to send the head of a call and a part of its message.
 class HalfCall {
  public:
-  // `authorization` and `timeout` may be empty. `from`: the last byte of its own address. `takes`:
-  // false: it has no room for a byte of any message.
+  // `authorization` and `timeout` may be empty. `from`: the last byte of its own address. `takes`
+  // false: its flow-control window is zero, so it can receive no message bytes.
   HalfCall(uint16_t port, const std::string& authorization, const std::string& timeout = "",
            const std::string& path = "/aisp.v1.Inference/Generate", uint32_t from = 1,
            bool takes = true) {
@@ -57,13 +57,13 @@ class HalfCall {
     for (int i = 0; i < 4; ++i) data[4 - i] = static_cast<char>(announced >> (8 * i));
     TrySend(half::Frame(0, 0, 1, data + std::string(sent, 'x')));
   }
-  // So many bytes more may be sent to it.
+  // Sends a window update: so many bytes more may be sent to it.
   void GiveRoom(uint32_t bytes) {
     std::string update;
     for (int i = 3; i >= 0; --i) update += static_cast<char>(bytes >> (8 * i));
     TrySend(half::Frame(8, 0, 0, update) + half::Frame(8, 0, 1, update));
   }
-  // All that comes until the server ends the call or the connection; empty after `limit`.
+  // Everything received until the server ends the call or the connection; empty after `limit`.
   std::string AwaitEnd(std::chrono::milliseconds limit) {
     std::string got;
     const auto until = std::chrono::steady_clock::now() + limit;
@@ -105,9 +105,9 @@ class HalfCall {
     }
   }
 
-  // As below, with heads of some twenty bytes: fields that were sent before are named by number.
+  // As below, with heads of about twenty bytes: repeated fields are sent by their index.
   int OpenAndResetShort(int calls) {
-    // All fields of head_ once more, this time to be remembered.
+    // Sends all fields of head_ once more, this time with indexing.
     std::string remembered;
     size_t fields = 0;
     for (size_t at = 0; at < head_.size(); ++fields) {
@@ -118,11 +118,12 @@ class HalfCall {
     }
     if (!TrySend(half::Frame(1, 4, 3, remembered))) return 0;
     head_.clear();
-    // The newest of them is number 62.
+    // The newest field has index 62.
     for (size_t i = fields; i > 0; --i) head_ += static_cast<char>(0x80 | (61 + i));
     return OpenAndReset(calls, 5);
   }
-  // Opens calls with this one's head and resets each at once; how many of `calls` were taken.
+  // Opens calls with this one's head and resets each at once; returns how many of `calls` were
+  // accepted.
   int OpenAndReset(int calls, uint32_t first_stream = 3) {
     const std::string reset("\0\0\0\x08", 4);
     for (int i = 0; i < calls; i += 50) {
@@ -135,7 +136,7 @@ class HalfCall {
     }
     return calls;
   }
-  // Another head, of `frames` frames and without an end; how many were taken.
+  // Sends another head of `frames` frames without an end; returns how many were accepted.
   int SendEndlessHead(int frames) {
     if (!TrySend(half::Frame(1, 0, 3, std::string(1, '\0') + Literal("x") + Literal("y"))))
       return 0;
@@ -153,7 +154,7 @@ class HalfCall {
   static std::string Literal(const std::string& text) {
     return std::string(1, static_cast<char>(text.size())) + text;
   }
-  // False: the server has closed the connection, which may be what a test is about.
+  // False: the server has closed the connection, which may be the point of a test.
   bool TrySend(const std::string& bytes) const {
     size_t sent = 0;
     while (sent < bytes.size()) {

@@ -1,4 +1,4 @@
-// A gRPC server that answers with parts of HTTP/2, byte by byte where it likes.
+// A gRPC server that answers with parts of HTTP/2, byte by byte if needed.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,12 +13,12 @@
 
 namespace aisp {
 
-// Speaks HTTP/2 far enough to answer the first call of one connection.
+// Speaks enough HTTP/2 to answer the first call of one connection.
 class HalfServer {
  public:
   std::string address() const { return listener_.address(); }
 
-  // Accepts and reads until the call's head has come.
+  // Accepts a connection and reads until the call's head is complete.
   void AwaitCall() {
     connection_ = listener_.Accept();
     ASSERT_TRUE(Send(half::Frame(4, 0, 0, "")));
@@ -37,16 +37,16 @@ class HalfServer {
         std::string(1, '\x88') + half::Field("content-type", "application/grpc");
     return Send(half::Frame(1, 4, 1, fields));
   }
-  // The connection ends in the middle of a head.
+  // Ends the connection in the middle of a head.
   void CloseInAHead() {
     EXPECT_TRUE(Send(half::Frame(1, 0, 1, std::string(1, '\x88') + half::Field("x", "y"))));
     connection_ = UniqueDescriptor();
   }
-  // How many of `frames` of a head that does not end were taken.
+  // Sends `frames` frames of a head without an end; returns how many were accepted.
   int SendEndlessHead(int frames, bool begun) {
     std::string fields;
     while (fields.size() < 16'000) fields += half::Field("x-more", std::string(120, 'v'));
-    // Behind a head that was whole it is one of trailers.
+    // After a complete head the next one holds trailers.
     const std::string first =
         begun ? half::Field("x", "y")
               : std::string(1, '\x88') + half::Field("content-type", "application/grpc");

@@ -1,4 +1,4 @@
-// Parts of HTTP/2 as bytes, for peers that send half of what they should.
+// HTTP/2 frames as bytes, for peers that send incomplete messages.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,4 @@
-// Heads of requests that two programs on the way could read in two ways are refused before they are
-// parsed.
+// Request heads that two programs could parse differently are refused before they are parsed.
 #include "net/http_head.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// What a client may hold of the server before and while its requests are read.
+// How many resources of the server a client may hold before and while its requests are read.
 #include <atomic>
 #include <vector>
 
@@ -12,7 +12,8 @@ using ::testing::StartsWith;
 
 class HttpIntakeTest : public HttpServerTest {
  protected:
-  // As a server with keys: "authorization: NAME" is the tenant NAME, without it no body is read.
+  // Like a server with API keys: "authorization: NAME" is the tenant NAME; without it no body is
+  // read.
   void AskForKeys() {
     options_.intake = [](const HttpRequest& head) -> HttpIntake {
       return {.read_body = !head.Header("authorization").empty(),
@@ -43,7 +44,7 @@ TEST_F(HttpIntakeTest, AnnouncedBodiesTakeNothingUntilTheyArrive) {
   EXPECT_EQ(Client().Request("POST", "/", std::string(40 << 10, 'x'))->status, 200);
 }
 
-// Else a few thousand of them that ask again at once are all that the loop does.
+// Otherwise a few thousand of them that ask again at once would keep the loop busy.
 TEST_F(HttpIntakeTest, WhoIsRefusedAgainAndAgainIsReadLessOften) {
   std::atomic<int> asked{0};
   StartServer([&](const Exchange& exchange) {
@@ -54,21 +55,21 @@ TEST_F(HttpIntakeTest, WhoIsRefusedAgainAndAgainIsReadLessOften) {
   const auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < 5; ++i) EXPECT_EQ(client.Request("GET", "/full")->status, 429);
   EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(10 + 20 + 40));
-  // Requests that are sent ahead wait in the kernel, and whoever leaves meanwhile is let go.
+  // Pipelined requests wait in the kernel, and closed connections are freed meanwhile.
   std::string ahead;
   for (int i = 0; i < 1000; ++i) ahead += "GET /full HTTP/1.1\r\nHost: x\r\n\r\n";
   ASSERT_TRUE(client.SendRaw(ahead));
   client.Close();
   AwaitConnections(0);
   EXPECT_LT(asked.load(), 100);
-  // Others are not affected, nor is who was refused before.
+  // Other clients are not affected, nor is this one later.
   HttpClient other = Client();
   for (int i = 0; i < 3; ++i) EXPECT_EQ(other.Request("GET", "/full")->status, 429);
   EXPECT_EQ(other.Request("GET", "/")->status, 200);
   EXPECT_EQ(other.Request("GET", "/")->status, 200);
 }
 
-// Kept open by a request now and then, they are within their time for ever.
+// With a request now and then they would stay open forever without exceeding their time.
 TEST_F(HttpIntakeTest, ConnectionsThatATenantKeepsMakeRoomForOthers) {
   options_.max_connections = 5;
   AskForKeys();
@@ -78,7 +79,7 @@ TEST_F(HttpIntakeTest, ConnectionsThatATenantKeepsMakeRoomForOthers) {
     kept.push_back(Client());
     EXPECT_EQ(kept.back().Request("GET", "/", "", {{"authorization", "mallory"}})->status, 200);
   }
-  // One that is in the middle of a request may have to leave too: it is told so.
+  // A connection in the middle of a request may be closed too: it gets an error.
   kept.push_back(Client());
   ASSERT_TRUE(kept.back().SendRaw(Announce(1, "authorization: mallory\r\n")));
   AwaitConnections(5);
@@ -88,11 +89,11 @@ TEST_F(HttpIntakeTest, ConnectionsThatATenantKeepsMakeRoomForOthers) {
     const auto answer = others.back().Request("GET", "/", "", {{"authorization", "alice"}});
     ASSERT_TRUE(answer);
     EXPECT_EQ(answer->status, 200) << answer->body;
-    // The one that had been idle for longest.
+    // The connection that had been idle for longest.
     EXPECT_EQ(kept[static_cast<size_t>(i)].ReceiveRaw().value_or("lost"), "");
   }
   EXPECT_EQ(kept[3].Request("GET", "/", "", {{"authorization", "mallory"}})->status, 200);
-  // Nobody is known yet who connects: her own oldest one goes.
+  // The tenant is not known before a request: the client's own oldest connection is closed.
   EXPECT_EQ(Client().Request("GET", "/", "", {{"authorization", "mallory"}})->status, 200);
 }
 
@@ -107,7 +108,7 @@ TEST_F(HttpIntakeTest, OneClientsHalfSentBodiesLeaveRoomForOthers) {
     ASSERT_TRUE(half.back().SendRaw(Announce(32 << 10, "authorization: mallory\r\n") +
                                     std::string(16 << 10, 'x')));
   }
-  // One of the three is told so, which one depends on what arrives first.
+  // One of the three is told so; which one depends on the order of arrival.
   HttpClient third = Client();
   ASSERT_TRUE(
       third.SendRaw(Announce(32 << 10, "authorization: mallory\r\n") + std::string(20 << 10, 'x')));
@@ -141,7 +142,7 @@ TEST_F(HttpIntakeTest, TheBodyOfAStrangerIsNotRead) {
   HttpClient known = Client();
   EXPECT_EQ(known.Request("POST", "/", "abc", {{"authorization", "alice"}})->status, 200);
   EXPECT_EQ(read, 3u);
-  // Without a body there is nothing left to read, and the connection goes on.
+  // Without a body there is nothing left to read, and the connection stays open.
   HttpClient get = Client();
   EXPECT_EQ(get.Request("GET", "/")->status, 401);
   EXPECT_EQ(get.Request("GET", "/", "", {{"authorization", "alice"}})->status, 200);
@@ -158,7 +159,7 @@ TEST_F(HttpIntakeTest, ConnectionsWithoutARequestAreBoundedByAddressAndThoseOfTe
   ASSERT_TRUE(refused) << refused.error().ToString();
   EXPECT_EQ(refused->status, 503);
   EXPECT_THAT(refused->body, HasSubstr("your address has 3 connections"));
-  // A connection that brought a tenant's request may stay.
+  // A connection that has sent a tenant's request may stay.
   for (HttpClient& client : idle) {
     EXPECT_EQ(client.Request("GET", "/", "", {{"authorization", "alice"}})->status, 200);
   }
@@ -186,15 +187,15 @@ TEST_F(HttpIntakeTest, ConnectionsThatRunARequestDoNotCountAsWaiting) {
   });
 }
 
-// Ideas of request smuggling, each as one connection: what follows must never be read as a request
-// of its own.
+// Request smuggling attempts, each on one connection: the rest must never be read as a separate
+// request.
 TEST_F(HttpIntakeTest, NothingIsSmuggledBehindARequest) {
   std::atomic<int> smuggled{0};
   StartServer([&](const Exchange& exchange) {
     if (exchange->request().path == "/smuggled") ++smuggled;
     Echo(exchange);
   });
-  // What follows the first line and Host.
+  // The text after the request line and Host.
   for (const std::string& attack : std::vector<std::string>{
            "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
            "Transfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n0\r\n\r\n",
@@ -221,7 +222,7 @@ TEST_F(HttpIntakeTest, NothingIsSmuggledBehindARequest) {
   EXPECT_EQ(smuggled, 0);
 }
 
-// What a target means is what a proxy before the server takes it for (RFC 9112, 3.2).
+// A target means what a proxy before the server would read in it (RFC 9112, 3.2).
 TEST_F(HttpIntakeTest, TargetsOfEveryForm) {
   StartServer([](const Exchange& exchange) {
     const HttpRequest& request = exchange->request();
@@ -266,7 +267,7 @@ TEST_F(HttpIntakeTest, NothingIsSmuggledBehindChunks) {
     if (exchange->request().path == "/smuggled") ++smuggled;
     Echo(exchange);
   });
-  // What follows the first line and Host.
+  // The text after the request line and Host.
   for (const std::string& attack : std::vector<std::string>{
            "Transfer-Encoding: chunked\r\n\r\n0x0\r\n\r\n",
            "Transfer-Encoding: chunked\r\n\r\n-0\r\n\r\n",

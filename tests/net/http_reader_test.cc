@@ -15,7 +15,7 @@ struct Read {
   std::string error;
 };
 
-// Everything that can be read now.
+// Reads all that is available now.
 void Drain(HttpReader* reader, Read* read) {
   for (;;) {
     const auto item = reader->Next();
@@ -117,7 +117,7 @@ TEST(HttpReader, WhatIsNoHttpIsAnError) {
   EXPECT_THAT(read.error, HasSubstr("a line of more than"));
 }
 
-// Short lines, and not many at a time, but without an end.
+// Short lines, few at a time, but without an end.
 TEST(HttpReader, HeadsAndTrailersHaveAnEnd) {
   const std::string field = "x: " + std::string(8000, 'y') + "\r\n";
   struct Case {
@@ -140,7 +140,7 @@ TEST(HttpReader, HeadsAndTrailersHaveAnEnd) {
   }
 }
 
-// The bound is of one answer.
+// The bound is per answer.
 TEST(HttpReader, ManyAnswersOnOneConnectionAreRead) {
   HttpReader reader;
   Read read;

@@ -1,4 +1,4 @@
-// Requests, answers and refusals of the HttpServer over real sockets.
+// Requests, answers and errors of the HttpServer over real sockets.
 #include <sys/socket.h>
 
 #include <atomic>
@@ -71,13 +71,13 @@ TEST_F(HttpServerTest, ManyRequestsOfOneConnectionKeepNobodyWaiting) {
     std::atomic<int> before_other{-1};
     std::promise<void> begun, other_sent;
   };
-  // The handler's too: requests are left when the test has what it wants.
+  // The handler's requests too: some are left when the test has its result.
   const auto seen = std::make_shared<Seen>();
   StartServer([seen](const Exchange& exchange) {
     if (exchange->request().path == "/other") {
       seen->before_other = seen->piped.load();
     } else if (exchange->request().path == "/piped" && ++seen->piped == 1) {
-      // All but this one are still to be read when the other client's request is there.
+      // All but this request are still to be read when the other client's request arrives.
       seen->begun.set_value();
       seen->other_sent.get_future().wait();
     }
@@ -326,7 +326,7 @@ TEST_F(HttpServerTest, RefusesAHeadOfTooManyFields) {
   EXPECT_THAT(refused, HasSubstr("more than 256 fields"));
 }
 
-// Beyond 16 bits of a field's length the parser throws.
+// The parser throws for fields of more than 16 bits of length.
 TEST_F(HttpServerTest, RefusesAFieldThatTheParserCannotHold) {
   options_.max_header_bytes = 256 << 10;
   StartServer();
@@ -360,7 +360,7 @@ TEST_F(HttpServerTest, CutsARequestThatTricklesIn) {
   HttpClient client = Client(std::chrono::milliseconds(20));
   ASSERT_TRUE(client.SendRaw("GET / HTTP/1.1\r\nHost: x\r\nX: "));
   std::string answer;
-  // Each byte comes well within the timeout; the request as a whole does not.
+  // Each byte comes well within the timeout; the whole request does not.
   for (int i = 0; i < 1000 && answer.empty(); ++i) {
     ASSERT_TRUE(client.SendRaw("y"));
     answer = client.ReceiveRaw().value_or("");

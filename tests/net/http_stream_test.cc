@@ -1,4 +1,4 @@
-// Streams, clients that go away, slow readers, and the end of the server.
+// Streams, clients that disconnect, slow readers, and the end of the server.
 #include <sys/socket.h>
 
 #include <future>
@@ -12,7 +12,7 @@ namespace {
 using ::testing::HasSubstr;
 using Gone = HttpExchange::Gone;
 
-// Begins a stream for each request, tells the test about the first and about its client's end.
+// Begins a stream for each request; reports the first request and its client's end to the test.
 class HttpStreamTest : public HttpServerTest {
  protected:
   void StartStreams(bool begin = true) {
@@ -63,7 +63,7 @@ TEST_F(HttpStreamTest, EventsArriveInOrderWhileTheyAreWritten) {
   }
   loop_.On([&] { exchange_->End(); });
   EXPECT_EQ(client.NextEvent().value(), std::nullopt);
-  // The connection serves on.
+  // The connection stays usable.
   loop_.On([&] { arrived_ = {}; });
   EXPECT_TRUE(client.Open("POST", "/again", "{}"));
   EXPECT_EQ(gone_calls_, 0);
@@ -190,7 +190,7 @@ TEST_F(HttpStreamTest, CutsAReaderThatFallsBehindTheBound) {
   }
   EXPECT_FALSE(alive);
   EXPECT_EQ(AwaitGone(), Gone::kSlowReader);
-  // The client sees a broken stream, never a clean end.
+  // The client gets a broken stream, never a clean end.
   EXPECT_FALSE(client.ReadRest());
 }
 
@@ -258,13 +258,13 @@ TEST_F(HttpServerTest, WholeAnswersThatWaitForTheirClientsAreBounded) {
     exchange->Respond(200, {{"Content-Type", "text/plain"}}, std::string(32 << 20, 'w'));
   });
   HttpClient slow = Client(), other = Client(), third = Client();
-  ASSERT_TRUE(slow.Open("GET", "/"));  // and reads no further
+  ASSERT_TRUE(slow.Open("GET", "/"));  // and stops reading
   const auto refused = other.Request("GET", "/");
   ASSERT_TRUE(refused) << refused.error().ToString();
   EXPECT_EQ(refused->status, 503);
   EXPECT_EQ(refused->Header("Retry-After"), "1");
   slow.Close();
-  // Room again when the loop has seen that.
+  // There is room again once the loop has noticed it.
   int status = 0;
   for (int tries = 0; tries < 1000 && status != 200; ++tries) {
     HttpClient again = Client();

@@ -1,4 +1,4 @@
-// How much the HttpServer does in one turn of its loop.
+// How much work the HttpServer does in one turn of its loop.
 #include <functional>
 #include <future>
 #include <memory>
@@ -15,7 +15,7 @@ namespace {
 class TurnsOfLoop {
  public:
   explicit TurnsOfLoop(IoLoop* loop) : loop_(loop) {}
-  // On the loop.
+  // Runs on the loop.
   void Begin() { Count(); }
   int End() {
     ended_ = true;
@@ -54,7 +54,7 @@ TEST_F(HttpServerTest, TinyChunksThatHaveArrivedShareATurnOfTheLoop) {
   auto handled = seen.get_future();
   ASSERT_EQ(handled.wait_for(kWait), std::future_status::ready);
   const auto [count, bytes] = handled.get();
-  loop_.On([] {});  // what counts is done with `turns`
+  loop_.On([] {});  // waits until the counter no longer uses `turns`
   EXPECT_EQ(bytes, size_t{kChunks});
   EXPECT_LT(count, kChunks / 50);
 }
@@ -68,7 +68,7 @@ TEST_F(HttpServerTest, ConnectionsThatWaitAreTakenManyAtATurn) {
     for (int i = 0; i < kMany; ++i) clients.push_back(Client());
     turns.Begin();
   });
-  // Seen between two turns.
+  // As seen between two turns.
   std::promise<int> taken;
   std::function<void()> look = [&] {
     if (server_->connections() == kMany) return taken.set_value(turns.End());

@@ -1,4 +1,5 @@
-// The HTTP server behind TLS: who is served, who is not, and that nothing else changes.
+// The HTTP server with TLS: which clients are served and which are not; everything else is
+// unchanged.
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <openssl/err.h>
@@ -19,7 +20,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A client that blocks. It trusts `authority` and shows `own`, if any.
+// A blocking client. It trusts `authority` and presents the certificate `own`, if any.
 class TlsClient {
  public:
   TlsClient(uint16_t port, const Certificate& authority, const Certificate* own = nullptr)
@@ -56,7 +57,7 @@ class TlsClient {
     return SSL_write(ssl_, bytes.data(), static_cast<int>(bytes.size())) ==
            static_cast<int>(bytes.size());
   }
-  // Until the server ends the connection.
+  // Reads until the server ends the connection.
   std::string ReadAll() {
     std::string out;
     char buffer[65536];
@@ -65,7 +66,7 @@ class TlsClient {
     return out;
   }
   int fd() const { return fd_; }
-  // The first step alone.
+  // Sends only the first message of the handshake.
   void SendHello() {
     fcntl(fd_, F_SETFL, fcntl(fd_, F_GETFL) | O_NONBLOCK);
     EXPECT_NE(SSL_connect(ssl_), 1);
@@ -122,11 +123,11 @@ class Https : public HttpServerTest {
   const TempFolder folder_;
 };
 
-// Whoever connects makes the loop compute; who is connected already is answered in between.
+// Handshakes make the loop compute; connected clients are answered in between.
 TEST_F(Https, ACrowdThatShakesHandsKeepsNobodyWaiting) {
   constexpr size_t kCrowd = 60;
   std::vector<std::unique_ptr<TlsClient>> crowd;
-  std::atomic<size_t> greeted{0};  // of the crowd, when the request was handled
+  std::atomic<size_t> greeted{0};  // handshakes of the crowd done when the request was handled
   UseTls(server_cert_);
   StartServer([&](const Exchange& exchange) {
     for (const auto& each : crowd) greeted += each->HasBytes();
@@ -208,7 +209,7 @@ TEST_F(Https, WithAClientAuthorityOnlyItsClientsAreServed) {
   const auto served = [&](const Certificate* own) {
     TlsClient client(port_, authority_, own);
     if (!client.Handshake()) return false;
-    // With TLS 1.3 the server's refusal comes after the client's last word.
+    // With TLS 1.3 the server's refusal comes after the client's last handshake message.
     if (!client.Send(kGet)) return false;
     return client.ReadAll().find("GET /x") != std::string::npos;
   };

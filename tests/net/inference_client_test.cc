@@ -1,4 +1,4 @@
-// The gRPC side of aisp-loadgen towards a server that means it no good.
+// The gRPC client of aisp-loadgen with a hostile server.
 #include "net/inference_client.h"
 
 #include <grpcpp/grpcpp.h>
@@ -78,7 +78,7 @@ TEST_F(InferenceClientTest, AHeadThatIsCutEndsItsCallsAlone) {
   EXPECT_NE(end.get().code, Code::kOk);
 }
 
-// Sends events without an end, packed if it is told so.
+// Sends events without an end, packed if requested.
 class Flood final : public v1::Inference::Service {
  public:
   explicit Flood(bool packs) : packs_(packs) {}
@@ -94,7 +94,7 @@ class Flood final : public v1::Inference::Service {
     }
     return grpc::Status::OK;
   }
-  // How many it has sent: `enough`, or as many as half a second adds nothing to.
+  // How many it has sent: `enough`, or the number at which half a second adds nothing.
   int SentWhenStill(int enough) {
     std::unique_lock lock(mutex_);
     for (int before = -1; before != sent_ && sent_ < enough;) {
@@ -131,7 +131,7 @@ class Serving {
   std::unique_ptr<grpc::Server> server_;
 };
 
-// While nobody takes them, events stay with the server.
+// While the client takes none, events stay with the server.
 TEST_F(InferenceClientTest, EventsThatNobodyTakesAreNotRead) {
   Serving server(/*packs=*/false);
   std::promise<void> first, go_on;

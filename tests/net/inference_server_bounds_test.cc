@@ -1,4 +1,4 @@
-// What gRPC itself is told to bound: each test fails where that is not said.
+// Limits that are configured in gRPC itself: each test fails if its limit is not set.
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <poll.h>
@@ -13,7 +13,7 @@
 namespace aisp {
 namespace {
 
-// A connection on which `bytes` are said and nothing more.
+// A connection that sends `bytes` and nothing more.
 class Silent {
  public:
   Silent(uint16_t port, const std::string& bytes) {
@@ -29,7 +29,7 @@ class Silent {
   Silent(const Silent&) = delete;
   Silent& operator=(const Silent&) = delete;
   ~Silent() { close(fd_); }
-  // Well before a ping without an answer would close it.
+  // Well before an unanswered ping would close it.
   bool AwaitClose() const {
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
     for (char buffer[4096];;) {
@@ -66,7 +66,7 @@ void AddFields(int fields, grpc::ClientContext* context) {
     context->AddMetadata("x-" + std::to_string(i), std::string(4000, 'x'));
 }
 
-// gRPC itself asks this of each frame alone.
+// gRPC itself applies this limit per frame only.
 TEST_F(InferenceServerTest, AHeadIsTakenUpToItsBound) {
   Serve();
   const auto tokenize = [&](int fields) {
@@ -132,7 +132,7 @@ TEST_F(InferenceServerTest, AnAnswerThatNobodyTakesEndsItsCall) {
   EXPECT_TRUE(call.AwaitReset(kLong));
 }
 
-// Something is taken all the time, and too little.
+// The client always reads something, but too slowly.
 TEST_F(InferenceServerTest, AReaderThatTricklesIsCut) {
   options_.write_timeout = std::chrono::milliseconds(200);
   options_.min_taken_bytes = 1 << 20;

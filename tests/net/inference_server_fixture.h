@@ -1,4 +1,4 @@
-// The gRPC port for clients without a router behind it.
+// The gRPC server for clients, without a router.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -69,7 +69,7 @@ class InferenceServerTest : public ::testing::Test {
     handler_.calls.clear();
     server_.reset();
   }
-  // Opens a call and waits until the handler has it.
+  // Opens a call and waits until the handler has received it.
   std::unique_ptr<grpc::ClientReader<v1::InferenceEvent>> Open(grpc::ClientContext* context) {
     auto reader = stub_->Generate(context, {});
     EXPECT_EQ(handler_.arrived.get_future().wait_for(kLong), std::future_status::ready);

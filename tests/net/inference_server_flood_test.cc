@@ -1,4 +1,5 @@
-// Calls that come to nothing, at the gRPC port for clients: who asks again, and who resets.
+// Floods of useless calls at the clients' gRPC port: clients that repeat refused calls, and clients
+// that reset calls.
 #include <gmock/gmock.h>
 #include <google/protobuf/descriptor.pb.h>
 
@@ -20,7 +21,7 @@
 namespace aisp {
 namespace {
 
-// However fast it asks again: it has its answer, and resets nothing.
+// However fast it repeats: it reads its answer and resets nothing, so it is not disconnected.
 TEST_F(InferenceServerTest, WhoIsRefusedForWantOfRoomKeepsTheConnection) {
   options_.max_calls = 1;
   Serve();
@@ -55,7 +56,7 @@ TEST_F(InferenceServerTest, CallsThatAreRefusedAndResetAreCut) {
   reader->Finish();
 }
 
-// Whatever they ask for, with a key and without.
+// For all methods, with a key and without.
 TEST_F(InferenceServerTest, CallsThatAreOpenedAndResetAreCut) {
   options_.party = [](std::string_view key) -> std::optional<std::string> {
     return key.empty() ? std::nullopt : std::optional<std::string>("tenant");
@@ -69,7 +70,7 @@ TEST_F(InferenceServerTest, CallsThatAreOpenedAndResetAreCut) {
        {Call{kTokenize, "Bearer k"}, Call{kTokenize, ""}, Call{"/grpc.health.v1.Health/Check", ""},
         Call{"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", ""},
         Call{"/no", ""}}) {
-    // An address that was cut may not dial as often as it likes.
+    // A disconnected address may dial only at a limited rate.
     HalfCall hostile(server_->port(), key, "", path, ++from);
     EXPECT_LT(hostile.OpenAndReset(kCalls), kCalls) << path << " " << key;
     HalfCall shorter(server_->port(), key, "", path, ++from);
@@ -83,7 +84,7 @@ TEST_F(InferenceServerTest, WhoIsCutDialsAgainAFewTimesASecond) {
   constexpr const char* kTokenize = "/aisp.v1.Inference/Tokenize";
   int cut = 0;
   std::string answer = "grpc-status";
-  // It is cut, dials again, and in the end is not let in.
+  // It is disconnected, dials again, and in the end is refused.
   for (; cut < 1000 && answer.find("grpc-status") != std::string::npos; ++cut) {
     HalfCall hostile(server_->port(), "", "", kTokenize, kHostile);
     EXPECT_LT(hostile.OpenAndResetShort(10'000'000), 10'000'000);
@@ -198,14 +199,14 @@ TEST_F(Reflecting, IdleStreamsTakeNoThreadsAndKeepNobodyOut) {
   Reflect();
   EXPECT_EQ(AskForServices().list_services_response().service_size(), 3);
   const int threads = ThreadsHere();
-  constexpr int kMany = 600;  // more than there are places
+  constexpr int kMany = 600;  // more than the limit
   std::vector<std::unique_ptr<HalfCall>> idle;
   for (int i = 0; i < kMany; ++i) {
     idle.push_back(std::make_unique<HalfCall>(server_->port(), "", "",
                                               i % 2 == 0 ? kReflect : kReflectV1, /*from=*/2));
   }
   EXPECT_THAT(idle.front()->AwaitEnd(kLong), ::testing::HasSubstr("grpc-status"));
-  // Of another address, also who asked before.
+  // From another address, even one that asked before.
   EXPECT_EQ(AskForServices().list_services_response().service_size(), 3);
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kLong);
@@ -221,18 +222,18 @@ TEST_F(Reflecting, IdleStreamsTakeNoThreadsAndKeepNobodyOut) {
 
 TEST_F(Reflecting, AStreamThatAsksNothingEnds) {
   options_.idle_timeout = std::chrono::milliseconds(50);
-  options_.write_timeout = std::chrono::milliseconds(80);  // how often is looked
+  options_.write_timeout = std::chrono::milliseconds(80);  // how often slow readers are looked for
   Reflect();
   reflection::ServerReflectionResponse none;
   EXPECT_FALSE(stream_->Read(&none));
   EXPECT_EQ(stream_->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
 }
 
-// Their end would wait behind the message that they do not take.
+// The end of a call would wait behind the message that the client does not read.
 TEST_F(InferenceServerTest, WatchersThatTakeNothingKeepNobodyOut) {
   Serve();
   server_->SetServing(true);
-  constexpr int kMany = 1030;  // more than twice the places of all that need no key
+  constexpr int kMany = 1030;  // more than twice the limit of calls that need no key
   std::vector<std::unique_ptr<HalfCall>> stuck;
   for (int i = 0; i < kMany; ++i) {
     stuck.push_back(std::make_unique<HalfCall>(server_->port(), "", "", kWatch,

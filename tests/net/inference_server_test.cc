@@ -1,5 +1,4 @@
-// The gRPC port for clients without a router behind it: bounds, slow readers, lost clients and
-// shutdown.
+// The gRPC server for clients, without a router: limits, slow readers, lost clients and shutdown.
 #include "net/inference_server.h"
 
 #include <gmock/gmock.h>
@@ -92,7 +91,7 @@ TEST_F(InferenceServerTest, ASlowReaderIsCutAtTheBound) {
   Serve();
   grpc::ClientContext context;
   const auto reader = Open(&context);
-  // Nothing is read: what gRPC does not take gathers until the bound.
+  // The client reads nothing: what gRPC does not accept queues up to the limit.
   const std::string piece(16 << 10, 'x');
   auto gone = handler_.gone.get_future();
   for (int i = 0; i < 4096 && gone.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
@@ -143,7 +142,7 @@ TEST_F(InferenceServerTest, ADrainingServerSendsNewCallsElsewhereAndWaitsForTheR
   Serve();
   grpc::ClientContext running;
   const auto reader = Open(&running);
-  // The successor has the same socket; which of the two answers is told by the number.
+  // The successor has the same socket; the number in the answer shows which of the two answered.
   Handler other;
   other.count = 8;
   options_.listen_fd = *socket;
@@ -154,7 +153,7 @@ TEST_F(InferenceServerTest, ADrainingServerSendsNewCallsElsewhereAndWaitsForTheR
   const Status started = successor.Start();
   ASSERT_TRUE(started) << started.error().message;
   successor.Accept();
-  // Not one call fails, and soon all go to the successor, over the same channel.
+  // No call fails, and soon all calls go to the successor, over the same channel.
   uint32_t count = 0;
   for (int calls = 0; calls < 1'000'000 && count != 8; ++calls) {
     grpc::ClientContext context;
@@ -176,12 +175,12 @@ TEST_F(InferenceServerTest, ADrainingServerRefusesNobodyWhoseConnectionIsOpen) {
   const auto socket = ListenOn("127.0.0.1", 0, "");
   ASSERT_TRUE(socket) << socket.error().message;
   options_.listen_fd = *socket;
-  // No connection is told to go: a client that is slow to hear of it looks the same from here.
+  // No connection is told to close: from here a client that reacts slowly looks the same.
   options_.connection_age = std::chrono::seconds(60);
   Serve();
   auto health = grpc::health::v1::Health::NewStub(grpc::CreateChannel(
       "127.0.0.1:" + std::to_string(server_->port()), grpc::InsecureChannelCredentials()));
-  // Contexts keep their connection open too.
+  // Client contexts keep their connection open too.
   auto watching = std::make_unique<grpc::ClientContext>();
   auto watch = health->Watch(watching.get(), {});
   grpc::health::v1::HealthCheckResponse state;
@@ -195,7 +194,7 @@ TEST_F(InferenceServerTest, ADrainingServerRefusesNobodyWhoseConnectionIsOpen) {
   std::promise<void> drained;
   auto done = drained.get_future();
   loop_.On([&] { server_->Drain([&] { drained.set_value(); }); });
-  // Who only watches is sent away, so that the connection can end.
+  // A client that only watches is disconnected, so that the connection can end.
   while (watch->Read(&state)) continue;
   EXPECT_EQ(watch->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
   watch.reset();
@@ -237,7 +236,7 @@ TEST_F(InferenceServerTest, WithoutAKeyNoByteOfTheMessageIsAwaited) {
     if (authorization == "Bearer good") return "tenant";
     return std::nullopt;
   };
-  // As a service does that asks for keys.
+  // Like a service that requires keys.
   handler_.on_generate = [](const auto& call) {
     call->Finish({Code::kUnauthenticated, "a key, please"}, {});
   };
@@ -265,13 +264,13 @@ TEST_F(InferenceServerTest, IdleHalvesOfMessagesKeepNobodyOut) {
   while (idle.size() < 4) {
     idle.push_back(std::make_unique<HalfCall>(server_->port(), ""));
     idle.back()->Announce(1 << 20, 1000);
-    // One after the other, so that the first is the oldest to the server too.
+    // One after the other, so that the first is also the oldest for the server.
     while (server_->reading() < idle.size() && std::chrono::steady_clock::now() < until)
       std::this_thread::yield();
     ASSERT_EQ(server_->reading(), idle.size());
   }
-  // Served when they had their time; refused before, of which rpc_intake_test.cc knows more. Again
-  // at once, as often as it takes: who is refused is not cut.
+  // Served once they have waited; refused before that (see rpc_intake_test.cc). A refused client
+  // repeats at once, as often as needed, and is not disconnected.
   grpc::Status status(grpc::StatusCode::UNKNOWN, "not asked");
   while (!status.ok() && std::chrono::steady_clock::now() < until) {
     grpc::ClientContext context;
@@ -301,7 +300,7 @@ TEST_F(InferenceServerTest, WholeMessagesCountUntilTheirCallsEnd) {
   loop_.On([&] { handler_.calls.front()->Finish({Code::kOk, ""}, {}); });
   EXPECT_TRUE(reader->Finish().ok());
   loop_.On([&] { handler_.calls.clear(); });
-  // The client hears of the end before the server has put the call away.
+  // The client learns of the end before the server has removed the call.
   grpc::Status served = refused;
   const auto until = std::chrono::steady_clock::now() + kLong;
   while (!served.ok() && std::chrono::steady_clock::now() < until) {
@@ -316,7 +315,7 @@ TEST_F(InferenceServerTest, ConnectionsOfOneAddressAreBoundedAndComeBack) {
   Serve();
   auto first = std::make_unique<HalfCall>(server_->port(), "");
   HalfCall second(server_->port(), "");
-  // Answered with nothing but the end.
+  // Answered only with a status.
   HalfCall third(server_->port(), "");
   EXPECT_EQ(third.AwaitEnd(kLong), "closed");
   first.reset();
@@ -341,7 +340,7 @@ TEST_F(InferenceServerTest, PackedMessagesAreRefusedBeforeTheyAreUnpacked) {
   context.set_compression_algorithm(GRPC_COMPRESS_GZIP);
   v1::TokenizeResponse tokens;
   const grpc::Status status = stub_->Tokenize(&context, bomb, &tokens);
-  // RESOURCE_EXHAUSTED would say that it was unpacked to see how large it is.
+  // RESOURCE_EXHAUSTED would mean that it was decompressed to find its size.
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED) << status.error_message();
   EXPECT_THAT(status.error_message(), HasSubstr("gzip"));
 }
@@ -352,7 +351,7 @@ TEST_F(InferenceServerTest, AHeadWithoutAnEndIsCut) {
   HalfCall call(server_->port(), "");
   constexpr int kFrames = 1'000'000;
   EXPECT_LT(call.SendEndlessHead(kFrames), kFrames) << "16 GB of a head were taken";
-  // What is large and gets somewhere is served, as often as it comes on one connection.
+  // Large calls that succeed are served, however many come on one connection.
   v1::TokenizeRequest large;
   large.set_prompt(std::string((2 << 20) - 100, 'x'));
   for (int i = 0; i < 8; ++i) {
@@ -369,7 +368,7 @@ TEST_F(InferenceServerTest, WatchersOfHealthKeepNobodyOut) {
   const auto channel = grpc::CreateChannel("127.0.0.1:" + std::to_string(server_->port()),
                                            grpc::InsecureChannelCredentials());
   const auto health = grpc::health::v1::Health::NewStub(channel);
-  constexpr size_t kMany = 300;  // more than there are places
+  constexpr size_t kMany = 300;  // more than the limit
   std::vector<grpc::ClientContext> contexts(kMany);
   std::vector<std::unique_ptr<grpc::ClientReader<grpc::health::v1::HealthCheckResponse>>> all;
   for (grpc::ClientContext& context : contexts) {

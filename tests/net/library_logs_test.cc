@@ -19,7 +19,7 @@ namespace {
 class LibraryLogs : public ::testing::Test {
  protected:
   void SetUp() override {
-    grpc_init();  // reads what it is to say
+    grpc_init();  // reads the log settings
     TakeLibraryLogs();
   }
   void TearDown() override {

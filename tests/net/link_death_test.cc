@@ -1,4 +1,4 @@
-// gRPC links to processes that die or fall silent, and addresses that cannot be listened on.
+// gRPC links to processes that die or stop responding, and addresses that cannot be listened on.
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// tests/net/link_peer_main.cc as a child.
+// tests/net/link_peer_main.cc as a child process.
 class PeerProcess {
  public:
   PeerProcess(const std::string& mode, const std::string& address) {
@@ -57,7 +57,7 @@ class LinkDeath : public ::testing::Test {
   Poster PosterOfLoop() {
     return [this](std::function<void()> fn) { loop_.loop().Post(std::move(fn)); };
   }
-  // Pings at the rate at which gRPC still sends them.
+  // Pings at the highest rate that gRPC still sends.
   static GrpcLinkOptions QuickPings() {
     GrpcLinkOptions options;
     options.keepalive_interval = std::chrono::milliseconds(500);

@@ -1,4 +1,4 @@
-// What strangers can do at the ports over which routers and workers speak.
+// What unauthenticated peers can do at the ports that routers and workers use among each other.
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
@@ -47,7 +47,7 @@ TEST_F(LinkIntake, AHeadWithoutAnEndIsCut) {
   constexpr int kFrames = 100'000;
   HalfCall stranger(server_.port(), "");
   EXPECT_LT(stranger.SendEndlessHead(kFrames), kFrames) << "1.6 GB of a head were taken";
-  // Also of whom has a link.
+  // Also from an address that has a link.
   HalfCall peer(server_.port(), "", "", "/aisp.v1.RouterControl/Attach");
   ASSERT_TRUE(router_.AwaitUp(2));
   EXPECT_LT(peer.SendEndlessHead(kFrames), kFrames) << "1.6 GB of a head were taken";
@@ -64,7 +64,7 @@ TEST_F(LinkIntake, LinksThatAreOpenedAndResetAreCut) {
 }
 
 TEST_F(LinkIntake, WhatIsLargeAndGetsSomewhereIsTaken) {
-  constexpr size_t kMessages = 20;  // below the bound of what may wait to be sent
+  constexpr size_t kMessages = 20;  // below the limit of messages that may wait to be sent
   for (size_t sent = kMessages; sent <= 2 * kMessages; sent += kMessages) {
     loop_.On([&] {
       for (size_t i = 0; i < kMessages; ++i)

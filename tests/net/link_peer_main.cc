@@ -1,5 +1,5 @@
 // The other process of the tests that kill one:
-//   link_peer dial HOST:PORT    dials a router, says "hello" and stays
+//   link_peer dial HOST:PORT    dials a router, sends "hello" and stays
 //   link_peer serve HOST:PORT   serves workers, writes its port to stdout, answers each message
 //   with "answer"
 #include <cstdio>

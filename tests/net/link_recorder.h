@@ -1,4 +1,4 @@
-// A LinkHandler that writes down what it hears, and lets the test wait for it.
+// A LinkHandler that records its callbacks, and lets the test wait for them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ class LinkRecorder : public LinkHandler<In> {
     std::vector<std::pair<LinkId, std::string>> ups;
     std::vector<std::pair<LinkId, std::string>> messages;
     std::vector<std::pair<LinkId, Error>> downs;
-    // A message or a second end after the end of a link, or a call on a wrong thread.
+    // Errors: a message or a second end after the end of a link, or a callback on a wrong thread.
     int violations = 0;
   };
 
@@ -55,7 +55,7 @@ class LinkRecorder : public LinkHandler<In> {
     Note(link, [&] { log_.downs.emplace_back(link, why); });
   }
 
-  // While blocked, the owner's thread stands still in OnMessage.
+  // While blocked, OnMessage blocks the owner's thread.
   void Block(bool blocked) {
     const std::lock_guard lock(mutex_);
     blocked_ = blocked;
@@ -79,7 +79,7 @@ class LinkRecorder : public LinkHandler<In> {
     const std::lock_guard lock(mutex_);
     return log_;
   }
-  // Set before the first link: calls that are being made, inside of which no callback may come.
+  // Set before the first link: the calls in progress, during which no callback may come.
   std::atomic<int> inside_call{0};
   std::function<void(LinkId, const In&)> on_message;
 

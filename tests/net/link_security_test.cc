@@ -1,4 +1,5 @@
-// Links between the processes of a cluster: only who shows its certificate or its token gets in.
+// Links between the processes of a cluster: only peers with a valid certificate or token are
+// admitted.
 #include "net/link_security.h"
 
 #include <gmock/gmock.h>
@@ -36,7 +37,7 @@ class SecureLinks : public ::testing::Test {
       ASSERT_TRUE(started) << started.error().ToString();
     });
   }
-  // Whether a worker with this security gets a message through to the router.
+  // Whether a worker with this security can send a message to the router.
   bool GetsIn(Security security) {
     const size_t before = router_.log().messages.size();
     const size_t downs = worker_.log().downs.size();

@@ -9,7 +9,7 @@
 namespace aisp {
 namespace {
 
-// Small bounds, so that they are reached.
+// Small limits, so that tests reach them.
 GrpcLinkOptions SmallBounds() {
   GrpcLinkOptions options;
   options.max_queued_messages = 200;
@@ -18,11 +18,11 @@ GrpcLinkOptions SmallBounds() {
   return options;
 }
 
-// Where the two sides find each other.
+// The address at which the two sides connect.
 class Network {
  public:
   virtual ~Network() = default;
-  // Loop threads of the sides.
+  // The loop threads of both sides.
   virtual LinkSender<v1::RouterMessage>* Serve(RouterRecorder* handler, Poster post) = 0;
   virtual std::unique_ptr<LinkDialer<v1::WorkerMessage>> MakeDialer(WorkerRecorder* handler,
                                                                     Poster post) = 0;
@@ -148,7 +148,7 @@ TEST_P(Links, BothSidesHearThatALinkIsUp) {
 TEST_P(Links, MessagesArriveInOrderAndOnceInBothDirections) {
   Connect();
   constexpr int kCount = 5000;
-  // Each answer asks for the next few: never more than the bound on the way.
+  // Each answer requests the next few: there are never more in flight than the limit.
   std::atomic<int> sent{0};
   router_.on_message = [&](LinkId link, const v1::WorkerMessage& m) {
     sender_->Send(link, RouterText("answer " + TextOf(m)));
@@ -275,7 +275,7 @@ TEST_P(Links, WhatIsOfferedIsRefusedWhereItDoesNotFitAndTheLinkStays) {
   }
   ASSERT_FALSE(offered);
   EXPECT_EQ(offered.error().code, Code::kResourceExhausted) << offered.error().ToString();
-  // What ends a request still finds room.
+  // Messages that end a request still have room.
   OnRouter([&] { sender_->Send(down_link_, RouterText("cancel")); });
   worker_.Block(false);
   ASSERT_TRUE(worker_.AwaitMessages(taken + 1));

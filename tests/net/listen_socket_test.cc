@@ -1,4 +1,4 @@
-// Listening sockets that are handed over, and what draining does to what comes on them.
+// Listening sockets that are inherited, and what draining does to new connections on them.
 #include "net/listen_socket.h"
 
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// An IoLoop on a thread of its own, for tests whose main thread plays the client.
+// An IoLoop on its own thread, for tests whose main thread is the client.
 #pragma once
 
 #include <functional>

@@ -24,7 +24,7 @@ TEST(LoopTurns, ManyOfOneAddressDelayAnotherByOneEach) {
   for (const char* address : {"a", "a", "a", "a", "a", "b", "b", "c"})
     asio::co_spawn(loop, Work(turns, address, &order), asio::detached);
   loop.run();
-  // The first one found nobody there.
+  // The first caller found no other one waiting.
   EXPECT_EQ(order, "aabcabaa");
 }
 

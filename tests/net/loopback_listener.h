@@ -1,4 +1,4 @@
-// A socket that listens on a free port of loopback; accept() on it waits.
+// A socket that listens on a free loopback port; accept() on it blocks.
 #pragma once
 
 #include <arpa/inet.h>

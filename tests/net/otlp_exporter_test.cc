@@ -1,4 +1,4 @@
-// The exporter of spans against a collector of this process: whole, late, refusing, away.
+// The span exporter with a collector in this process: complete, late, refusing, absent.
 #include "net/otlp_exporter.h"
 
 #include <gmock/gmock.h>

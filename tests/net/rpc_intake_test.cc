@@ -1,4 +1,5 @@
-// Who may have a message read, and who gives way: by a clock of the test's own.
+// Which call may have its message read and which call is ended for another, by the test's own
+// clock.
 #include "net/rpc_intake.h"
 
 #include <gmock/gmock.h>

@@ -15,7 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// What one call brings; waits for its end from the test's thread.
+// Records one call's events; the test's thread waits for its end.
 class Heard final : public SseListener {
  public:
   void OnResent() override { ++resent; }
@@ -155,7 +155,7 @@ TEST_F(SseClientTest, ARefusedConnectionWasNotSent) {
   socklen_t size = sizeof(address);
   ASSERT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), size), 0);
   ASSERT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
-  MakeClient(ntohs(address.sin_port));  // bound, and nobody listens
+  MakeClient(ntohs(address.sin_port));  // bound, but not listening
   Heard heard;
   std::unique_ptr<SseCall> call;
   Post(&heard, &call);
@@ -166,8 +166,8 @@ TEST_F(SseClientTest, ARefusedConnectionWasNotSent) {
   close(fd);
 }
 
-// A server of sockets alone: it answers once on a connection, waits for the second request and
-// closes without a word.
+// A server of raw sockets: it answers once on a connection, waits for the second request and closes
+// without an answer.
 class RudeServer {
  public:
   explicit RudeServer(int answered_connections) {
@@ -184,7 +184,7 @@ class RudeServer {
   }
   ~RudeServer() {
     shutdown(fd_, SHUT_RDWR);
-    // It may wait for the next request of a connection that is kept alive.
+    // It may wait for the next request of a kept-alive connection.
     if (const int open = connection_.load(); open >= 0) shutdown(open, SHUT_RDWR);
     thread_.Join();
     close(fd_);

@@ -1,4 +1,4 @@
-// https from the client's side: whom it trusts, whom it does not, and that streams come through.
+// https on the client's side: which servers it trusts, and that streams arrive.
 #include "net/tls_dialer.h"
 
 #include <netinet/in.h>
@@ -25,8 +25,8 @@ using ::testing::HasSubstr;
 
 constexpr std::chrono::seconds kWait{20};
 
-// A server that takes one connection after the other, answers each request on it with the same
-// bytes, and says nothing where the handshake fails.
+// A server that handles one connection at a time, answers each request with the same bytes, and
+// sends nothing if the handshake fails.
 class OneAnswerServer {
  public:
   OneAnswerServer(const Certificate& own, std::string answer, const std::string& client_ca = "")
@@ -120,7 +120,7 @@ class TlsDialerTest : public ::testing::Test {
     EXPECT_TRUE(made) << made.error().message;
     return made ? *made : nullptr;
   }
-  // What a GET brings, or why it failed.
+  // The result of a GET, or why it failed.
   std::string Get(uint16_t port, const std::shared_ptr<const TlsDialer>& dialer,
                   const std::string& host = "127.0.0.1") {
     auto client = HttpClient::Connect(host, port, kWait, dialer);
@@ -183,7 +183,7 @@ TEST_F(TlsDialerTest, BadFilesAreNamed) {
 }
 
 TEST_F(TlsDialerTest, AServerWithoutTlsIsAnErrorAndNoHang) {
-  // A listener that closes what it accepts.
+  // A listener that closes every accepted connection.
   const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;

@@ -60,14 +60,14 @@ TEST_F(VainCallsTest, WhatCameToSomethingDoesNotCount) {
 TEST_F(VainCallsTest, PartiesCountApartAndTheirNumberIsBounded) {
   for (int i = 0; i < 4096; ++i) Count(2, seconds(1), std::to_string(i));
   EXPECT_FALSE(Cut());
-  // Later all of them are full again: a new one finds room, and a count of its own.
+  // Later all allowances have refilled: a new address gets an entry, with its own allowance.
   Count(100, seconds(10), "new");
   EXPECT_FALSE(Cut());
   Count(1, seconds(10), "new");
   EXPECT_TRUE(Cut());
 }
 
-// Of one address, as behind one proxy.
+// All from one address, as behind a proxy.
 TEST_F(VainCallsTest, WhoSharesAPartyIsNotCutForWhatOthersDo) {
   const auto others = [&](int calls) {
     for (int i = 0; i < calls; ++i)

@@ -1,4 +1,4 @@
-// Decode workers come to a prefill role, go, come again, and cannot be reached.
+// Decode workers connect to a prefill role, leave, return, and cannot be reached.
 #include "tests/prefill/prefill_role_rig.h"
 
 namespace aisp {
@@ -50,7 +50,7 @@ TEST_F(PrefillRoleTest, AnotherProcessUnderAReadersNameDoesNotEndItsLink) {
   Run();
   EXPECT_FALSE(reader_.down);
   EXPECT_EQ(reader_.Count(v1::PrefillToDecode::kHello), 2);
-  // Epoch 8 of the one is not the other's: nothing of it is under way.
+  // Epoch 8 of one decode worker is not the other's: nothing of it is in flight.
   Revoke(8);
   Run();
   EXPECT_EQ(reader_.Count(v1::PrefillToDecode::kFence), 1);
@@ -62,7 +62,7 @@ TEST_F(PrefillRoleTest, AnotherProcessUnderAReadersNameDoesNotEndItsLink) {
   EXPECT_EQ(p().prefill->num_transfers(), 0u);
 }
 
-// What reaching pools would do, held back until the test lets it run.
+// Jobs that connect to pools, held back until the test runs them.
 struct HeldConnects {
   std::deque<std::pair<std::function<void()>, std::function<void()>>> held;
   bool hold = false;
@@ -101,7 +101,7 @@ TEST_F(SlowPools, AReaderWhosePoolIsNotReachedHoldsUpNobodyElse) {
   Run();
   ASSERT_EQ(connects_->held.size(), 1u);
   EXPECT_TRUE(reader_.heard.empty());
-  Hello(1);  // said twice
+  Hello(1);  // sent twice
   Run();
   EXPECT_EQ(connects_->held.size(), 1u);
 

@@ -1,4 +1,4 @@
-// The prefill role with a decode worker that a test plays, message by message.
+// The prefill role with a decode worker that the test plays, message by message.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 
 namespace aisp {
 
-// A decode worker that says what the test wants it to say.
+// A decode worker that sends what the test wants.
 class ReaderStandIn final : public LinkHandler<v1::PrefillToDecode> {
  public:
   std::vector<v1::PrefillToDecode> heard;
@@ -85,7 +85,7 @@ class PrefillRoleTest : public ::testing::Test {
     *message.mutable_prefill()->mutable_tokens() = {prompt.begin(), prompt.end()};
     Send(std::move(message));
   }
-  // Blocks 10, 11, ... from token 0 on.
+  // Blocks 10, 11, ... for the prompt from token 0 on.
   void Grant(uint64_t transfer, uint64_t epoch, int blocks, int first_token = 0,
              int64_t lease_ms = 1000) {
     v1::DecodeToPrefill message;

@@ -82,7 +82,7 @@ TEST_F(PrefillRoleTest, ADrawThatCannotBeIsItsRequestsErrorAlone) {
     EXPECT_EQ(Last().failed().error().code(), static_cast<int>(Code::kInvalidArgument));
     EXPECT_FALSE(Last().failed().error().retryable());
   }
-  // Ids that are none and stops that no count reaches change no draw.
+  // Invalid ids and stops that no count reaches do not change a draw.
   v1::DecodeToPrefill message;
   message.mutable_prefill()->set_transfer_id(++transfer);
   *message.mutable_prefill()->mutable_tokens() = {prompt.begin(), prompt.end()};
@@ -157,7 +157,7 @@ TEST_F(PrefillRoleTest, ACachedPrefixIsPushedWithoutComputingIt) {
   EXPECT_EQ(Last().done().prefill_cached_tokens(), 64u);
   EXPECT_EQ(Last().done().token_layers(), 70u * 2);
   EXPECT_EQ(p().executor->rows_computed(), rows + 6);
-  // And wholly cached, with nothing to compute at all.
+  // A prompt that is wholly cached, with nothing to compute.
   const std::vector<TokenId> head(prompt.begin(), prompt.begin() + 65);
   Ask(3, head);
   Run();
@@ -196,7 +196,7 @@ TEST_F(PrefillRoleTest, AReaderWithTheWholePromptIsAnsweredAtOnce) {
 TEST_F(PrefillRoleTest, AnUnknownEpochIsAcknowledgedAtOnce) {
   Hello();
   Revoke(123);
-  Grant(99, 124, 2);  // of a transfer that is over
+  Grant(99, 124, 2);  // of a transfer that has ended
   Run();
   ASSERT_EQ(reader_.Count(v1::PrefillToDecode::kFence), 2);
   EXPECT_EQ(reader_.heard[1].fence().epoch(), 123u);
@@ -229,7 +229,7 @@ TEST_F(PrefillRoleTest, ARevokeIsAcknowledgedOnlyAfterTheLastWriteThatHadStarted
   EXPECT_EQ(p().engine->blocks().Stats().pinned, 0);
 }
 
-// The acknowledgement of a grant says that nothing of it is under way.
+// The acknowledgement of a grant says that nothing of it is in flight.
 TEST_F(PrefillRoleTest, AGrantThatIsSaidAgainIsNotAcknowledgedWhileItIsWritten) {
   Hello();
   p().transport->hold = true;
@@ -310,7 +310,7 @@ TEST_F(PrefillRoleTest, OvertakingIsBounded) {
     if (reader_.Needs().back() == id) Grant(id, id, 2);
     Run();
   }
-  // The option's eight have passed; then the first one's turn is awaited.
+  // The option's eight prompts have passed; then the first decode worker's turn is awaited.
   EXPECT_EQ(reader_.Needs().size(), 1u + 8u);
   Run(1000);
   EXPECT_EQ(reader_.Needs().back(), 1u);

@@ -77,7 +77,7 @@ TEST(PushPlan, RowsGoWhereBlocksOfAnotherSizeHaveThem) {
     std::vector<BlockId> src, dst;
     for (int32_t i = 0; i < from.BlocksFor(end); ++i) src.push_back(BlockId(29 - i));
     for (int32_t i = 0; i < to.BlocksFor(end - first); ++i) dst.push_back(BlockId(24 - i));
-    // Each byte of the target once, from the same row, part and place.
+    // Each byte of the target is written once, from the same row, part and offset.
     std::map<uint64_t, uint64_t> origin;
     for (const BlockCopy& copy : PlanRowCopies(from, to, 1, begin, end, src, dst, first)) {
       for (uint64_t i = 0; i < copy.bytes; ++i)

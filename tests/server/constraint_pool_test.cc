@@ -1,4 +1,4 @@
-// What is kept compiled, and for whom.
+// Which compiled constraints are kept, and for which tenant.
 #include "server/constraint_pool.h"
 
 #include <gtest/gtest.h>

@@ -9,7 +9,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Keeps what it was answered with.
+// Records the answer.
 class FakeExchange final : public HttpExchange {
  public:
   FakeExchange(const std::string& method, const std::string& path, const std::string& origin) {
@@ -65,7 +65,7 @@ TEST(Cors, APreflightIsAnsweredAtOnce) {
   const Cors cors = *Cors::Create({"https://a.org"});
   const auto exchange = Ask(cors, "OPTIONS", "/v1/chat/completions", "https://a.org");
   EXPECT_EQ(exchange->status, 204);
-  // What OpenAI's and Anthropic's clients in pages send.
+  // The headers that OpenAI's and Anthropic's clients send from web pages.
   for (const char* name : {"authorization", "x-api-key", "anthropic-version", "x-stainless-lang",
                            "x-stainless-retry-count", "x-stainless-timeout", "x-aisp-event-ids"})
     EXPECT_THAT(exchange->answer["access-control-allow-headers"], HasSubstr(name));

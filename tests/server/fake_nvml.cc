@@ -1,6 +1,6 @@
 // A library with the symbols of NVML and of the CUDA driver that aisp looks up; for
 // gpu_metrics_test.cc. Two devices: ordinal 0 on bus 0000:01:00.0, ordinal 1 on bus 0000:05:00.0.
-// The clock of the multiprocessors at its most is not told, as by an older driver.
+// The maximum SM clock is missing, as in older drivers.
 #include <cstdio>
 #include <cstring>
 

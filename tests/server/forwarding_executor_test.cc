@@ -1,4 +1,4 @@
-// A wrapped executor is to the engine what it is without its wrapping.
+// The engine sees the same properties of a wrapped executor as without the wrapper.
 #include "server/forwarding_executor.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace aisp {
 namespace {
 
-// Says of everything something else than Executor does.
+// Returns a value other than Executor's default from every method.
 class Unusual final : public ServingExecutor {
  public:
   int max_depth() const override { return 2; }

@@ -1,4 +1,4 @@
-// NVML at run time: a library that is there, one that is not.
+// NVML loaded at run time: a library that exists, and one that does not.
 #include "server/gpu_metrics.h"
 
 #include <gmock/gmock.h>
@@ -24,7 +24,7 @@ TEST(GpuMetrics, AreThoseOfTheDeviceOnItsBusAndNotOfTheOneThatNvmlCountsSo) {
   const auto gpus = GpuMetrics::Start({.ordinals = {1}, .nvml = kFake, .driver = kFake}, &metrics);
   ASSERT_NE(gpus, nullptr);
   const std::string text = metrics.Render();
-  // The fake's device of ordinal 1 lies on bus 0000:05:00.0 and has the numbers below.
+  // The fake's device of ordinal 1 is on bus 0000:05:00.0 and has the numbers below.
   EXPECT_THAT(text, HasSubstr("aisp_gpu_memory_used_bytes{gpu=\"1\"} 5000\n"));
   EXPECT_THAT(text, HasSubstr("aisp_gpu_memory_total_bytes{gpu=\"1\"} 80000\n"));
   EXPECT_THAT(text, HasSubstr("aisp_gpu_sm_clock_hertz{gpu=\"1\"} 1755000000\n"));

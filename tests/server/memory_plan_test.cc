@@ -1,4 +1,4 @@
-// What a GPU must have for a model, and what is said when it has not.
+// The memory that a model needs on a GPU, and the error when it does not fit.
 #include "server/memory_plan.h"
 
 #include <gmock/gmock.h>

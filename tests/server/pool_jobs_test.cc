@@ -1,5 +1,5 @@
-// Prompts and texts that wait for the tokenizers: their time runs while they wait, what nobody
-// waits for is not done, and each holds a place of its tenant.
+// Prompts and texts that wait for the tokenizers: their deadline runs while they wait, jobs that
+// nobody waits for are skipped, and each counts towards its tenant's limit.
 #include <gmock/gmock.h>
 
 #include <atomic>
@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 
 constexpr seconds kWait{20};
 
-// Real time, and what is added to it.
+// Real time plus an offset.
 class ShiftedClock final : public Clock {
  public:
   Instant Now() const override { return steady_.Now() + Duration(shift_.load()); }
@@ -49,7 +49,7 @@ class RecordingSink final : public AnswerSink {
   Ending* const ending_;
 };
 
-// One tokenizer, which the test holds until it lets go.
+// One tokenizer, blocked until the test releases it.
 class PoolJobs : public ::testing::Test {
  protected:
   PoolJobs() : router_({}, {}, &clock_, 1, &workers_, &metrics_), stats_(&clock_) {
@@ -100,7 +100,7 @@ class PoolJobs : public ::testing::Test {
   void LetGo() {
     if (!std::exchange(free_, true)) let_go_.set_value();
   }
-  // Whatever was submitted before has run, or was thrown away, and the loop has heard of it.
+  // Waits until all earlier jobs have run or were dropped, and the loop knows it.
   void Drain() {
     std::promise<void> last;
     ASSERT_TRUE(pool_.TrySubmit(1, [&last] { last.set_value(); }));
@@ -185,7 +185,7 @@ TEST_F(PoolJobs, WhoLeftIsNotTokenized) {
 
 using Answers = std::vector<std::future<HttpAnswer>>;
 
-// The one that is answered while the tokenizer is held; null: none within the time.
+// The first future that is ready while the tokenizer is blocked; null: none within the time.
 std::future<HttpAnswer>* FirstAnswered(Answers* answers) {
   const auto deadline = std::chrono::steady_clock::now() + kWait;
   while (std::chrono::steady_clock::now() < deadline) {
@@ -203,7 +203,7 @@ TEST_F(PoolJobs, TokenizeAndDetokenizeHoldPlacesOfTheirTenant) {
   alices.push_back(Post("/tokenize", text, "sk-alice"));
   alices.push_back(Post("/detokenize", ids, "sk-alice"));
   alices.push_back(Post("/tokenize", text, "sk-alice"));
-  // Two places: one of the three is refused at once, whichever came last.
+  // The limit is two: one of the three is refused at once, whichever came last.
   std::future<HttpAnswer>* const refused = FirstAnswered(&alices);
   ASSERT_NE(refused, nullptr) << "nothing bounds a tenant's calls";
   EXPECT_EQ(refused->get().status, 429);
@@ -215,7 +215,7 @@ TEST_F(PoolJobs, TokenizeAndDetokenizeHoldPlacesOfTheirTenant) {
     }
   }
   EXPECT_EQ(bobs.get().status, 200);
-  // And they come back.
+  // And the room is free again.
   EXPECT_EQ(Post("/tokenize", text, "sk-alice").get().status, 200);
   EXPECT_EQ(Post("/detokenize", ids, "sk-alice").get().status, 200);
 }
@@ -224,7 +224,7 @@ TEST_F(PoolJobs, TokenizeWaitsNoLongerThanARequestMay) {
   Answers answers;
   for (int i = 0; i < 3; ++i)
     answers.push_back(Post("/tokenize", R"({"prompt": "Once upon a time"})", "sk-alice"));
-  // The third is refused when the two before it wait.
+  // The third is refused while the two before it wait.
   std::future<HttpAnswer>* const refused = FirstAnswered(&answers);
   ASSERT_NE(refused, nullptr);
   EXPECT_EQ(refused->get().status, 429);
@@ -237,7 +237,7 @@ TEST_F(PoolJobs, TokenizeWaitsNoLongerThanARequestMay) {
   }
 }
 
-// Compiles nothing before it is let go.
+// Compiles nothing before it is released.
 class SlowCompiler final : public ConstraintCompiler {
  public:
   Result<std::shared_ptr<Constraint>> Get(const v1::Constraint&, const std::string&) override {

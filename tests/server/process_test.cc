@@ -1,4 +1,4 @@
-// Names of workers that nobody gave one: they must be of one process alone, on any host.
+// Generated worker names: they must be unique to one process on any host.
 #include "server/process.h"
 
 #include <gmock/gmock.h>
@@ -12,10 +12,10 @@ using ::testing::MatchesRegex;
 using ::testing::StartsWith;
 
 TEST(UniqueName, SaysTheRoleAndTheHostAndIsNobodyElses) {
-  // Containers that were started from one image have the same host id, role and process number.
+  // Containers from one image have the same host id, role and process id.
   std::set<std::string> names;
   for (int i = 0; i < 2000; ++i) names.insert(UniqueName("decode", "0123456789abcdef"));
-  // Of 32 random digits: that two of 2,000 agree happens once in two thousand runs.
+  // 32 random bits: two of 2,000 names agree once in two thousand runs.
   EXPECT_GE(names.size(), 1999u);
   for (const std::string& name : names)
     ASSERT_THAT(name, MatchesRegex("decode-01234567-[0-9a-f]{8}"));

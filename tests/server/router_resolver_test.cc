@@ -1,4 +1,4 @@
-// Router replicas behind one name: each is found, and those that come and go are noticed.
+// Router replicas behind one name: each is found, and changes are noticed.
 #include "server/router_resolver.h"
 
 #include <gmock/gmock.h>
@@ -14,7 +14,7 @@ namespace {
 using ::testing::ElementsAre;
 using Addresses = std::vector<std::string>;
 
-// A name service that the test changes, and what was told of it.
+// A name service that the test changes, and the addresses that were reported from it.
 class Names {
  public:
   void Set(const std::string& host, Addresses addresses) {
@@ -45,7 +45,7 @@ class Names {
     changed_.wait_for(lock, std::chrono::seconds(20), [&] { return told_.size() >= count; });
     return told_.size() < count ? Addresses{"nothing was told"} : told_[count - 1];
   }
-  // Until everything was looked up again twice, so that what will be told has been.
+  // Waits until all names were looked up twice more, so that every change has been reported.
   size_t ToldAfterMoreLookups() {
     std::unique_lock lock(mutex_);
     const int wanted = lookups_ + 5;

@@ -1,4 +1,4 @@
-// A tokenizer that knows more tokens than its model: text that holds one is refused by name.
+// A tokenizer with more tokens than its model: text with such a token is refused by name.
 #include "server/served_model.h"
 
 #include <fcntl.h>
@@ -83,7 +83,7 @@ TEST(ServedModel, MessagesThatATemplateCannotRenderInItsBoundsAreARequestsFault)
   EXPECT_THAT(refused.error().message, HasSubstr("steps"));
 }
 
-// Of messages, tools and template variables together; each alone would fit.
+// Messages, tools and template variables together; each alone would fit.
 TEST(ServedModel, AllTextOfAChatCountsBeforeItIsRendered) {
   Config config;
   config.model.path = AISP_SOURCE_DIR "/models/story-7m";
@@ -112,7 +112,8 @@ TEST(ServedModel, AllTextOfAChatCountsBeforeItIsRendered) {
   EXPECT_THAT(prepare(false, true, true), ::testing::Not(refused));
 }
 
-// Where activations become FP8 follows the flags, and workers that differ in it are not peers.
+// Whether activations are converted to FP8 follows the flags; workers that differ in it are not
+// peers.
 TEST(ServedModel, Fp8ActivationsFollowTheirFlagAndAreInTheFingerprint) {
   const auto load = [](const char* quantization, const char* activations) {
     Config config;
@@ -156,7 +157,7 @@ class TokensBeyond : public ::testing::Test {
     ASSERT_TRUE(ids);
     greatest_ = *std::max_element(ids->begin(), ids->end());
     piece_ = std::string(model_->tokenizer->IdToPiece(greatest_));
-    // As a checkpoint whose embedding ends just below it.
+    // As in a checkpoint whose embedding ends just below that token.
     model_->vocabulary = greatest_;
   }
 
@@ -192,13 +193,13 @@ TEST_F(TokensBeyond, AChatWithOneIsRefusedToo) {
 TEST_F(TokensBeyond, IdsOfTheClientAreCheckedAsWell) {
   CompletionRequest request;
   request.prompts = {Prompt(std::vector<TokenId>{0, greatest_})};
-  // The parser refuses them by the served vocabulary; whatever comes past it is refused here.
+  // The parser refuses them by the served vocabulary; tokens that bypass it are refused here.
   const auto prepared = Prepare(*model_, std::move(request));
   ASSERT_FALSE(prepared);
   EXPECT_THAT(prepared.error().message, HasSubstr(std::to_string(greatest_)));
 }
 
-// The built-in model, whose tokenizer knows two tokens more than there are embeddings.
+// The built-in model, whose tokenizer has two tokens more than there are embeddings.
 TEST(ServedModel, ATokenizerThatKnowsMoreThanItsModelIsLoggedWithTheirNumber) {
   const TempFolder folder;
   const std::filesystem::path from = AISP_SOURCE_DIR "/models/story-7m";

@@ -106,7 +106,7 @@ TEST(MakeSpeculator, RefusesMtpOfACheckpointWithoutANextTokenLayer) {
               AllOf(HasSubstr("models/story-7m"), HasSubstr("num_nextn_predict_layers is 0")));
 }
 
-// Before weights are read: this is what MakeBackend asks first, with the device that it opened.
+// Before weights are read: MakeBackend checks this first, with the device that it opened.
 TEST(DraftNeeds, OfHeadsOnAGpuAreTheirLayersAndTheirMemory) {
   DeviceInfo gpu;
   gpu.kind = "cuda";

@@ -16,7 +16,7 @@ TEST(WorkPool, LargeTextsDelayNoSmallOnes) {
   WorkPool pool("test", 1, 8);
   std::promise<void> let_go;
   const auto held = let_go.get_future().share();
-  // Two large ones: one runs, one waits behind it.
+  // Two large jobs: one runs, one waits behind it.
   for (int i = 0; i < 2; ++i)
     ASSERT_TRUE(pool.TrySubmit(WorkPool::kLargeBytes + 1, [held] { held.wait(); }));
   std::promise<void> small;
@@ -32,7 +32,7 @@ TEST(WorkPool, LargeTextsLeaveTheProcessorToOthers) {
     EXPECT_TRUE(pool.TrySubmit(bytes, [&] { out.set_value(getpriority(PRIO_PROCESS, 0)); }));
     return out.get_future().get();
   };
-  // As low as it gets already: then there is nothing to give.
+  // The thread already has the lowest priority, so there is nothing to lower.
   if (getpriority(PRIO_PROCESS, 0) > 14) GTEST_SKIP();
   EXPECT_EQ(nice_of(1), getpriority(PRIO_PROCESS, 0));
   EXPECT_GT(nice_of(WorkPool::kLargeBytes + 1), nice_of(1));
@@ -71,7 +71,7 @@ TEST(WorkPool, ATenantAloneLeavesAThreadForWhatTakesLong) {
   let_go.set_value();
 }
 
-// As long as it takes by the thread's own clock.
+// Works for so much CPU time of its own thread.
 void Work(std::chrono::milliseconds cpu) {
   timespec from{}, now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
@@ -115,7 +115,7 @@ TEST(WorkPool, ItsEndDoesNotRunWhatIsQueued) {
   for (int i = 0; i < 5; ++i) ASSERT_TRUE(pool->TrySubmit(1, [&] { ++ran; }));
   WorkPool* const ending = pool.get();
   std::thread ender([&] { pool.reset(); });
-  // It takes nothing more once its end has begun, and does not end before its running job.
+  // It accepts no jobs once shutdown has begun, and does not end before its running job.
   while (ending->TrySubmit(1, [] {})) std::this_thread::yield();
   let_go.set_value();
   ender.join();
@@ -137,7 +137,7 @@ TEST(WorkPool, AFullQueueRefuses) {
   let_go.set_value();
 }
 
-// A pool of one thread that is held until it is let go.
+// A pool of one thread that is blocked until it is released.
 class SharedPool : public ::testing::Test {
  protected:
   SharedPool() {
@@ -148,7 +148,7 @@ class SharedPool : public ::testing::Test {
     }));
     begun.get_future().wait();
   }
-  // Of `bytes` for a tenant; what runs is written down.
+  // Submits a job of `bytes` for a tenant; the jobs that run are recorded.
   bool Submit(const std::string& tenant, size_t bytes, uint32_t weight = 1) {
     const bool taken = pool_.TrySubmit(
         bytes,
@@ -160,7 +160,7 @@ class SharedPool : public ::testing::Test {
     submitted_ += taken ? 1 : 0;
     return taken;
   }
-  // Everything that waits, in the order in which it ran.
+  // The tenants of all waiting jobs, in the order in which they ran.
   std::string Order() {
     let_go_.set_value();
     done_.get_future().wait();

@@ -1,5 +1,5 @@
-// A device that dies under its worker: the requests end with something that may be retried, the
-// worker turns unready and asks for the end of its process, once.
+// A device that fails under its worker: requests end with a retryable error, the worker turns
+// unready and requests its process's exit, once.
 #include <gmock/gmock.h>
 
 #include <atomic>
@@ -19,8 +19,7 @@ using ::testing::HasSubstr;
 constexpr Duration kPatience = std::chrono::seconds(20);
 constexpr const char* kBroken = "CUDA, a step on the GPU: an illegal memory access was encountered";
 
-// Computes until its fuse is burnt down; then every call says what a GPU says whose context is
-// broken.
+// Computes a number of steps; then every call fails like a GPU with a broken context.
 class FailingExecutor final : public ForwardingExecutor {
  public:
   FailingExecutor(std::unique_ptr<ServingExecutor> real, int good_steps, bool in_collect)
@@ -39,7 +38,7 @@ class FailingExecutor final : public ForwardingExecutor {
   const bool in_collect_;
 };
 
-// A router and one worker in this process, as `aisp serve --role all` has them.
+// A router and one worker in this process, like `aisp serve --role all`.
 class House {
  public:
   House(int good_steps, bool in_collect) {
@@ -137,7 +136,7 @@ TEST_P(WorkerFailure, ABrokenDeviceEndsRequestsAsRetryableAndThenTheProcess) {
   ASSERT_FALSE(house.worker().Failure());
   EXPECT_EQ(house.worker().Failure().error().code, Code::kUnavailable);
 
-  // What comes later is told the same at once, and the end is asked for once.
+  // Later requests get the same error at once, and the exit is requested once.
   const auto late = house.Complete(1);
   ASSERT_TRUE(late);
   EXPECT_EQ(late->status, 503) << late->body;

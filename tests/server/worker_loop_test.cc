@@ -1,4 +1,4 @@
-// The engine thread's loop over a device that computes beside it.
+// The engine thread's loop with a device that computes asynchronously.
 #include "server/worker_loop.h"
 
 #include <gtest/gtest.h>
@@ -12,8 +12,8 @@
 namespace aisp {
 namespace {
 
-// Two steps deep, like a GPU. A step ends when the test says so; requests are numbers, and a step
-// takes up all that arrived before it was planned.
+// Two steps deep, like a GPU. A step ends when the test ends it; requests are numbers, and a step
+// includes all that arrived before it was planned.
 class FakeRole final : public WorkerRole {
  public:
   void Start() override {}
@@ -52,13 +52,13 @@ class FakeRole final : public WorkerRole {
   std::function<void()> in_launch;  // a step that computes inside it
   std::atomic<int> transports{0};
 
-  // On the loop's thread.
+  // Called on the loop's thread.
   void Arrive() {
     const std::lock_guard lock(mutex_);
     ++requests_;
     changed_.notify_all();
   }
-  // From the test: the device ends its oldest step.
+  // Called by the test: the device ends its oldest step.
   void EndStep() { ++done_; }
   bool AwaitSteps(size_t count) {
     std::unique_lock lock(mutex_);
@@ -92,13 +92,13 @@ TEST(WorkerLoop, AnArrivalDuringAStepIsTakenInAtOnceAndIsInTheNextStepThatIsPlan
   loop.Start(&role);
   loop.Post([&] { role.Arrive(); });
   ASSERT_TRUE(role.AwaitSteps(2));  // one computes, one waits behind it
-  // Nothing of the device has ended; what is posted is done all the same.
+  // No step of the device has ended; posted work runs all the same.
   loop.Post([&] { role.Arrive(); });
   ASSERT_TRUE(role.AwaitRequests(2));
   EXPECT_EQ(role.steps(), (std::vector<int>{1, 1}));
   role.EndStep();
   ASSERT_TRUE(role.AwaitSteps(3));
-  // Of the two steps that were launched before it arrived one had ended: one was ahead of it.
+  // Of the two steps that were launched before it arrived, one had ended: one was ahead of it.
   EXPECT_EQ(role.steps(), (std::vector<int>{1, 1, 2}));
   loop.Stop();
 }
@@ -113,8 +113,8 @@ TEST(WorkerLoop, StoppingDoesNotWaitForAStepThatNeverEnds) {
   loop.Stop();
 }
 
-// A step that computes on the loop's own thread lets in what another worker waits for, in its
-// order, and nothing else.
+// A step that computes on the loop's own thread lets the work of other workers run between layers,
+// in order, and nothing else.
 TEST(WorkerLoop, BetweenTwoLayersOnlyWhatMayRunThereRuns) {
   const SteadyClock clock;
   FakeRole role;
@@ -123,7 +123,7 @@ TEST(WorkerLoop, BetweenTwoLayersOnlyWhatMayRunThereRuns) {
   int launches = 0;
   role.in_launch = [&] {
     if (++launches > 1) return;
-    loop.RunInStep();  // nothing is there
+    loop.RunInStep();  // there is nothing to run
     loop.Post([&] { order.push_back(4); });
     loop.PostInStep([&] { order.push_back(1); });
     loop.WakeTransport();

@@ -1,9 +1,8 @@
 // FakeTiers: TierIo over plain memory, whose jobs end when and as the test says. A disk outlives
 // it.
 //
-// Bytes move when a job ends, and what a job will write is overwritten with rubbish when it is
-// submitted: a block that is given away or used too early shows in the tokens that come out. One
-// thread.
+// Bytes are copied when a job ends, and its destination is filled with garbage when it is
+// submitted: a block that is freed or used too early changes the resulting tokens. One thread.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +27,7 @@ struct FakeDisk {
     std::vector<std::byte> bytes;
   };
   std::map<int32_t, Slot> slots;
-  // As a scan at start: in an order that does not depend on anything but the content.
+  // Like the scan at start: in an order that depends only on the content.
   std::vector<TierEntry> Entries() const {
     std::vector<TierEntry> entries;
     for (const auto& [slot, s] : slots) entries.push_back(s.entry);
@@ -51,7 +50,7 @@ class FakeTiers final : public TierIo {
   bool Submit(const TierJob& job) override {
     if (jobs_.size() >= room) return false;
     if (job.to.place == TierPlace::kDisk) {
-      disk_->slots.erase(job.to.index);  // a crash before its end leaves nothing that is right
+      disk_->slots.erase(job.to.index);  // a crash before its end leaves no valid block
     } else {
       Put(job.to, std::vector<std::byte>(layout_.BlockBytes(), std::byte{0xdd}));
     }
@@ -67,7 +66,7 @@ class FakeTiers final : public TierIo {
 
   const std::deque<TierJob>& jobs() const { return jobs_; }
 
-  // Ends the i-th job: as it should, or with this error.
+  // Ends the i-th job: successfully, or with this error.
   void Finish(size_t i, Status status = {}, Duration took = std::chrono::microseconds(50)) {
     const TierJob job = jobs_[i];
     jobs_.erase(jobs_.begin() + static_cast<ptrdiff_t>(i));

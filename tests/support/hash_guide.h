@@ -1,7 +1,7 @@
-// HashGuide: a constraint for tests. What may follow is three tokens (of which one is left where
-// stop tokens are banned) or a quarter of the vocabulary, chosen by a hash of the tokens so far;
-// the text is whole after a given number of tokens. As forced it names one of the three, now and
-// then one of the many, and one that may not follow.
+// HashGuide: a constraint for tests. A hash of the tokens so far chooses the allowed tokens: three
+// of them (one where stop tokens are banned) or a quarter of the vocabulary. The text is complete
+// after a given number of tokens. As forced it names one of the three, sometimes one of the many,
+// and one that is not allowed.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,7 @@ class HashGuide final : public DrawGuide {
   HashGuide(uint64_t seed, int32_t vocabulary, size_t length)
       : seed_(seed), vocabulary_(vocabulary), length_(length) {}
 
-  // Another one for the same text, at its beginning.
+  // A new guide for the same text, at its beginning.
   std::shared_ptr<HashGuide> Fresh() const {
     return std::make_shared<HashGuide>(seed_, vocabulary_, length_);
   }

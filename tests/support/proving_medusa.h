@@ -1,6 +1,6 @@
-// ProvingMedusa: a MedusaProposer whose heads know what they must be given. Each row has to be the
-// state that the target has at the newest computed position of the very sequence that is asked for;
-// then they say what the target will draw, if nothing but its seed bears on that. One thread.
+// ProvingMedusa: a MedusaProposer whose heads check their input. Each row must be the target's
+// hidden state at the newest computed position of the sequence that is asked for; then the heads
+// draft what the target will draw, if only its seed affects that. One thread.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ class ProvingHeads final : public ParallelHeads {
     return logits_[static_cast<size_t>(row)][static_cast<size_t>(head)];
   }
 
-  std::span<const DraftContext> asked;  // of whom rows may be, in order
+  std::span<const DraftContext> asked;  // whose rows may come, in order
   bool fail = false;
   uint64_t rows_run = 0;
 
@@ -73,8 +73,8 @@ inline Status ProvingHeads::Run(std::span<const float* const> rows, int32_t head
   return {};
 }
 
-// As on a device: features of steps come in its format, few of them are kept, some that come from
-// the host find no room, and all of a draft is drawn at once.
+// As on a device: steps' features come in its format, few of them are kept, some that come from the
+// host find no room, and all tokens of a draft are drawn at once.
 class DeviceMedusaDraws final : public MedusaDraws {
  public:
   DeviceMedusaDraws(std::unique_ptr<ParallelHeads> heads, int32_t places, size_t landings)
@@ -119,7 +119,7 @@ class DeviceMedusaDraws final : public MedusaDraws {
   const size_t landings_;
 };
 
-// On a device where the target is on one, with `places` there; 0: one for each slot.
+// On a device if the target is on one, with `places` rows there; 0: one for each slot.
 class ProvingMedusa final : public Proposer {
  public:
   explicit ProvingMedusa(const ProvenanceOptions& target, int32_t places = 0, size_t landings = 2) {

@@ -1,5 +1,5 @@
-// Sanitizers slow a build down several times over: what a test holds in seconds is multiplied by
-// this there, so that all tests can run under them.
+// Sanitizers slow a build down several times: time limits of tests are multiplied by this factor
+// there.
 #pragma once
 
 namespace aisp {

@@ -100,7 +100,7 @@ class SimFabric::Transport final : public KvTransport {
   void CancelWrites(KvPeerId peer, Epoch epoch) override {
     auto it = peers_.find(peer);
     if (it == peers_.end()) return;
-    // What was not started ends in its turn, so that completions stay in order.
+    // Writes that were not started end in order, so that completions stay in order.
     for (PendingWrite& w : it->second->queue) {
       if (w.epoch == epoch && !w.started) w.cancelled = true;
     }
@@ -144,7 +144,7 @@ class SimFabric::Transport final : public KvTransport {
   KvRegion region_;
   std::map<Epoch, std::vector<BlockCopy>> allowed_;
   std::set<Epoch> revoked_;
-  std::map<Epoch, int> fetching_;  // pieces under way into this pool
+  std::map<Epoch, int> fetching_;  // pieces in flight into this pool
 
  private:
   SimFabric* const fabric_;
@@ -225,7 +225,7 @@ void SimFabric::Kick(const LanePtr& lane) {
 void SimFabric::BeginFetch(const LanePtr& lane) {
   Transport* owner = Find(lane->owner);
   const PendingWrite& write = lane->queue.front();
-  // A stopped owner looks at the piece when it goes on: as if it had just arrived.
+  // A stopped owner handles the piece when it resumes, as if it had just arrived.
   if (owner == nullptr || owner->paused_ || !owner->Allowed(write.epoch, write.pieces.front()))
     return;
   lane->fetching = write.epoch;
@@ -240,8 +240,8 @@ bool SimFabric::EndFetch(const LanePtr& lane) {
   const Transport* writer = Find(lane->writer);
   if (owner == nullptr) return true;
   if (--owner->fetching_[epoch] == 0) owner->fetching_.erase(epoch);
-  // Of a writer that is dead nothing more can be read. One that closed the connection has perhaps
-  // other bytes there by now.
+  // Nothing can be read from a dead writer. One that closed the connection may have other bytes
+  // there by now.
   if (writer == nullptr) return true;
   if (owner->revoked_.count(epoch) != 0) ++late_pieces_;
   Copy(*lane, owner->region_.base + lane->piece.dst_offset,
@@ -315,7 +315,7 @@ bool SimFabric::FailOneWrite() {
   if (lane == nullptr) return false;
   PendingWrite& write = lane->queue.front();
   write.status = DataLoss("the wire ate it");
-  // The piece under way still lands; the rest does not.
+  // The piece in flight still lands; the rest does not.
   if (write.pieces.size() > 1) write.pieces.resize(1);
   return true;
 }

@@ -1,20 +1,20 @@
-// SimFabric: KvTransports between simulated processes, with the ways in which real ones go wrong.
+// SimFabric: KvTransports between simulated processes, with the faults of real ones.
 //
 // Three kinds, two of them with TransportCapabilities::owner_copies:
-//  - like shm and CUDA IPC (false): the writer's process copies into a mapping that nobody can
-//  revoke. A writer that is
-//    stopped in the middle finishes its copy when it goes on, however late. Pieces land until its
-//    death, never after. A pool whose owner died stays mapped: writes into it succeed and mean
-//    nothing.
-//  - like tcp (true): bytes travel, then the owner's side checks the epoch and copies; what was
-//  sent before the writer died
-//    may still arrive. A stopped owner copies when it goes on.
-//  - like ucx (true, and `fetches`): the owner fetches a piece that it has admitted, straight from
-//  the writer's memory. Revoking the epoch does not stop a fetch under way; the owner knows when it
-//  has ended.
-// A write is split into pieces that land one after the other, read from the source only when their
-// turn comes, so that torn, stale and foreign content shows. The queue to a peer is bounded.
-// Everything is seeded; one thread.
+// - like shm and CUDA IPC (false): the writer's process copies into a mapping that nobody can
+// revoke.
+//   A writer that is stopped in the middle finishes its copy when it resumes, however late. Pieces
+//   land until its death, never after. A pool whose owner died stays mapped: writes into it have no
+//   effect.
+// - like tcp (true): bytes travel, then the owner's side checks the epoch and copies; what was sent
+//   before the writer died may still arrive. A stopped owner copies when it resumes.
+// - like ucx (true, and `fetches`): the owner fetches a piece that it has admitted, directly from
+// the
+//   writer's memory. Revoking the epoch does not stop a running fetch; the owner knows its end.
+//
+// A write is split into pieces that land one after the other, each read from the source only in its
+// turn, so that torn, stale and foreign content shows. The queue to a peer is bounded. Everything
+// is seeded; one thread.
 #pragma once
 
 #include <deque>
@@ -40,28 +40,27 @@ class SimFabric {
  public:
   SimFabric(SimWorld* world, const SimFabricOptions& options) : world_(world), options_(options) {}
 
-  // One per process, named as the process. Must outlive no call of the fabric: Kill comes before
-  // its destruction.
+  // One per process, named like the process. Call Kill before the transport is destroyed.
   std::unique_ptr<KvTransport> MakeTransport(const std::string& process);
   void Pause(const std::string& process);
   void Resume(const std::string& process);
-  // The process is gone. Its pool may be freed after the call.
+  // The process has died. Its pool may be freed after the call.
   void Kill(const std::string& process);
-  // Connect fails with this probability from now on.
+  // From now on Connect fails with this probability.
   void set_connect_fail_chance(double p) { connect_fail_chance_ = p; }
-  // A write under way ends with an error, some of it landed; false when there is none.
+  // Ends a write in flight with an error, after some of it landed; false when there is none.
   bool FailOneWrite();
-  // A lane with writes under way carries nothing any more, until its writer connects anew; false
-  // when there is none. The piece under way still lands.
+  // Breaks a lane with writes in flight until its writer connects anew; false when there is none.
+  // The piece in flight still lands.
   bool FallOneLane();
-  // Some writer keeps to a lane of which it was told that it fell.
+  // Whether some writer keeps using a lane after it was told that the lane broke.
   bool AnyFallen() const;
-  // One bit of the piece that lands next on some lane is turned; false when nothing is under way.
+  // Flips one bit of the next piece on some lane; false when nothing is in flight.
   bool SpoilOneWrite();
-  // Pieces that landed although their epoch had been revoked before (with owner_copies: fetches).
+  // The number of pieces that landed after their epoch was revoked (with owner_copies: fetches).
   uint64_t late_pieces() const { return late_pieces_; }
   uint64_t fenced_pieces() const { return fenced_pieces_; }
-  // Pools that writers connected to.
+  // The number of pools that writers connected to.
   uint64_t connections() const { return connections_; }
 
  private:
@@ -74,17 +73,17 @@ class SimFabric {
     bool cancelled = false;
     Status status;
   };
-  // The way from one writer to one pool.
+  // The lane from one writer to one pool.
   struct Lane {
     std::string writer;
     std::string owner;
     std::deque<PendingWrite> queue;
-    bool moving = false;   // a piece is under way
+    bool moving = false;   // a piece is in flight
     bool arrived = false;  // it waits for a stopped process
-    bool spoil = false;    // its next piece
+    bool spoil = false;    // corrupt the next piece
     bool fallen = false;
-    bool told = false;            // its writer wanted to write again
-    std::vector<std::byte> wire;  // owner_copies: the bytes of the piece under way
+    bool told = false;            // its writer tried to write again
+    std::vector<std::byte> wire;  // owner_copies: the bytes of the piece in flight
     bool closed = false;
     Epoch fetching;   // of the piece that the owner fetches; value 0: none
     BlockCopy piece;  // and the piece
@@ -92,13 +91,13 @@ class SimFabric {
   using LanePtr = std::shared_ptr<Lane>;
 
   Transport* Find(const std::string& process);
-  // One with writes under way; null: there is none.
+  // A lane with writes in flight; null: there is none.
   LanePtr RandomBusyLane();
   void Kick(const LanePtr& lane);
   void Arrive(const LanePtr& lane);
   void Land(const LanePtr& lane);
   void BeginFetch(const LanePtr& lane);
-  // The bytes land, from wherever they are now. True when the owner fetched this piece.
+  // Writes the bytes from where they are now. True if the owner fetched this piece.
   bool EndFetch(const LanePtr& lane);
   void Copy(Lane& lane, std::byte* to, const std::byte* from, uint64_t bytes);
   void CompleteFront(const LanePtr& lane);

@@ -1,10 +1,10 @@
 // SimLinks: the link layer of proto/link.h under simulated time, with faults. One object carries
 // all links of one kind: `Up` goes from the dialling side to the listening one, `Down` back.
 //
-// Messages of a link arrive in order with seeded delays. A link can break (both ends hear of it,
-// each in its own time; what is under way is lost, or is read first, as from a socket's buffer),
-// stall (nothing arrives for a while), or be closed by an end; a process that dies breaks all of
-// its links. A link with too much under way breaks, as the contract says.
+// Messages of a link arrive in order with seeded delays. A link can break: both ends learn of it at
+// different times, and messages in flight are lost, or read first, as from a socket's buffer. It
+// can stall (nothing arrives for a while), or be closed by an end. A process that dies breaks all
+// of its links. A link with too much in flight breaks, as the contract says.
 #pragma once
 
 #include <algorithm>
@@ -32,7 +32,7 @@ template <typename Up, typename Down>
 class SimLinks {
  public:
   using ProcessPtr = std::shared_ptr<SimProcess>;
-  // Called for every message that is sent, for coverage and the event log.
+  // Called for every sent message, for coverage and the event log.
   std::function<void(const SimProcess& from, const SimProcess& to, const Up&)> on_up;
   std::function<void(const SimProcess& from, const SimProcess& to, const Down&)> on_down;
 
@@ -99,8 +99,8 @@ class SimLinks {
     end.last_arrival = std::max(end.last_arrival, world_->Now() + time);
     return true;
   }
-  // One random link carries nothing any more, and its ends hear of it only after seconds, each in
-  // its own time.
+  // One random link stops carrying messages, and its ends learn of it only after seconds, at
+  // different times.
   bool HalfOpenOne() {
     const std::vector<ConnectionPtr> some = Open(nullptr);
     if (some.empty()) return false;
@@ -112,12 +112,12 @@ class SimLinks {
       DownAfter(c, which, world_->Ms(500, 6000));
     return true;
   }
-  // Messages on their way to one end, and their bytes, beyond which what is offered is refused.
-  // What alone has more bytes never fits.
+  // Limits of messages and bytes in flight to one end; above them a message is refused. A single
+  // larger message never fits.
   int max_offered = kMaxUnderWay / 2;
   size_t max_offered_bytes = kNoBound;
   std::function<void(Code)> on_refused;
-  // The process is gone; its peers hear of it after up to `notice_ms`.
+  // The process has died; its peers learn of it after up to `notice_ms`.
   void OnDeath(const SimProcess* process, double notice_ms) {
     std::erase_if(listeners_, [&](const auto& l) { return l.second.process.get() == process; });
     for (const ConnectionPtr& c : Open(process)) Break(c, notice_ms);
@@ -132,7 +132,7 @@ class SimLinks {
     LinkId id;
     bool open = false;  // callbacks may still come
     Instant last_arrival;
-    // Towards this end; bytes are counted while there is a bound.
+    // Towards this end; bytes are counted only if there is a limit.
     int under_way = 0;
     size_t bytes_under_way = 0;
   };
@@ -277,7 +277,7 @@ class SimLinks {
     }
   }
 
-  // What is under way and arrives after the end has heard of the break is lost.
+  // Messages in flight that arrive after the end has learned of the break are lost.
   void Break(const ConnectionPtr& c, double notice_ms) {
     if (c->broken) return;
     c->broken = true;

@@ -22,7 +22,7 @@ bool SimWorld::Step(Instant end) {
     clock.Set(end);
     return false;
   }
-  // priority_queue gives no mutable top; the event leaves right after.
+  // priority_queue gives no mutable top; the event is popped right after.
   std::function<void()> what = std::move(const_cast<Event&>(queue_.top()).what);
   at_this_moment_ = queue_.top().when == clock.Now() ? at_this_moment_ + 1 : 0;
   if (at_this_moment_ > kMaxEventsAtOneMoment)
@@ -65,7 +65,7 @@ void SimProcess::Unblock() {
   if (!alive_ || !blocked_) return;
   blocked_ = false;
   if (!running()) return;
-  // A loop hears what has arrived before it begins the next long thing.
+  // A loop handles what has arrived before it begins the next long operation.
   for (auto waited = std::exchange(backlog_, {}); const auto& what : waited) what();
   after_each_();
 }

@@ -1,9 +1,8 @@
 // SimWorld: simulated time, one seeded random source and the processes of a simulated cluster, in
 // one thread.
 //
-// Everything that happens is an event at a time; equal times run in the order in which they were
-// scheduled. Nothing reads a real clock, an address or a hash of a pointer, so a seed replays
-// exactly.
+// Everything is an event with a time; equal times run in the order in which they were scheduled.
+// Nothing reads a real clock, an address or a hash of a pointer, so a seed replays exactly.
 #pragma once
 
 #include <cstdint>
@@ -33,13 +32,13 @@ class SimWorld {
 
   Instant Now() const { return clock.Now(); }
   double Uniform(double low, double high) { return low + (high - low) * random.Uniform(); }
-  int64_t Between(int64_t low, int64_t high) {  // both included
+  int64_t Between(int64_t low, int64_t high) {  // inclusive
     return low + static_cast<int64_t>(random.Below(static_cast<uint64_t>(high - low + 1)));
   }
   bool Chance(double p) { return random.Uniform() < p; }
   Duration Ms(double low, double high) { return FromMs(Uniform(low, high)); }
 
-  // The first violation of what must hold; the run ends with it.
+  // The first violated invariant; the run ends with it.
   void Fail(const std::string& what);
   bool failed() const { return !failure_.empty(); }
   const std::string& failure() const { return failure_; }
@@ -48,7 +47,7 @@ class SimWorld {
   // One line of the event log: simulated time, who, what.
   void Trace(const std::string& who, const std::string& what);
   uint64_t events() const { return events_; }
-  // Folds something observable into a digest of the run: two runs of a seed must end with the same.
+  // Adds an observable value to the run's digest: two runs of a seed must end with the same.
   void Digest(uint64_t value) { digest_ = (digest_ ^ value) * 0x100000001b3u; }
   uint64_t digest() const { return digest_; }
 
@@ -73,8 +72,8 @@ class SimWorld {
   std::string failure_;
 };
 
-// A process as the rest of the world sees it. What reaches a stopped process (SIGSTOP) waits and is
-// handled in order when it goes on; what reaches a dead one is lost.
+// A simulated process as the others see it. What reaches a stopped process (SIGSTOP) waits and is
+// handled in order when it resumes; what reaches a dead one is lost.
 class SimProcess {
  public:
   SimProcess(std::string process_name, std::function<void()> after_each)
@@ -84,7 +83,7 @@ class SimProcess {
   void Deliver(std::function<void()> what);
   void Pause() { paused_ = true; }
   void Resume();
-  // Its one thread is inside something long: what arrives waits, timers are late.
+  // Its thread is inside a long operation: arrivals wait, timers are late.
   void Block() { blocked_ = true; }
   void Unblock();
   void Kill();

@@ -1,6 +1,6 @@
-// A reader of SSE as strict as the narrowest client in use: it splits at empty lines, skips what
-// begins with ':', and takes every other event as `data: ` and one line. What a browser would also
-// take (id:, event:, several data lines) is an error here.
+// A reader of SSE as strict as the strictest client in use: it splits at empty lines, skips lines
+// that begin with ':', and expects every other event to be `data: ` and one line. Everything else
+// that a browser accepts (id:, event:, several data lines) is an error here.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace aisp {
 
-// What stands behind `data: ` in each event of a whole body.
+// The text after `data: ` in each event of a whole body.
 inline Result<std::vector<std::string>> ReadStrictSse(std::string_view body) {
   constexpr std::string_view kEnd = "\n\n";
   constexpr std::string_view kData = "data: ";

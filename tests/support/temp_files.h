@@ -1,5 +1,5 @@
-// Files and folders that live as long as a test. Names are the process's own, so that two runs on
-// one machine do not meet.
+// Files and folders that exist as long as a test. Their names contain the process id, so that two
+// runs on one machine do not collide.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 
 namespace aisp {
 
-// Not made yet, unless with content; removed at the end.
+// Created only if it has content; removed at the end.
 class TempFile {
  public:
   explicit TempFile(const std::string& name)
@@ -36,7 +36,7 @@ class TempFile {
   const std::string path_;
 };
 
-// An empty folder, removed with all it holds.
+// An empty folder, removed at the end with all its contents.
 class TempFolder {
  public:
   TempFolder() {

@@ -33,7 +33,7 @@ struct Case {
   const char* expected;
 };
 
-// Each expectation is what jinja2 3.1 prints.
+// The expected texts are what jinja2 3.1 prints.
 class Expression : public ::testing::TestWithParam<Case> {};
 
 TEST_P(Expression, PrintsWhatJinjaPrints) {
@@ -151,7 +151,7 @@ TEST(ChatTemplate, HostileTemplatesEndWithAnError) {
 
 const std::string kBig = "{% set big = 'ab' * 5000000 %}";
 
-// Each of `hostile` was unbounded once: it ran for hours, took all memory, or overflowed the stack
+// Each of `hostile` was once unbounded: it ran for hours, took all memory, or overflowed the stack
 // when its values were destroyed.
 void ExpectBounded(std::span<const std::string> hostile) {
   std::string context = R"({"m": {"0": 0)";
@@ -170,21 +170,21 @@ void ExpectBounded(std::span<const std::string> hostile) {
 
 TEST(ChatTemplate, NoValueGrowsBeyondItsBound) {
   const std::string hostile[] = {
-      // Bound methods hold what they are bound to.
+      // Bound methods hold a reference to their object.
       "{% set ns = namespace(v=[]) %}{% for i in range(100000) %}{% set ns.v = [ns.v].copy %}"
       "{% endfor %}",
       "{% set ns = namespace(v='') %}{% for i in range(100000) %}{% set ns.v = [ns.v.upper].copy "
       "%}{% set ns.v = {'upper': ns.v} %}{% endfor %}",
-      // Scopes below scopes, without anything nested while it runs.
+      // Chains of scopes, without nesting at run time.
       "{% set ns = namespace() %}{% for x in [1] recursive %}{% macro m() %}{{ loop([1]) }}"
       "{% endmacro %}{% set ns.f = m %}{% endfor %}{% for i in range(90000) %}{{ ns.f() }}"
       "{% endfor %}",
-      // Macros that call each other, by a statement that is one node.
+      // Macros that call each other, in one statement that is a single node.
       "{% macro m() %}{% call m() %}{% endcall %}{% endmacro %}{{ m() }}",
-      // A loop that keeps loops after its end.
+      // A loop variable that stores loops after their end.
       "{% set ns = namespace() %}{% for x in [1] %}{% set ns.f = loop.changed %}{% set ns.l = loop "
       "%}{% endfor %}{{ ns.f(ns.l) }}",
-      // Texts whose size is known before they are made.
+      // Texts whose size can be computed before they are built.
       kBig + "{{ 'aaaaaaaaaaaaaaa'.replace('a', big) }}",
       kBig + "{{ 'aaaaaaaaaaaaaaa' | replace('', big) }}",
       kBig + "{{ range(1000) | list | tojson(indent=big) }}",
@@ -195,7 +195,7 @@ TEST(ChatTemplate, NoValueGrowsBeyondItsBound) {
       "{{ 'a'.center(9223372036854775807) }}{{ 'a' | center(9223372036854775807) }}",
       "{{ 'a a ' * 4000000 }}{{ ('a ' * 8000000).split() }}",
       "{{ ('a\\n' * 8000000).splitlines() }}",
-      // Searches that would be quadratic.
+      // Searches that a naive implementation would make quadratic.
       "{% set s = 'a' * 8000000 %}{% set w = 'a' * 4000000 ~ 'b' %}{% for i in range(100000) %}"
       "{% set x = w in s or s.find(w) > 0 or s.rfind('b' ~ w) > 0 or s.count(w) > 0 %}{% endfor %}",
       "{% set c = 'b' * 200000 %}{% for i in range(100000) %}{% set x = ('a' * 9).strip(c) %}"
@@ -208,7 +208,7 @@ TEST(ChatTemplate, NoValueGrowsBeyondItsBound) {
 
 TEST(ChatTemplate, NoValueWorksBeyondItsBound) {
   const std::string hostile[] = {
-      // Work without a step of its own.
+      // Work inside a single step.
       kBig + "{% for i in range(100000) %}{% set x = 'a'.find(big) %}{% endfor %}",
       kBig +
           "{% for i in range(100000) %}{% set x = big | int %}{% set x = big | float %}{% endfor "
@@ -235,7 +235,7 @@ TEST(ChatTemplate, WhatATemplateSaysInAnErrorIsCut) {
   EXPECT_TRUE(IsValidUtf8(out));
 }
 
-// The functions that search do it another way than std::string: as Python has it, all the same.
+// The search functions are implemented without std::string's, but must give Python's results.
 TEST(ChatTemplate, SearchesAgreeWithPython) {
   EXPECT_EQ(
       Render("{{ 'aXbXc'.rsplit('X', 1) }} {{ 'aaaa'.split('aa') }} {{ 'aaa'.rsplit('aa') }}"),
@@ -252,7 +252,7 @@ TEST(ChatTemplate, SearchesAgreeWithPython) {
 }
 
 TEST(ChatTemplate, ANamespaceThatHoldsItselfIsFreed) {
-  // The leak checker of the ASan build sees what is not.
+  // ASan's leak checker sees what is not freed.
   EXPECT_EQ(Render("{% set ns = namespace() %}{% set ns.self = ns %}{% macro f() %}{% endmacro "
                    "%}{% set ns.f = f %}ok"),
             "ok");
@@ -293,7 +293,7 @@ TEST(ChatTemplate, PublishedTemplatesRenderByteForByte) {
       ++cases;
       const std::string got = Render(source, c["context"].dump().c_str());
       if (c.contains("error")) {
-        // The recorded error begins with Python's name for its kind.
+        // The recorded error begins with the name of Python's exception class.
         const auto error = c["error"].get<std::string>();
         EXPECT_TRUE(got.starts_with("ERROR") || got.starts_with("PARSE")) << stem << " " << name;
         EXPECT_THAT(got, HasSubstr(error.substr(error.find(": ") + 2)));

@@ -55,7 +55,7 @@ TEST(Detokenizer, StreamsExactlyWhatDecodeGivesForRandomTokens) {
   std::mt19937 random(3);
   for (int round = 0; round < 300; ++round) {
     std::vector<TokenId> ids;
-    // Low ids are single bytes: many broken and split characters.
+    // Low ids are single bytes, which gives many broken and split characters.
     const auto bound = static_cast<uint32_t>(round % 2 == 0 ? 263 : (*t)->VocabSize() + 5);
     for (uint32_t i = 0; i < random() % 60; ++i)
       ids.push_back(static_cast<TokenId>(random() % bound));

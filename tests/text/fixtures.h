@@ -1,5 +1,4 @@
-// Small things that the tests of text/ share: a temporary model folder, JSON to Value, a tiny
-// tokenizer.
+// Helpers that the tests of text/ share: a temporary model folder, JSON to Value, a tiny tokenizer.
 #pragma once
 
 #include <filesystem>

@@ -16,7 +16,7 @@ TEST(PlainTokenizer, IdsAndTextAreEachOthersInverse) {
   EXPECT_EQ((*tokenizer)->VocabSize(), 128256);
   SplitMix64 random(3);
   std::vector<TokenId> ids;
-  // Bytes below 128 and tokens beyond the bytes: any row of them is valid UTF-8.
+  // Bytes below 128 and tokens above the byte range: any sequence of them is valid UTF-8.
   for (int i = 0; i < 2000; ++i) {
     const auto id = static_cast<TokenId>(random.Below(128256));
     ids.push_back(id >= 128 && id < 256 ? id - 128 : id);
@@ -34,7 +34,7 @@ TEST(PlainTokenizer, TextIsItsBytes) {
   for (const std::string text : {"", "Grüße, 世界 🦆\n", "<|1000|> <|12|>"}) {
     EXPECT_EQ((*tokenizer)->Decode(*(*tokenizer)->Encode(text), true), text);
   }
-  // Half of a character is shown as what it is: not valid.
+  // Half of a character is kept as it is: invalid.
   EXPECT_EQ((*tokenizer)->Decode(std::vector<TokenId>{0xC3}, true), "\xEF\xBF\xBD");
 }
 

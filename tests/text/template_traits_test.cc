@@ -23,14 +23,14 @@ constexpr std::string_view kCalls =
     "{% for m in messages %}[{{ m.role }}]{{ m.content or '' }}"
     "{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments | tojson }}"
     "{% endfor %}{% endfor %}";
-// As DeepSeek's: calls where there is no content, their arguments added to text.
+// Like DeepSeek's: calls only without content, their arguments appended to text.
 constexpr std::string_view kTextCalls =
     "{% for m in messages %}{% if m.role == 'assistant' and m.content is none %}"
     "{% for c in m.tool_calls %}{{ '[' + c.function.name + ' ' + c.function.arguments + ']' }}"
     "{% endfor %}{% elif m.role in ['user', 'assistant', 'system'] %}"
     "{{ '<' + m.role + '>' + m.content }}{% else %}{{ '(' + m.content + ')' }}{% endif %}"
     "{% endfor %}";
-// As Llama's: one call at a time.
+// Like Llama's: one call at a time.
 constexpr std::string_view kOneCall =
     "{% for m in messages %}{% if m.tool_calls %}{% if m.tool_calls | length != 1 %}"
     "{{ raise_exception('one at a time') }}{% endif %}"
@@ -89,7 +89,7 @@ Value::List Conversation(Value content, bool two) {
   if (two) calls.push_back(Call("b", 2));
   message.Set("tool_calls", Value(std::move(calls)));
   Value::List out{Said("user", "hi"), Value(std::move(message))};
-  // The results in another order than the calls.
+  // The results in a different order than the calls.
   if (two) out.push_back(Result("b", "B"));
   out.push_back(Result("a", "A"));
   out.push_back(Said("user", "and?"));
@@ -150,7 +150,7 @@ TEST(TemplateTraits, PublicTemplatesTakeASecondTurn) {
         Value::List messages = Conversation(spoken ? Value("Well.") : Value(), two);
         messages.pop_back();
         Value::Map context{{"bos_token", "<s>"}, {"eos_token", "</s>"}};
-        // What the template has to be able to say at all: one call in the form that suits it.
+        // Skips templates that cannot express even one call in the form that suits them.
         context.Set("messages", ShapeMessages(Value(messages), traits));
         const auto text = parsed->Render(context, {});
         if (!text) continue;  // Mistral's ids, templates of other tools

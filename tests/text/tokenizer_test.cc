@@ -195,7 +195,7 @@ TEST(SentencePiece, SurvivesEveryCutOfItsFile) {
     folder.Write("tokenizer.model", whole.substr(0, size));
     const auto t = Tokenizer::Load(folder.path());
     if (!t)
-      continue;  // an error is an answer; a model that was cut after a piece still has to work
+      continue;  // an error is a valid result; a model that was cut after a piece must still work
     EXPECT_TRUE((*t)->Encode("ab ab", true)) << size;
   }
 }
@@ -208,7 +208,7 @@ TEST(StoryModel, RenderedPromptsHaveTheRecordedIds) {
   const Json expected = Json::parse(testing::ReadAll(folder / "expected.json"));
   ASSERT_FALSE(expected["cases"].empty());
   for (const Json& c : expected["cases"]) {
-    // A chat's BOS is in what the template rendered; plain text gets it from the post-processor.
+    // For chats the template adds BOS; for plain text the post-processor does.
     const bool chat = c["input"].is_array();
     const auto ids =
         (*t)->Encode((chat ? c["rendered"] : c["input"]).get<std::string>(), /*add_special=*/!chat);
@@ -223,7 +223,7 @@ TEST(StoryModel, RenderedPromptsHaveTheRecordedIds) {
   }
 }
 
-// A bound far above what is needed, far below what a quadratic merge would take (minutes).
+// A limit far above what is needed, far below what a quadratic merge would take (minutes).
 TEST(StoryModel, AMegabyteWithoutASpaceIsNoDenialOfService) {
   const auto t = Tokenizer::Load(std::string(AISP_SOURCE_DIR) + "/models/story-7m");
   ASSERT_TRUE(t) << t.error().message;

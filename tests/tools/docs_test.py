@@ -19,7 +19,7 @@ def read(path):
         return file.read()
 
 
-# Settings that bound something.
+# Settings that limit something.
 BOUNDS = r"[.](max|min)_|_limit$|timeout|_patience$|_per_key$|\.(host_memory|disk_bytes|buffer|lease)$"
 UNITS = {"ms": 0.001, "s": 1, "min": 60, "m": 60, "h": 3600, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "": 1}
 
@@ -58,7 +58,8 @@ class Docs(unittest.TestCase):
     def test_metrics_are_those_of_the_metrics_page(self):
         metrics = set(re.findall(r"\baisp_[a-z_]+", self.documents["docs/metrics.md"]))
         build = "".join(read(path) for path in glob.glob("**/CMakeLists.txt", root_dir=ROOT, recursive=True))
-        # A prefix with a trailing underscore stands for several; what the build makes is no metric.
+        # A prefix with a trailing underscore stands for several metrics; names from the build are
+        # no metrics.
         known = lambda path, name: name in metrics or name.endswith("_") or re.search(rf"\b{name}\b", build)
         self.assertGreater(self.check(r"`(aisp_[a-z_]+)", known), 100)
 
@@ -78,7 +79,7 @@ class Docs(unittest.TestCase):
                 named = [row for row in rows if f"`{name}`" in row]
                 self.assertTrue(named, f"docs/security.md has no line for {name} in its limits")
                 wanted = quantities(default)
-                # 0 and "": what holds then is said in words.
+                # For 0 and "" the page describes the effect in words.
                 if wanted and wanted != {0}:
                     self.assertTrue(any(wanted <= quantities(row) for row in named), f"the default of {name} is {default}: {named}")
         self.assertGreater(bounds, 30)

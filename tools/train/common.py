@@ -1,8 +1,8 @@
-"""What the scripts that train draft heads share: texts that the target writes, the layers of a head, training against
-the target's distributions, and how often what a head drafts stands.
+"""Code that the training scripts of draft heads share.
 
-A head is a DraftHead: row i of what it drafts from is the target's features of token i, and the token at place j of its
-draft is the one at i + 2 + j, for token i + 1 is known.
+Texts that the target writes, the layers of a head, training on the target's distributions, and
+measuring how often draft tokens are accepted. A head is a DraftHead: its input row i is the
+target's features of token i. Its draft begins at token i + 2, because token i + 1 is already known.
 
 Needs PyTorch, transformers, tokenizers and safetensors; minutes on one GPU.
 """
@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 USER, ASSISTANT, END, BOS, EOS = 3, 4, 5, 1, 2
-EVALUATED = 6  # drafted tokens of which acceptance is told
+EVALUATED = 6  # draft tokens per draft whose acceptance is reported
 
 
 class Norm(nn.Module):
@@ -60,7 +60,8 @@ class Attention(nn.Module):
         return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
 
     def forward(self, x, step, cache, allowed):
-        """Row i sees what `allowed` says of the keys of step 0, and of every later step its own key alone."""
+        """Row i sees the keys of step 0 that `allowed` says, and of every later step only its own
+        key."""
         batch, rows, _ = x.shape
         positions = torch.arange(rows, device=x.device) + step
         split = lambda y, heads: y.view(batch, rows, heads, self.dim).transpose(1, 2)
@@ -91,7 +92,8 @@ class Mlp(nn.Module):
 
 
 class DraftHead(nn.Module):
-    """`kept`: the tokens that its logits are of, ids in the target's vocabulary, ascending. `places`: of a draft."""
+    """`kept`: the target's token ids that its logits cover, ascending. `places`: draft tokens per
+    draft."""
 
     def __init__(self, config, kept, places=EVALUATED):
         super().__init__()
@@ -99,8 +101,8 @@ class DraftHead(nn.Module):
         self.register_buffer("kept", kept)
 
     def unroll(self, embedding, tokens, features, steps, allowed):
-        """Logits of every place of a draft; row i of place j is of the token at i + 2 + j, given the true ones before
-        it."""
+        """One tensor of logits per place of a draft. Row i of place j is for token i + 2 + j, given
+        the true tokens before it."""
         raise NotImplementedError
 
     def tensors(self, dtype):
@@ -108,8 +110,8 @@ class DraftHead(nn.Module):
 
 
 class ChainHead(DraftHead):
-    """Drafts token by token: behind the last one that the target knows it goes on with its own output in the place of
-    the target's features."""
+    """Drafts token by token: after the last token with target features it uses its own output in
+    their place."""
 
     def begin(self, features):
         return features
@@ -125,7 +127,8 @@ class ChainHead(DraftHead):
 
     @torch.no_grad()
     def drafts_after(self, target, tokens, layers, count):
-        """What it proposes greedily behind `tokens`, and the smallest margin between its two best on the way."""
+        """The greedy draft after `tokens`, and the smallest margin between the two best logits
+        along it."""
         text = torch.tensor([tokens], device=target.device)
         features, _ = look_at(target, text, layers)
         rows = len(tokens) - 1
@@ -134,7 +137,7 @@ class ChainHead(DraftHead):
         hidden, cache, drafted, margin = self.begin(features[:, :rows]), [], [], math.inf
         following = text[:, 1:]
         for step in range(count):
-            # Rows but the last one go on with anything: each sees of later steps itself alone.
+            # Only the last row matters: in later steps each row sees only itself.
             hidden, logits = self(embedding(following), hidden, step, cache, allowed)
             best = logits[0, -1].topk(2)
             margin = min(margin, float(best.values[0] - best.values[1]))
@@ -158,7 +161,7 @@ def load_target(folder, device):
 
 
 def look_at(target, tokens, layers):
-    """The features of every token, and the logits behind it."""
+    """The features of every token, and the logits after it."""
     out = target(tokens, output_hidden_states=True, use_cache=False)
     return torch.cat([out.hidden_states[i] for i in layers], -1), out.logits
 
@@ -171,7 +174,8 @@ def gumbel(seed, position, shape, device):
 
 @torch.no_grad()
 def sample(target, prompts, length, temperatures, seed):
-    """Whole texts [n, length], padded with 0, from prompts of any lengths: argmax of logits / T + noise."""
+    """Whole texts [n, length], padded with 0, from prompts of any lengths. Draws argmax of logits +
+    T * noise."""
     device, rows, begin = target.device, len(prompts), min(map(len, prompts))
     out = torch.zeros(rows, length, dtype=torch.long)
     given = torch.zeros(rows, length, dtype=torch.bool)
@@ -198,7 +202,7 @@ def sample(target, prompts, length, temperatures, seed):
 
 
 def held_out_prompts(tokenizer):
-    """Those of the benchmark, which training leaves out."""
+    """The benchmark's prompts, which training leaves out."""
     with open(os.path.join(ROOT, "bench/stories.txt"), encoding="utf-8") as file:
         texts = [text.strip() for text in file.read().split("***")]
     return [[BOS, *tokenizer.encode(text, add_special_tokens=False).ids] for text in texts if text]
@@ -237,7 +241,8 @@ def make_texts(target, prompts, length, rng, seed):
 
 
 def causal(rows, starts, device):
-    """[batch, 1, rows, rows]: keys from each text's start up to the row; a row in front of it sees itself."""
+    """Mask [batch, 1, rows, rows]: a row sees keys from its text's start up to itself; a row before
+    the start sees itself."""
     at = torch.arange(rows, device=device)
     seen = (at[None, :] <= at[:, None])[None] & (at[None, None, :] >= starts[:, None, None])
     return (seen | torch.eye(rows, dtype=torch.bool, device=device)[None])[:, None]
@@ -251,7 +256,7 @@ def loss_of(head, embedding, tokens, begins, features, target_logits, steps, sta
     total = 0.0
     allowed = causal(rows, starts, tokens.device)
     for step, logits in enumerate(head.unroll(embedding, tokens, features, steps, allowed)):
-        # The target's distribution of the same token stands 1 + step rows further on.
+        # The target's distribution of the same token is 1 + step rows further on.
         ahead = 1 + step
         goal = wanted[:, ahead:]
         drafted = logits[:, :rows - ahead].float().log_softmax(-1)
@@ -276,7 +281,7 @@ def train_head(head, target, texts, begins, layers, minutes, steps, batch):
         chosen = torch.randint(len(texts), (batch,), generator=generator).to(texts.device)
         tokens, begin = texts[chosen], begins[chosen]
         tokens = tokens[:, :int((tokens != 0).sum(1).max())]
-        # A third of the texts has no features in front of some place, as behind a prefix from a cache.
+        # A third of the texts has no features before some position, as after a cached prefix.
         late = torch.rand(batch, generator=generator).to(texts.device) < 0.33
         place = (torch.rand(batch, generator=generator).to(texts.device) * (begin + 40)).long()
         starts = torch.where(late, place, 0)
@@ -300,14 +305,16 @@ def round_to(head, dtype):
             parameter.copy_(parameter.to(dtype).float())
 
 
-# ---- what it is worth ----
+# ---- evaluation ----
 
 
 @torch.no_grad()
 def acceptance(head, target, prompts, texts, temperature, layers, *, coupled=True, without_prompt=False):
-    """`texts`: what the target makes of the prompts with seed 1000 at this temperature (`sample`). Of drafts that begin at
-    every token of the answers: how often the token at each place stands, given that those before it do. Drafts are drawn
-    as the server does: with the target's noise, or (coupled=False) with other noise."""
+    """How often the draft token at each place is accepted, given that those before it are.
+
+    `texts` are the target's answers to the prompts with seed 1000 at this temperature (`sample`); a
+    draft begins at every token of the answers. Draft tokens are drawn as in the server: with the
+    target's noise, or with other noise (coupled=False)."""
     vocabulary = target.config.vocab_size
     hits, tries = torch.zeros(head.places), torch.zeros(head.places)
     noise = torch.stack([gumbel(1000 if coupled else 5000, p, (len(prompts), vocabulary), texts.device)
@@ -355,11 +362,11 @@ def choose_vocabulary(texts, size, vocabulary):
     return order[:size].sort().values, float(counts[order[:size]].sum() / counts.sum())
 
 
-# ---- a script ----
+# ---- the training script ----
 
 
 def numbers_of(target):
-    """What a config.json of a head takes over from the target's."""
+    """The values of a head's config.json that are copied from the target's."""
     c = target.config
     rope = getattr(c, "rope_parameters", None) or {"rope_theta": c.rope_theta}
     return {
@@ -378,7 +385,8 @@ def written_config(config):
 
 
 def train(args, make_head, layers_of):
-    """make_head(target, texts, args) -> the head and figures to be told beside its acceptance."""
+    """`make_head`(target, texts, args) returns the head and the figures to report with its
+    acceptance."""
     from tokenizers import Tokenizer
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(args.seed)

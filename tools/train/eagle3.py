@@ -3,16 +3,15 @@
 
   tools/train/eagle3.py train --target models/story-7m --out models/story-7m-eagle3
       samples stories from the target, trains the head on them, writes the checkpoint in the published layout,
-      acceptance.json (on prompts that training never saw) and expected.json (drafts that a test holds the server to)
+      acceptance.json (on prompts that training never saw) and expected.json (drafts that a test expects of the server)
   tools/train/eagle3.py golden --target tests/data/goldens/llama --out tests/data/goldens/llama-eagle3
       writes a small head of random weights with inputs and logits, for the test of the arithmetic
 
 Needs PyTorch, transformers, tokenizers and safetensors; minutes on one GPU.
 
-Row i of the head reads the embedding of token i + 1 and the target's residual streams in front of three layers at token
-i, and says which token follows token i + 1. Behind the last token that is known it goes on with its own output in place
-of the target's features; training does the same for `--steps` tokens ("training-time test"), so that it learns from
-what it will be given.
+Row i of the head reads the embedding of token i + 1 and the target's residual streams in front of three layers at
+token i, and predicts token i + 2. After the last known token it uses its own output in place of the target's
+features. Training does the same for `--steps` tokens ("training-time test"), so that training and drafting match.
 """
 
 import argparse
@@ -88,7 +87,7 @@ def make_head(target, texts, args):
     return Head(config, kept), {"draft_vocabulary_covers": round(covered, 5)}
 
 
-# ---- a golden of random weights ----
+# ---- golden files of random weights ----
 
 
 @torch.no_grad()
@@ -97,7 +96,7 @@ def golden(args):
     target = load_target(args.target, "cpu")
     layers = [0, 1, 1]
     vocabulary = target.config.vocab_size
-    # The lowest ids too: tests have prompts of them.
+    # The lowest ids are included because tests have prompts of them.
     kept = torch.cat((torch.arange(40), 40 + torch.randperm(vocabulary - 40)[:88])).sort().values
     head = Head(config_for(target, layers, 64, len(kept), "bfloat16"), kept)
     for name, parameter in head.named_parameters():
@@ -109,7 +108,7 @@ def golden(args):
     tokens = torch.randint(vocabulary, (1, rows + steps + 1))
     features = torch.randn(1, rows, len(layers) * target.config.hidden_size)
     allowed = causal(rows, torch.zeros(1, dtype=torch.long), "cpu")
-    # The last row goes on alone, so that its own logits are what a draft sees.
+    # The last row is run alone, so that its logits are those that drafting sees.
     embedding = target.get_input_embeddings()
     hidden, cache, logits = head.begin(features), [], []
     for step in range(steps):

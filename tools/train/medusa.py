@@ -7,9 +7,9 @@
   tools/train/medusa.py golden --target tests/data/goldens/llama --out tests/data/goldens/llama-medusa
       writes small heads of random weights with inputs and logits, for the test of the arithmetic
 
-Head i reads what the target's own head reads of token t, the hidden state behind the final norm, and says which token
-is at t + 2 + i. Its tensors are `i.j.linear.*` of its j-th residual block and `i.N.weight` of its matrix over the
-vocabulary, of which it has a part (`token_map`, as vLLM reads it).
+Head i reads the input of the target's own output head at token t (the hidden state after the final norm) and
+predicts token t + 2 + i. Its tensors are `i.j.linear.*` of its j-th residual block and `i.N.weight` of its output
+matrix, which covers a part of the vocabulary (`token_map`, as vLLM reads it).
 """
 
 import argparse
@@ -37,7 +37,7 @@ class Block(nn.Module):
 
 
 class Heads(DraftHead):
-    """Its parameters have the names of a published checkpoint, behind `heads.`."""
+    """Its parameters have the names of a published checkpoint, after the prefix `heads.`."""
 
     def __init__(self, config, kept, target):
         super().__init__(config, kept, config["medusa_num_heads"])
@@ -91,14 +91,14 @@ def golden(args):
     torch.manual_seed(12)
     target = load_target(args.target, "cpu")
     vocabulary = target.config.vocab_size
-    # The lowest ids too: tests have prompts of them.
+    # The lowest ids are included because tests have prompts of them.
     kept = torch.cat((torch.arange(40), 40 + torch.randperm(vocabulary - 40)[:88])).sort().values
     heads = Heads(config_for(target, args, len(kept)), kept, target)
     for parameter in heads.parameters():
         parameter.copy_(torch.randn_like(parameter) / math.sqrt(parameter.shape[-1]))
     round_to(heads, torch.bfloat16)
     heads.save(args.out, torch.bfloat16)
-    features = torch.randn(7, target.config.hidden_size)  # in front of the final norm, as the server has them
+    features = torch.randn(7, target.config.hidden_size)  # before the final norm, as in the server
     logits = heads(target.model.norm(features))
     save_file({"features": features.contiguous(), "logits": torch.stack(logits).contiguous()},
               os.path.join(args.out, "expected.safetensors"))

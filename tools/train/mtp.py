@@ -7,10 +7,10 @@
   tools/train/mtp.py golden --target tests/data/goldens/llama --out tests/data/goldens/llama-mtp
       writes a small layer of random weights with inputs and logits, for the test of the arithmetic
 
-Row i reads the embedding of token i + 1 and the hidden state behind the target's final norm of token i, each with a
-norm of its own, side by side through `eh_proj`; then one layer of the target's kind, a norm, and the target's own head.
-It says which token follows token i + 1. Behind the last token that is known it goes on with its own output; training
-does the same for `--steps` tokens.
+Row i normalises the embedding of token i + 1 and the target's hidden state of token i after the final norm, and
+concatenates them through `eh_proj`. Then follow one layer of the target's kind, a norm, and the target's own output
+head. It predicts token i + 2. After the last known token it uses its own output; training does the same for
+`--steps` tokens.
 """
 
 import argparse
@@ -31,7 +31,8 @@ class SharedHead(nn.Module):
 
 
 class Layer(ChainHead):
-    """Its parameters have the names of DeepSeek-V3's checkpoint, behind `model.layers.N.`."""
+    """Its parameters have the names of DeepSeek-V3's checkpoint, after the prefix
+    `model.layers.N.`."""
 
     def __init__(self, c, head):
         super().__init__(c, torch.arange(c["vocab_size"]))
@@ -81,9 +82,10 @@ def golden(args):
     layer.save(args.out, torch.bfloat16)
     rows, steps = 21, 3
     tokens = torch.randint(target.config.vocab_size, (1, rows + steps + 1))
-    features = torch.randn(1, rows, target.config.hidden_size)  # in front of the final norm, as the server has them
+    features = torch.randn(1, rows, target.config.hidden_size)  # before the final norm, as in the
+                                                                # server
     allowed = causal(rows, torch.zeros(1, dtype=torch.long), "cpu")
-    # The last row goes on alone, so that its own logits are what a draft sees.
+    # The last row is run alone, so that its logits are those that drafting sees.
     embedding = target.get_input_embeddings()
     hidden, cache, logits = target.model.norm(features), [], []
     for step in range(steps):

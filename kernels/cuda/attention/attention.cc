@@ -29,7 +29,7 @@ using EncodeFunction = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_
                                     const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
                                     CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
-// Through the runtime, so that no program links the driver.
+// Through the runtime, so that programs need not link the driver.
 Result<EncodeFunction> FindEncode() {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
@@ -114,7 +114,7 @@ class HopperAttention final : public Attention {
         "query shared memory"));
     ctas_ = std::min(ctas_, kMaxCtas);
     group_ = config.num_heads / config.num_kv_heads;
-    // Of prompts, rows in one item: more leave fewer items, each in more parts to be added.
+    // Rows of prompts per item: more rows mean fewer items, each split into more parts to be added.
     const int32_t item_rows = std::max(std::max(1, config.max_decode_tokens) * group_,
                                        std::min(config.split_tokens * group_, kSplitItemRows));
     decode_ = TuneDecode(config.head_dim, fp8(), item_rows, shared_limit);
@@ -290,7 +290,7 @@ class HopperAttention final : public Attention {
         ++i;
         continue;
       }
-      // Prompts that follow each other in one launch.
+      // Consecutive prompts share one launch.
       const int32_t first = spans[i].row_begin;
       int32_t end = first;
       for (; i < spans.size() && spans[i].num_rows > most && spans[i].row_begin == end; ++i)
@@ -304,7 +304,7 @@ class HopperAttention final : public Attention {
   struct DecodeRows {
     int32_t least = 1, most = 0;
   };
-  // Of sequences that the decode kernel takes.
+  // The rows per sequence that the decode kernel handles.
   DecodeRows RowsOfDecode(StepKind kind) const {
     const int32_t decodes = config_.max_decode_tokens, split = config_.split_tokens;
     switch (kind) {
@@ -327,7 +327,7 @@ class HopperAttention final : public Attention {
     return kind != StepKind::kDecode && config_.split_tokens == 0;
   }
 
-  // The same for some of its rows.
+  // The same call for some of its rows.
   static RopeAppendCall RowsOf(RopeAppendCall call, int32_t first, int32_t rows) {
     const auto bytes = static_cast<int64_t>(DTypeBytes(call.qkv_type));
     call.qkv = static_cast<const uint8_t*>(call.qkv) + first * call.qkv_row_stride * bytes;
@@ -338,7 +338,7 @@ class HopperAttention final : public Attention {
     return call;
   }
 
-  // Of a step's sequences, where their keys lie.
+  // Sets where the keys of a step's sequences are.
   FusedArgs PlaceArgs(const AttentionBatch& batch, const int32_t* positions, int32_t rows,
                       void* workspace) const {
     FusedArgs args;
@@ -359,7 +359,7 @@ class HopperAttention final : public Attention {
     return args;
   }
 
-  // Few sequences are a matter of latency: room for the next kernel counts more than loads in
+  // With few sequences latency dominates: room for the next kernel matters more than loads in
   // flight.
   int32_t FusedCtas(const AttentionBatch& batch) const {
     const bool quick = batch.num_sequences <= 8 && !batch.long_contexts;
@@ -388,9 +388,9 @@ class HopperAttention final : public Attention {
     workspace_bytes_ = at;
   }
 
-  // The pool as [part = (block, head, K|V)][half of a row][slot][128 bytes], with boxes of 16 slots
-  // of a whole {K, V} pair for the decode kernel, or of box_tokens_ slots of one half of one part
-  // for the prefill kernel.
+  // The pool as [part = (block, head, K|V)][half of a row][slot][128 bytes]. Boxes are 16 slots of
+  // a {K, V} pair for the decode kernel, or box_tokens_ slots of one half of one part for the
+  // prefill kernel.
   Status Encode(void* base, int64_t parts, bool box_halves, uint64_t (&to)[16]) const {
     const int64_t element = static_cast<int64_t>(DTypeBytes(config_.kv));
     const int64_t row_bytes = config_.head_dim * element;
@@ -465,7 +465,7 @@ class HopperAttention final : public Attention {
   int32_t prefill_cluster_ = 1;  // CTAs that share keys
   int64_t items_at_ = 0;
   int64_t partials_at_ = 0;
-  bool fused_ = false;  // RunDecode has a kernel
+  bool fused_ = false;  // there is a kernel for RunDecode
   int64_t fused_partials_at_ = 0;
   int64_t fused_plan_at_ = 0;
   int64_t workspace_bytes_ = 0;

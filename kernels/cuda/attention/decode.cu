@@ -1,8 +1,8 @@
-// Decode attention. Four producer warps stream key tiles (32 keys and their values) through the
-// copy engine into a ring of stages; four consumer warps take tiles in turn, each with a softmax of
-// its own, so that nothing in the main loop waits for the whole CTA. The query rows of a warp are
-// the {token, head} pairs that share a KV head, packed into 16-row matrix tiles. FP8 values become
-// f16 in registers, exactly; bf16 stays bf16.
+// Decode attention. Four producer warps stream key tiles (32 keys and their values) with the copy
+// engine into a ring of stages. Four consumer warps take tiles in turn, each with its own running
+// softmax, so that the main loop has no CTA-wide wait. The query rows of a warp are the {token,
+// head} pairs that share a KV head, packed into 16-row matrix tiles. FP8 values are converted to
+// f16 in registers, exactly; bf16 is used as it is.
 #include <algorithm>
 
 #include "kernels/cuda/attention/decode_consumer.cuh"
@@ -65,9 +65,9 @@ __global__ void __launch_bounds__((Traits<kDim, kFp8, kRowTiles>::kThreads), 1)
   }
 }
 
-// Adds the parts of the items that were cut up, in their order: one CTA an item and row group, one
-// warp a pair of columns.
-// Long: cut in two, even with its parts inlined, it gets other registers.
+// Adds the parts of split items in order: one CTA per item and row group, one warp per pair of
+// columns.
+// Long: splitting the function changes register allocation even if all parts are inlined.
 template <int kDim, bool kFp8, int kRowTiles>
 __global__ void __launch_bounds__(kDim * 2) CombineKernel(const __grid_constant__ KernelArgs a) {
   using T = Traits<kDim, kFp8, kRowTiles>;
@@ -78,7 +78,8 @@ __global__ void __launch_bounds__(kDim * 2) CombineKernel(const __grid_constant_
   ptx::LetSuccessorStart();
   const float v_scale = !kFp8 ? 1.0f : a.device_scales != nullptr ? a.device_scales[1] : a.v_scale;
   const int32_t at = static_cast<int32_t>(blockIdx.x);
-  const CutItem cut = a.plan->cut[at];  // with, not after, the number of those that there are
+  const CutItem cut = a.plan->cut[at];  // loaded together with the number of cut items, without
+                                        // waiting for it
   constexpr int64_t kVectors = T::kStateBytes / 16;
   if (at < a.plan->cut_items) {
     const float4* head =
@@ -96,8 +97,8 @@ __global__ void __launch_bounds__(kDim * 2) CombineKernel(const __grid_constant_
       float top[2] = {-INFINITY, -INFINITY};
       float norms[2] = {};
       float sums[8] = {};
-      // In batches whose loads are all under way at once; what is past the end is the last part
-      // again, with no weight.
+      // Loads of a batch are issued together; indices past the end load the last part with weight
+      // zero.
       for (int32_t base = 0; base < count; base += kBatch) {
         float4 norm[kBatch], even[kBatch], odd[kBatch];
         float old[2] = {top[0], top[1]};
@@ -211,8 +212,8 @@ DecodeTuning TuneDecode(int32_t head_dim, bool fp8, int32_t rows, int32_t shared
   if (v == nullptr) return tuning;
   while (tuning.row_groups < v->warps && tuning.chunk_rows() < rows) tuning.row_groups *= 2;
   tuning.splits = v->warps / tuning.row_groups;
-  // A multiple of the warps, so that a stage is always the same warps': only then one that waits
-  // for a stage's next filling cannot mistake the one before the last for it.
+  // A multiple of the warps, so that a stage always belongs to the same warps. Otherwise a warp
+  // waiting for a stage could mistake the phase before the last for the next one.
   tuning.stages = std::min(kMaxStages, (shared_limit - v->fixed_bytes) / v->stage_bytes);
   tuning.stages -= tuning.stages % v->warps;
   tuning.shared_bytes = v->fixed_bytes + tuning.stages * v->stage_bytes;

@@ -1,4 +1,4 @@
-// Decode attention, a consumer warp: scores, softmax and values of its tiles, and the sum over the
+// Decode attention, consumer warps: scores, softmax and values of their tiles, and the sum over
 // warps.
 #pragma once
 
@@ -15,11 +15,10 @@ struct Consumer {
   const KernelArgs& a;
   Control* control;
   uint32_t ring;
-  float4* states;  // the warps' results, one behind the other; a warp's Q may lie at the place of
-                   // its own
+  float4* states;  // results of all warps; a warp's Q may share the memory of its own result
   int32_t stages, warp, lane, splits, split, row_group, chunk_rows;
   float score_scale = 0.0f, out_scale = 1.0f;
-  int32_t first_split = 0;  // which split has the item's first tile
+  int32_t first_split = 0;  // the split that has the item's first tile
 
   State<kDim, kRowTiles> state;
   uint32_t q[T::kQInShared ? 1 : kRowTiles][T::kQInShared ? 1 : kSteps][4];
@@ -31,7 +30,7 @@ struct Consumer {
                    head);
   }
 
-  // A row that is not there is a copy of one that is: rows do not mix, and its result is not
+  // Missing rows are copies of existing ones: rows are independent, and their results are not
   // written.
   __device__ __forceinline__ void LoadQ(const ItemCursor& w) {
     const int c = lane % 4;
@@ -81,7 +80,7 @@ struct Consumer {
     }
   }
 
-  // scores = Q K^T of 32 keys.
+  // scores = Q K^T for 32 keys.
   __device__ __forceinline__ void Scores(uint32_t stage, float (&s)[kRowTiles][4][4]) const {
 #pragma unroll
     for (int i = 0; i < kRowTiles; ++i) {
@@ -186,7 +185,7 @@ struct Consumer {
     }
   }
 
-  // o += weights V. Returns a word of all that was loaded, for BarrierArriveBehind.
+  // o += weights V. Returns a word that depends on all loads, for BarrierArriveBehind.
   __device__ __forceinline__ uint32_t Values(uint32_t stage, const float (&s)[kRowTiles][4][4]) {
     uint32_t loaded = 0;
 #pragma unroll
@@ -208,7 +207,7 @@ struct Consumer {
         ptx::LoadMatrix4Transposed(b, part + T::ChunkOffset(slot, chunk + (lane >> 4)));
         loaded |= b[0];
         if constexpr (kFp8) {
-          // A register holds {key, key + 1} x {element, element + 1}; even elements go to one
+          // A register holds {key, key + 1} x {element, element + 1}: even elements go to one
           // product, odd ones to the next.
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
@@ -234,7 +233,7 @@ struct Consumer {
     return loaded;
   }
 
-  // Values of slots past the context may be anything, NaN too, and zero times NaN is not zero.
+  // Slots past the context may hold anything, even NaN, and zero times NaN is not zero.
   __device__ __forceinline__ void ZeroTail(uint32_t stage, int32_t valid) const {
     constexpr int kChunks = kDim * T::kElement / 16;
     for (int32_t key = max(valid, 0); key < 32; ++key) {
@@ -264,8 +263,7 @@ struct Consumer {
 
   __device__ __forceinline__ void SyncConsumers() const { ptx::NamedSync(1, 32 * T::kWarps); }
 
-  // The warps of a row group share out its columns, in pairs of 8; this one's are [PairBegin,
-  // PairEnd).
+  // The warps of a row group divide its columns in pairs of 8: this one's are [PairBegin, PairEnd).
   __device__ __forceinline__ int PairBegin() const {
     return min(split * PairsPerWarp(), kDim / 16);
   }
@@ -274,9 +272,9 @@ struct Consumer {
   }
   __device__ __forceinline__ int PairsPerWarp() const { return max(1, kDim / 16 / splits); }
 
-  // Adds up the warps' results of row tile `i`, beginning with the warp that had the item's first
-  // tile, and hands the columns that are this warp's to `use(pair, sums, norm)`: sums[8] of the
-  // pair's two products. Returns maxima and sums of the rows.
+  // Adds the warps' results of row tile `i`, starting with the warp of the item's first tile, and
+  // calls `use(pair, sums, norm)` for this warp's columns: sums[8] of the pair's two products.
+  // Returns maxima and sums of the rows.
   template <typename Use>
   __device__ __forceinline__ float4 AddUp(int i, const Use& use) const {
     const float4* from = states + row_group * (T::kStateBytes / 16) + lane;
@@ -331,7 +329,7 @@ struct Consumer {
     return total;
   }
 
-  // An item that is all this range's: adds the warps' results up and writes the rows.
+  // For an item within this range: adds the warps' results and writes the rows.
   __device__ __forceinline__ void Finish(const ItemCursor& w) const {
     for (int i = 0; i < kRowTiles; ++i) {
       AddUp(i, [&](int pair, const float(&sums)[8], float4 total) {
@@ -346,8 +344,8 @@ struct Consumer {
     }
   }
 
-  // Leaves this range's part of an item to the combining kernel. A range has two places: for the
-  // item that begins in it and goes on, and for the one that began before.
+  // Stores this range's part of an item for the combining kernel. A range has two places: one for
+  // the item that continues after it, one for the item that began before it.
   __device__ __forceinline__ void Share(const ItemCursor& w, int32_t range) const {
     const int64_t index = static_cast<int64_t>(range) * 2 + (w.item_begin >= w.range_begin ? 1 : 0);
     float4* to = a.partials + (index * a.row_groups + row_group) * (T::kStateBytes / 16) + lane;
@@ -364,7 +362,7 @@ struct Consumer {
   __device__ __forceinline__ void Work() {
     const uint32_t full = ptx::SharedAddress(control->full);
     const uint32_t empty = ptx::SharedAddress(control->empty);
-    int32_t before = 0;  // tiles of the CTA before this item
+    int32_t before = 0;  // tiles processed by the CTA before this item
     for (Ranges ranges(control, a); !ranges.Done(); ranges.Next()) {
       for (ItemCursor w = CursorAt(a, ranges.current()); w.tile < w.end;
            NextItem(w, a, chunk_rows)) {
@@ -393,7 +391,7 @@ struct Consumer {
         } else {
           Share(w, ranges.current());
         }
-        SyncConsumers();  // before the places of the results are written again
+        SyncConsumers();  // before the results' memory is written again
       }
     }
   }

@@ -1,5 +1,5 @@
-// Decode attention, the parts that producers and consumers share: the layout of a stage, the loop
-// over the tiles, the producers.
+// Decode attention, shared by producers and consumers: the layout of a stage, the loop over tiles,
+// the producers.
 #pragma once
 
 #include "kernels/cuda/attention/kernel_args.cuh"
@@ -9,27 +9,26 @@ namespace aisp::cuda::decode {
 
 inline constexpr int kProducers = 4;  // warps
 inline constexpr int kMaxStages = 24;
-inline constexpr int kControlBytes = 1024;  // barriers, at the head of shared memory
+inline constexpr int kControlBytes = 1024;  // barriers, at the start of shared memory
 
 template <int kDim, bool kFp8, int kRowTiles>
 struct Traits {
   static constexpr int kWarps =
-      kRowTiles * kDim <= 128 ? 8 : 4;  // consumers: what the registers allow
+      kRowTiles * kDim <= 128 ? 8 : 4;  // consumer warps, limited by registers
   static constexpr int kThreads = 32 * (kWarps + kProducers);
   static constexpr int kElement = kFp8 ? 1 : 2;
   static constexpr int kRowBytes = kDim * kElement < 128 ? kDim * kElement : 128;  // of a copy box
   static constexpr int kPartBytes = 16 * kDim * kElement;  // K or V of 16 keys
   static constexpr int kGroupBytes = 2 * kPartBytes;
   static constexpr int kStageBytes = 2 * kGroupBytes;
-  // A warp's result: row tiles of kDim / 8 float4 per lane, and one with the maxima and sums of its
+  // A warp's result: for each row tile kDim / 8 float4 per lane, plus one with maxima and sums of
   // two rows.
   static constexpr int kStateVectors = kRowTiles * (kDim / 8 + 1);
   static constexpr int kStateBytes = kStateVectors * 32 * 16;
-  static constexpr bool kQInShared = kRowTiles * kDim > 128;  // at the place of the warp's result
+  static constexpr bool kQInShared = kRowTiles * kDim > 128;  // in the memory of the warp's result
   static constexpr int kFixedBytes = kControlBytes + kWarps * kStateBytes;
 
-  // Offset of 16-byte chunk `chunk` of key `slot` (0..15) in a part, as the copy engine swizzles
-  // it.
+  // Offset of 16-byte chunk `chunk` of key `slot` (0..15) in a part, in the copy engine's swizzle.
   static __device__ __forceinline__ uint32_t ChunkOffset(uint32_t slot, uint32_t chunk) {
     constexpr uint32_t kChunks = kRowBytes / 16;
     const uint32_t swizzle = kRowBytes == 128 ? (slot & 7) : ((slot >> 1) & 3);
@@ -38,7 +37,7 @@ struct Traits {
   }
 };
 
-// The head of shared memory.
+// The start of shared memory.
 struct Control {
   uint64_t full[kMaxStages];
   uint64_t empty[kMaxStages];
@@ -59,7 +58,7 @@ __device__ __forceinline__ void Trace(int what) {
 __device__ __forceinline__ void Trace(int) {}
 #endif
 
-// Where a CTA is in its range of tiles; all threads loop alike.
+// The position of a CTA in its range of tiles; all threads loop alike.
 struct ItemCursor {
   int32_t tile, end;   // among all
   int32_t seq, item;   // item of the sequence
@@ -100,8 +99,8 @@ __device__ __forceinline__ void NextItem(ItemCursor& w, const KernelArgs& a, int
   }
 }
 
-// The ranges a CTA works on: first the one of its own number, then whatever is left, as its first
-// producer draws it.
+// The ranges of a CTA: first the one with its own number, then remaining ones as its first producer
+// draws them.
 class Ranges {
  public:
   __device__ Ranges(Control* control, const KernelArgs& a)
@@ -110,7 +109,7 @@ class Ranges {
         current_(static_cast<int32_t>(blockIdx.x)) {}
   __device__ bool Done() const { return current_ >= total_; }
   __device__ int32_t current() const { return current_; }
-  // Collective of a warp.
+  // Collective: all lanes of a warp.
   __device__ void Next() {
     if (total_ <= static_cast<int32_t>(gridDim.x)) {
       current_ = total_;
@@ -123,11 +122,12 @@ class Ranges {
     if (threadIdx.x % 32 == 0) ptx::BarrierArrive(ptx::SharedAddress(&control_->range_empty[slot]));
     ++drawn_;
   }
-  // By one thread of the CTA, once per range: Draw before its tiles are loaded, Publish after.
+  // Called by one thread of the CTA per range: Draw before its tiles are loaded, Publish after.
   __device__ int32_t Draw(const KernelArgs& a) const {
     if (total_ <= static_cast<int32_t>(gridDim.x)) return total_;
     const int32_t drawn = atomicAdd(a.next_range, 1);
-    // Every CTA draws until it draws nothing: as many times, together, as there are ranges.
+    // Each CTA draws until there is nothing left, so together they draw as often as there are
+    // ranges.
     if (drawn == total_ - 1) *a.next_range = 0;
     return drawn + static_cast<int32_t>(gridDim.x);
   }
@@ -146,8 +146,8 @@ class Ranges {
   int32_t drawn_ = 0;
 };
 
-// One of the producer warps: loads every kWarps-th tile. A lane knows where its own tile lies; the
-// lanes take turns.
+// A producer warp: loads every kWarps-th tile. Each lane computes where its own tile is; lanes take
+// turns.
 template <class T>
 __device__ __forceinline__ void Produce(const KernelArgs& a, const CUtensorMap* map,
                                         Control* control, uint32_t ring, int32_t stages,
@@ -157,7 +157,7 @@ __device__ __forceinline__ void Produce(const KernelArgs& a, const CUtensorMap* 
   const int32_t groups_per_block = a.block_tokens / 16;
   const uint32_t full = ptx::SharedAddress(control->full);
   const uint32_t empty = ptx::SharedAddress(control->empty);
-  int32_t before = 0;  // tiles of the CTA before this item
+  int32_t before = 0;  // tiles processed by the CTA before this item
   for (Ranges ranges(control, a); !ranges.Done(); ranges.Next()) {
     int32_t drawn = 0;
     if (warp == 0 && lane == 0) drawn = ranges.Draw(a);

@@ -1,5 +1,5 @@
-// Decode attention, what a warp knows of its rows: the running softmax, how query rows are read and
-// results written.
+// Decode attention, per-warp state of rows: the running softmax, loading query rows, writing
+// results.
 #pragma once
 
 #include "kernels/cuda/attention/kernel_args.cuh"
@@ -7,8 +7,8 @@
 
 namespace aisp::cuda::decode {
 
-// Running softmax of a warp's rows. Row 8 * j + lane / 4 of row tile i has index 2 * i + j; maxima
-// are in log2 units, and every thread of a row holds its own share of the sum until Finish.
+// Running softmax of a warp's rows. Row 8 * j + lane / 4 of row tile i has index 2 * i + j. Maxima
+// are in log2 units; every thread of a row holds its own part of the sum until Finish.
 template <int kDim, int kRowTiles>
 struct State {
   float o[kRowTiles][kDim / 8][4];
@@ -37,7 +37,7 @@ struct State {
       l[r] += __shfl_xor_sync(~0u, l[r], 2);
     }
   }
-  // `to`: one float4 per lane every 32.
+  // `to`: one float4 per lane, lanes interleaved by 32.
   __device__ __forceinline__ void Store(float4* to) const {
 #pragma unroll
     for (int i = 0; i < kRowTiles; ++i) {
@@ -51,9 +51,8 @@ struct State {
   }
 };
 
-// Four elements of a query row for one thread of a 16-wide step, packed for the matrix instruction:
-// FP8 keys arrive with four neighbouring elements per thread, bf16 ones with two and, eight
-// further, two more.
+// Four elements of a query row for one thread in a 16-wide step, packed for the matrix instruction:
+// with FP8 keys four adjacent elements per thread, with bf16 two, and two more eight further on.
 template <bool kFp8>
 __device__ __forceinline__ uint2 LoadQ4(const void* q, bool is_f32, int64_t offset, int step,
                                         int c) {
@@ -73,8 +72,7 @@ __device__ __forceinline__ uint2 LoadQ4(const void* q, bool is_f32, int64_t offs
                     ptx::Pack2<kFp8>(__uint_as_float(y << 16), __uint_as_float(y & 0xffff0000u)));
 }
 
-// Row `index` of a warp (State) in an item: its token in the sequence and its head; false: there is
-// no such row.
+// Finds token and head of row `index` of a warp (State) in an item; false: there is no such row.
 __device__ __forceinline__ bool FindRow(const KernelArgs& a, const RowSpan& span, int32_t item,
                                         int32_t chunk_rows, int32_t first_row, int index, int lane,
                                         int32_t& token, int32_t& head) {
@@ -86,8 +84,8 @@ __device__ __forceinline__ bool FindRow(const KernelArgs& a, const RowSpan& span
 }
 
 // Writes a pair of columns of row `index`, divided by the row's sum. x and y: the row's two
-// elements of either product; FP8 interleaves them: the first product has the even elements, the
-// second one the odd ones.
+// elements of each product. With FP8 they are interleaved: the first product has the even elements,
+// the second the odd ones.
 template <int kDim, bool kFp8>
 __device__ __forceinline__ void WriteRow(const KernelArgs& a, const RowSpan& span, int32_t token,
                                          int32_t head, int pair, const float* x, const float* y,

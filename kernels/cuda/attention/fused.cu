@@ -1,24 +1,24 @@
-// Decode attention in one launch: normalises and rotates q and k, appends k and v, attends over all
-// keys, adds up what CTAs share.
+// Decode attention in one launch: norms and rotates q and k, appends k and v, attends over all
+// keys, and adds the parts that CTAs share.
 //
-// A CTA is four warps, each with a ring of its own: it copies, waits and computes alone, and meets
-// the others at an item's end. One CTA keeps to 48 KiB of shared memory and 21.5K registers, so
-// that the next kernel's can sit beside it and fetch its weights.
+// A CTA is four warps, each with its own ring: it copies, waits and computes alone, and meets the
+// others only at the end of an item. A CTA uses at most 48 KiB of shared memory and 21.5K
+// registers, so that the next kernel's CTA can run beside it and prefetch its weights.
 //
-// What is read before the kernel before this one is known to be done (griddepcontrol.wait), and why
-// that is right. Spans, block tables, positions and slots are copied to the device before the
-// step's first kernel starts, and no kernel of a step writes them. The plan made of them is
-// complete when the step's first attention starts, which does so in plain stream order. A layer's
-// pool is written by this kernel alone while a step runs, in the slots of the step's own positions,
-// which are never copied (zeros in the ring, then what each CTA that wants them computed). All
-// older slots were written in earlier steps, by copies, or by the prompt's kernels: a step is a
-// graph of its own, or follows a copy, on the same stream, and neither overlaps with what is before
-// it; early starts (programmatic dependent launch) happen only between kernels of one step. So the
-// writer need not be the kernel before: whoever it is, it was complete before this step's first
-// kernel began. What must not be: a kernel that lets its successors start early and writes older
-// slots, and then the kernels of a step, with no upload, event or start of a graph between them.
-// All else - qkv, and the partials, which the launch before may still be emptying - is touched
-// after the wait. Every CTA waits, with or without work: the next kernel relies on it.
+// Reads before griddepcontrol.wait, while the previous kernel may still run, and why they are safe:
+// - Spans, block tables, positions and slots are copied to the device before the step's first
+// kernel starts, and no kernel of a step writes them. The plan is complete when the step's first
+// attention starts, which uses plain stream order. - While a step runs, only this kernel writes a
+// layer's pool, in the slots of the step's own positions. These slots are never copied: zeros are
+// put in the ring, then each CTA that needs them adds what it has computed. All older slots were
+// written in earlier steps, by copies, or by the prompt's kernels. A step is a graph of its own or
+// follows a copy on the same stream, and neither overlaps with earlier work: early starts
+// (programmatic dependent launch) happen only between kernels of one step. So whatever wrote an old
+// slot was complete before this step's first kernel began. - Not allowed: a kernel that lets its
+// successors start early and writes old slots, followed by a step's kernels without an upload,
+// event or graph start in between. Everything else (qkv, and the partials, which the previous
+// launch may still be emptying) is accessed after the wait. Every CTA waits, with or without work,
+// since the next kernel relies on it.
 #include "kernels/cuda/attention/fused.cuh"
 
 #include "kernels/cuda/attention/fused_parts.cuh"
@@ -29,7 +29,7 @@ namespace aisp::cuda {
 namespace fused {
 namespace {
 
-// An item that goes on in another CTA is published in parts; the CTA that has its end adds them up.
+// An item that continues in another CTA is published in parts; the CTA with its end adds them.
 template <int kDim, bool kSeveral>
 struct PartsInOrder {
   static constexpr int kLanesPerRow = kDim / 4;
@@ -54,11 +54,11 @@ struct PartsInOrder {
                                      static_cast<int64_t>(gridDim.x) * a.item_rows * kDim);
   }
 
-  // The parts of the item that CTAs before this one have published, in their order; empties their
-  // slots. Each lane of a row looks after one part's norm.
+  // Adds the parts of the item published by earlier CTAs, in order, and empties their slots. Each
+  // lane of a row loads one part's norm.
   __device__ __forceinline__ void AddParts(const Segment& at, int item_row, int chunk,
                                            Piece& piece) const {
-    constexpr int kAtOnce = 4;  // an item rarely has more
+    constexpr int kAtOnce = 4;  // items rarely have more parts
     const float nothing = __uint_as_float(~0u);
     const int32_t end = static_cast<int32_t>(blockIdx.x);
     const uint32_t row_lanes =
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kThreads, kRowTiles == 1 ? 3 : 2)
   }
   const auto segments = LoadSegments<typename S::Segments>(cta.segments);
   auto* copied = reinterpret_cast<typename S::Segments*>(iterators[threadIdx.x / 32]);
-  *copied = LoadSegments<typename S::Segments>(warp.segments);  // all lanes the same
+  *copied = LoadSegments<typename S::Segments>(warp.segments);  // all lanes store the same
   __syncwarp();
   KvCopies<S> copies(a, *copied, {warp.top, warp.left, warp.next_left, lane});
   using Parts = PartsInOrder<kDim, kSeveral>;
@@ -174,8 +174,8 @@ cudaError_t PrepareFused(const FusedShape& shape) {
     if (kernel == nullptr) return cudaErrorInvalidValue;
     cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                             fused::kRingBytes);
-    // All of it shared memory: a multiprocessor cannot change its division while anything runs
-    // there, and the next kernel wants much.
+    // Requests the maximum of shared memory: a multiprocessor cannot change its carve-out while
+    // anything runs there, and the next kernel needs much.
     if (code == cudaSuccess) {
       code = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                   cudaSharedmemCarveoutMaxShared);

@@ -1,5 +1,5 @@
-// Decode attention in one launch, the keys and values that the step adds: from the layer in front,
-// normalised and rotated, to the pool, and to the tiles in shared memory that have their places.
+// Decode attention in one launch, the step's new keys and values: from the previous layer's output,
+// normed and rotated, to the pool and to the tiles in shared memory that contain their positions.
 #pragma once
 
 #include "kernels/cuda/attention/fused_share.cuh"
@@ -9,13 +9,12 @@
 
 namespace aisp::cuda::fused {
 
-// The key and the value that this step adds to an item, as the pool keeps them: two pairs of
-// elements a thread.
+// The new key and value of an item in the pool's format: two pairs of elements per thread.
 struct NewKey {
   uint32_t k[2], v[2];
 };
 
-// By a warp. kOne, `await`: see Core.
+// Called by a warp. kOne, `await`: see Core.
 template <class S, int kDim, bool kFp8, bool kOne>
 struct NewRows {
   const FusedArgs& a;
@@ -41,7 +40,7 @@ struct NewRows {
     }
   }
 
-  // The new row's key and value.
+  // Loads the new row's key and value.
   __device__ __forceinline__ void LoadNew(const Segment& at, Head<kDim>& k, Head<kDim>& v) const {
     const int64_t row = at.span.row_begin * a.qkv_row_stride;
     const int64_t key = row + static_cast<int64_t>(a.num_heads + at.head) * kDim;
@@ -72,7 +71,7 @@ struct NewRows {
     }
   }
 
-  // Normalises, rotates and quantises the row's key and value and appends them to the pool.
+  // Norms, rotates and quantises the row's key and value and appends them to the pool.
   __device__ __forceinline__ NewKey Append(const Segment& at, float2 cosine, float2 sine,
                                            float k_scale, float v_scale) const {
     Head<kDim> k, v;
@@ -102,8 +101,8 @@ struct NewRows {
     return fresh;
   }
 
-  // kSeveral: the new keys (or values) in a tile, a few at a time: as Append() each, by the first
-  // of a KV head's items also to the pool, and into the unit.
+  // kSeveral: the new keys (or values) of a tile, a few at a time: as Append() for each, into the
+  // unit, and by the first of a KV head's items also to the pool.
   template <bool kValues>
   __device__ __forceinline__ void AppendRows(const Segment& at, int32_t key0, float scale,
                                              uint8_t* unit) const {
@@ -150,7 +149,7 @@ struct NewRows {
     }
   }
 
-  // A lane's first pair of a slot's key or value.
+  // The address of a lane's first pair of a slot's key or value.
   __device__ __forceinline__ uint8_t* PoolAt(int32_t slot, int32_t head, bool values) const {
     const int64_t part = static_cast<int64_t>(a.block_tokens) * S::kRowBytes;
     return a.pool +
@@ -160,7 +159,7 @@ struct NewRows {
            slot % a.block_tokens * S::kRowBytes + 2 * lane * S::kElement;
   }
 
-  // Puts the new row into a unit, where zeros were copied.
+  // Writes the new row into a unit, where zeros were copied.
   __device__ __forceinline__ void Patch(uint8_t* unit, uint32_t row,
                                         const uint32_t (&pairs)[2]) const {
     if (Head<kDim>::Mine()) {

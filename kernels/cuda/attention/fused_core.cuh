@@ -1,10 +1,10 @@
-// Decode attention in one launch, what a warp computes: its query rows, the products of a tile, the
-// running softmax.
+// Decode attention in one launch, a warp's computation: query rows, products of a tile, running
+// softmax.
 //
-// Everything is transposed against prefill: keys are the rows of the first product (S^T = K Q^T)
-// and elements of V those of the second (O^T = V^T P^T), so that up to eight query rows cost one
-// narrow tile and half the accumulators. A thread (r = lane / 4, c = lane % 4) holds scores of the
-// keys r and r + 8 of a tile for the query rows 2c and 2c + 1.
+// Everything is transposed compared with prefill: keys are rows of the first product (S^T = K Q^T),
+// and elements of V rows of the second (O^T = V^T P^T), so that up to eight query rows need one
+// narrow tile and half of the accumulators. A thread (r = lane / 4, c = lane % 4) holds the scores
+// of keys r and r + 8 of a tile for query rows 2c and 2c + 1.
 #pragma once
 
 #include "kernels/cuda/attention/fused_append.cuh"
@@ -18,21 +18,20 @@ __device__ __forceinline__ uint32_t Transpose8x8(uint32_t x) {
   return y;
 }
 
-// An item's query rows as they come from the layer in front, in shared memory, for the warps of a
-// CTA.
+// An item's unprocessed query rows in shared memory, for all warps of a CTA.
 template <int kDim, int kRowTiles>
 struct QueryRows {
-  static constexpr int kStride = kDim + 8;  // rows in different banks
+  static constexpr int kStride = kDim + 8;  // puts rows in different banks
   __nv_bfloat16 elements[8 * kRowTiles * kStride];
 
   __device__ __forceinline__ const __nv_bfloat16* At(int row) const {
     return elements + row * kStride;
   }
-  // By one warp; `await`: `from` is polled.
+  // Called by one warp; `await`: polls `from`.
   __device__ __forceinline__ void Fetch(const __nv_bfloat16* from, int32_t group, bool await,
                                         const PollTag& poll, int lane) {
-    constexpr int kVectors = kDim / 8;                    // of a row
-    constexpr int kEach = 8 * kRowTiles * kVectors / 32;  // of a lane
+    constexpr int kVectors = kDim / 8;                    // per row
+    constexpr int kEach = 8 * kRowTiles * kVectors / 32;  // per lane
     uint4 v[kEach];
     PollLimit<PollSite::kAttentionRows> limit;
     bool missing = true;
@@ -56,9 +55,9 @@ struct QueryRows {
   }
 };
 
-// kOne: a CTA has one item; its query rows are fetched by one warp for all (QueryRows), and with
-// `await` q, k and v are polled: they may not be published yet (token_slots.h).
-// kSeveral: an item's query rows are those of several rows of the sequence, head by head.
+// kOne: a CTA has one item. One warp fetches its query rows for all (QueryRows); with `await` q, k
+// and v are polled, since they may not be published yet (token_slots.h). kSeveral: an item's query
+// rows belong to several rows of the sequence, head by head.
 template <int kDim, bool kFp8, int kRowTiles, bool kOne, bool kSeveral>
 struct Core : NewRows<Shape<kDim, kFp8, kRowTiles, kSeveral>, kDim, kFp8, kOne> {
   using S = Shape<kDim, kFp8, kRowTiles, kSeveral>;
@@ -67,24 +66,24 @@ struct Core : NewRows<Shape<kDim, kFp8, kRowTiles, kSeveral>, kDim, kFp8, kOne> 
   static constexpr int kKeyTiles = S::kKeysPerTile / 16;
   static constexpr int kHalfSteps = kDim / 32;  // 16-wide steps of half a head
   static constexpr float kSlack = 8.0f;         // log2 by which a score may exceed `m`
-  static constexpr int kPositions = kSeveral ? kRowTiles : 1;  // a thread's query rows have
+  static constexpr int kPositions = kSeveral ? kRowTiles : 1;  // positions of a thread's query rows
 
   float score_scale;
   const QueryRows<kDim, kRowTiles>* rows;  // kOne
   uint32_t q[kRowTiles][2 * kHalfSteps][2];
   float o[kRowTiles][kDim / 16][4];
-  float m[kRowTiles][2];  // what weights are relative to: within kSlack of the greatest score
-  float l[kRowTiles][2];  // a thread's share of the sum of weights
-  int32_t ends[kSeveral ? kRowTiles : 1][2];  // kSeveral: keys that each query row sees end here
+  float m[kRowTiles][2];  // reference of the weights: within kSlack of the maximum score
+  float l[kRowTiles][2];  // the thread's part of the sum of weights
+  int32_t ends[kSeveral ? kRowTiles : 1][2];  // kSeveral: end of the keys that each query row
+                                              // attends to
 
-  // Elements of a query row that a thread holds of 16-wide step `step`: two pairs.
+  // Index of the elements that a thread holds in 16-wide step `step`: two pairs.
   __device__ __forceinline__ int ElementAt(int step, int pair) const {
     return 16 * step + (kFp8 ? 4 * (lane % 4) + 2 * pair : 2 * (lane % 4) + 8 * pair);
   }
 
-  // Cosines and sines of a position, for the elements that a thread has of a query row and of the
-  // new key. No kernel of the step writes them, so they are loaded before the kernel before this
-  // one is done, as is all that only has to be near then.
+  // Cosines and sines for a thread's elements of a query row and of the new key. No kernel of the
+  // step writes them, so they are loaded before the previous kernel is done.
   struct Angles {
     float2 c[kPositions][kHalfSteps][2], s[kPositions][kHalfSteps][2];
     float2 key_c, key_s;
@@ -117,7 +116,7 @@ struct Core : NewRows<Shape<kDim, kFp8, kRowTiles, kSeveral>, kDim, kFp8, kOne> 
     return angles;
   }
 
-  // Where a query row of the item lies in qkv.
+  // Offset of a query row of the item in qkv.
   __device__ __forceinline__ int64_t QueryAt(const Segment& at, const ItemRows& item,
                                              int item_row) const {
     const int row = kSeveral ? item_row / a.group : 0;
@@ -126,8 +125,8 @@ struct Core : NewRows<Shape<kDim, kFp8, kRowTiles, kSeveral>, kDim, kFp8, kOne> 
            static_cast<int64_t>(head) * kDim;
   }
 
-  // Normalises and rotates the item's query rows. A row that is not there is a copy of the last
-  // one; its result is not used.
+  // Norms and rotates the item's query rows. A missing row is a copy of the last one; its result is
+  // unused.
   __device__ __forceinline__ void LoadQ(const Segment& at, const Angles& angles) {
     const auto* all = static_cast<const __nv_bfloat16*>(a.qkv);
     const ItemRows item = RowsOf<kSeveral>(a, at);
@@ -205,15 +204,15 @@ struct Core : NewRows<Shape<kDim, kFp8, kRowTiles, kSeveral>, kDim, kFp8, kOne> 
     }
   }
 
-  // All of a unit: eight matrix loads, of K as it lies or of V transposed.
+  // Loads a whole unit: eight matrix loads, K as it is or V transposed.
   template <bool kTransposed>
   __device__ __forceinline__ void LoadUnit(uint32_t slot, uint32_t (&x)[8][4]) const {
     const uint32_t low = (lane >> 3) & 1;
     const uint32_t high = lane >> 4;
-    constexpr int kPerTile = 8 / kKeyTiles;  // loads of 16 keys, each of 32 bytes a key
+    constexpr int kPerTile = 8 / kKeyTiles;  // loads of 16 keys, each of 32 bytes per key
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      // FP8, and K in bf16: the second matrix has other keys; V in bf16: other elements.
+      // The second matrix has other keys (FP8, and K in bf16) or other elements (V in bf16).
       const bool keys_first = kFp8 || !kTransposed;
       const uint32_t key = i / kPerTile * 16 + (keys_first ? low : high) * 8 + (lane & 7);
       const uint32_t chunk = i % kPerTile * 2 + (keys_first ? high : low);
@@ -231,7 +230,7 @@ struct Core : NewRows<Shape<kDim, kFp8, kRowTiles, kSeveral>, kDim, kFp8, kOne> 
     constexpr int kPerTile = 8 / kKeyTiles;
 #pragma unroll
     for (int t = 0; t < kKeyTiles; ++t) {
-      float sums[2][kRowTiles][4] = {};  // two chains: the products wait for each other
+      float sums[2][kRowTiles][4] = {};  // two chains to hide latency
 #pragma unroll
       for (int i = 0; i < kPerTile; ++i) {
         const uint32_t(&k)[4] = x[t * kPerTile + i];
@@ -259,7 +258,7 @@ struct Core : NewRows<Shape<kDim, kFp8, kRowTiles, kSeveral>, kDim, kFp8, kOne> 
     }
   }
 
-  // Of the query rows 2c and 2c + 1 of each tile.
+  // For query rows 2c and 2c + 1 of each tile.
   __device__ __forceinline__ void SetEnds(const Segment& at, const ItemRows& item) {
 #pragma unroll
     for (int n = 0; n < kRowTiles; ++n) {
@@ -270,7 +269,7 @@ struct Core : NewRows<Shape<kDim, kFp8, kRowTiles, kSeveral>, kDim, kFp8, kOne> 
       }
     }
   }
-  // kSeveral: keys that a query row does not see get no weight in it.
+  // kSeveral: masks keys that a query row does not attend to.
   __device__ __forceinline__ void MaskRows(int32_t key0,
                                            float (&s)[kKeyTiles][kRowTiles][4]) const {
 #pragma unroll
@@ -287,7 +286,7 @@ struct Core : NewRows<Shape<kDim, kFp8, kRowTiles, kSeveral>, kDim, kFp8, kOne> 
     }
   }
 
-  // Keys outside [low, end) get no weight. `key0`: the tile's first.
+  // Masks keys outside [low, end). `key0`: the tile's first.
   __device__ __forceinline__ void Mask(int32_t key0, int32_t low, int32_t end,
                                        float (&s)[kKeyTiles][kRowTiles][4]) const {
 #pragma unroll
@@ -317,7 +316,7 @@ struct Core : NewRows<Shape<kDim, kFp8, kRowTiles, kSeveral>, kDim, kFp8, kOne> 
           top[n][j] = fmaxf(top[n][j], fmaxf(s[t][n][j], s[t][n][2 + j]));
         top[n][j] *= score_scale;
         above |= top[n][j] > m[n][j] + kSlack;
-        // A row may see none of the first tile's keys; its reference has to be finite all the same.
+        // A row may attend to no key of the first tile, but its reference must be finite.
         if constexpr (kSeveral) above |= m[n][j] == -INFINITY;
       }
     }

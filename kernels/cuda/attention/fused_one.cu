@@ -1,16 +1,15 @@
-// Decode attention in one launch, of one sequence: what it takes is latency, so that the parts of
-// an item are added up by all CTAs that have some.
+// Decode attention in one launch for one sequence. Latency dominates, so all CTAs of an item share
+// the addition of its parts.
 //
-// Every item has the same number of CTAs, each a range of its keys. A CTA publishes its part of
-// the rows in `partials`, as the kernel for many sequences does (fused.cu), and then adds up a
-// slice, some elements of one row, from all CTAs of the item. No CTA waits before it has published,
-// and all are resident: there are no more than multiprocessors (times three).
+// Every item has the same number of CTAs, each with a range of its keys. A CTA publishes its part
+// of the rows in `partials`, as the kernel for many sequences does (fused.cu). Then it adds a
+// slice, some elements of one row, over all CTAs of the item. No CTA waits before it has published,
+// and all are resident: at most three per multiprocessor.
 //
-// Between layers of one token (linear/one_token.cuh) q, k and v are polled and the row is published
-// (token_slots.h). Then the wait for the kernel before is at the end: its outputs are polled, and
-// it has not let this one start before the attention in front of it was complete, so the partials
-// are empty. What fused.cu's head says of pool, tables and positions
-// holds here too.
+// Between the layers of one token (linear/one_token.cuh) q, k and v are polled and the row is
+// published (token_slots.h). The wait for the previous kernel is then at the end: its outputs are
+// polled, and it started this kernel only after the previous attention was complete, so the
+// partials are empty. The head of fused.cu on pool, tables and positions applies here too.
 #include "kernels/cuda/attention/fused.cuh"
 #include "kernels/cuda/attention/fused_parts.cuh"
 #include "kernels/cuda/attention/fused_worker.cuh"
@@ -19,19 +18,19 @@ namespace aisp::cuda {
 namespace fused {
 namespace {
 
-// Slices of a row at most, for each of which a part's {maximum, sum} is there: the consumer of a
-// slot resets it.
+// Limit of slices per row. There is one copy of a part's {maximum, sum} for each, since a slot's
+// consumer resets it.
 constexpr int kMaxSlices = kFusedSlicesPerRow;
 
 template <int kDim, bool kSeveral>
 struct PartsInSlices {
-  static constexpr int kChunks = kDim / 4;  // of a row, four elements each
+  static constexpr int kChunks = kDim / 4;  // four elements each, per row
 
   const FusedArgs& a;
   uint32_t* published;
   int32_t parts;   // CTAs of an item that have keys
-  int32_t stride;  // CTAs of an item
-  int32_t slices;  // of a row: a power of two
+  int32_t stride;  // CTAs per item
+  int32_t slices;  // per row: a power of two
 
   __device__ __forceinline__ float4* Values(int32_t cta, int row) const {
     return reinterpret_cast<float4*>(a.partials +
@@ -54,7 +53,7 @@ struct PartsInSlices {
     if (chunk < slices) StorePart(Norms(cta, row) + chunk, make_float2(piece.m, piece.l));
   }
 
-  // This CTA's slices, by all its threads; `scratch` is of the CTA.
+  // Adds this CTA's slices, with all threads; `scratch` belongs to the CTA.
   template <bool kFp8>
   __device__ __forceinline__ void AddUp(const Segment& at, void* scratch) const {
     if (parts == 1) return;
@@ -73,7 +72,7 @@ struct PartsInSlices {
     const int thread = static_cast<int>(threadIdx.x);
     const int chunk = slice * chunks + thread % chunks;
     Piece mine = Gather(first, row, slice, chunk, thread / chunks, kThreads / chunks);
-    // The warp's: lanes with the same chunk are so many apart.
+    // Within the warp: distance between lanes with the same chunk.
     float top = mine.m;
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, step));
@@ -88,7 +87,7 @@ struct PartsInSlices {
     auto* const warps = static_cast<Piece*>(scratch);
     if (thread % 32 < chunks) warps[thread / 32 * chunks + thread % 32] = mine;
     __syncthreads();
-    // Everybody has seen what it waited for.
+    // All threads have read what they polled.
     Empty(first, row, slice, chunk, thread / chunks, kThreads / chunks);
     if (thread < chunks) {
       Piece sum;
@@ -107,7 +106,7 @@ struct PartsInSlices {
     __syncthreads();
   }
 
-  // Parts begin, begin + step, ... of a chunk, as they come.
+  // Adds parts begin, begin + step, ... of a chunk as they arrive.
   __device__ __forceinline__ Piece Gather(int32_t first, int row, int slice, int chunk, int begin,
                                           int step) const {
     Piece sum;
@@ -143,7 +142,7 @@ struct PartsInSlices {
   }
 };
 
-// A row of padding is waited for as well.
+// Padding rows are polled as well.
 __device__ __forceinline__ void PublishZeros(int32_t elements, uint32_t* published) {
   for (auto i = static_cast<int32_t>(blockIdx.x * kThreads + threadIdx.x); i < elements / 4;
        i += static_cast<int32_t>(gridDim.x) * kThreads) {
@@ -151,7 +150,7 @@ __device__ __forceinline__ void PublishZeros(int32_t elements, uint32_t* publish
   }
 }
 
-// Of the CTA's item, a run of tiles.
+// A run of tiles of the CTA's item.
 template <int kKeysPerTile, bool kSeveral>
 __device__ __forceinline__ Segment ShareOf(const FusedArgs& a, int32_t& stride, int32_t* parts) {
   Segment at;
@@ -169,14 +168,14 @@ __device__ __forceinline__ Segment ShareOf(const FusedArgs& a, int32_t& stride, 
   return at;
 }
 
-// As many rows of a row's slices as there are CTAs, at most.
+// Limits the slices so that there are at most as many as CTAs.
 __device__ __forceinline__ int32_t SlicesOf(int32_t parts, int32_t rows) {
   int32_t slices = 1;
   while (slices < kMaxSlices && 2 * slices * rows <= parts) slices *= 2;
   return slices;
 }
 
-// The registers leave room for the next kernel's CTA on each of a multiprocessor's four parts.
+// Registers leave room for the next kernel's CTA on each of the multiprocessor's partitions.
 template <int kDim, bool kFp8, int kRowTiles, bool kSeveral>
 __global__ void __maxnreg__(kRowTiles == 1 ? 152 : 232)
     OneSequenceKernel(const __grid_constant__ FusedArgs a) {
@@ -190,7 +189,7 @@ __global__ void __maxnreg__(kRowTiles == 1 ? 152 : 232)
   const auto* qkv = static_cast<const __nv_bfloat16*>(a.qkv);
   uint32_t* published = nullptr;
   if (a.token_slots.sets != nullptr) {
-    // The next launch of layers is counted when this one is complete.
+    // The next launch of layers increments the count only after this one is complete.
     const uint32_t launches = *static_cast<const volatile uint32_t*>(a.token_slots.launches);
     published = a.token_slots.sets + launches % 2 * kTokenSetSlots + kTokenInputAt;
     qkv = reinterpret_cast<const __nv_bfloat16*>(
@@ -203,7 +202,7 @@ __global__ void __maxnreg__(kRowTiles == 1 ? 152 : 232)
   if (at.lo < at.hi) {
     const typename S::Segments segments(at);
     auto* copied = reinterpret_cast<typename S::Segments*>(iterators[threadIdx.x / 32]);
-    *copied = segments;  // all lanes the same
+    *copied = segments;  // all lanes store the same
     __syncwarp();
     KvCopies<S> copies(a, *copied);
     Parts in_slices{a, published, parts, stride,

@@ -1,4 +1,4 @@
-// Decode attention in one launch: the slots in which CTAs publish parts of an item for each other
+// Decode attention in one launch: the slots in which CTAs publish parts of an item to each other
 // (fused.cuh).
 #pragma once
 
@@ -25,7 +25,7 @@ __device__ __forceinline__ void StorePart(float2* to, float2 v) {
                "r"(NotEmpty(__float_as_uint(v.x))), "r"(NotEmpty(__float_as_uint(v.y)))
                : "memory");
 }
-// If `there`; else `v` stays as it is.
+// Loads if `there`; otherwise `v` is unchanged.
 __device__ __forceinline__ void LoadPart(bool there, const float4* from, float4& v) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n"

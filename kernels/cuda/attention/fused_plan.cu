@@ -1,12 +1,12 @@
-// Decode attention's plan of a step: each CTA finds its share of the tiles and looks its first keys
-// up, as the launches of all layers would, and stores what it has found (fused_plan.cuh).
+// The decode plan of a step: each CTA computes its share of the tiles and the location of its first
+// keys, as each layer's launch would, and stores them (fused_plan.cuh).
 #include "kernels/cuda/attention/fused_plan.cuh"
 
 namespace aisp::cuda {
 namespace fused {
 namespace {
 
-// With the grid of the launches that it is for.
+// Must have the grid of the launches that it is for.
 template <int kDim, bool kFp8, bool kSeveral>
 __global__ void __launch_bounds__(kThreads) FusedPlanKernel(const __grid_constant__ FusedArgs a) {
   using S = Shape<kDim, kFp8, 1, kSeveral>;
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kThreads) FusedPlanKernel(const __grid_constan
   if (begin >= end) return;
   const typename S::Segments segments(a, flat, scratch, begin, end);
   auto* copied = reinterpret_cast<typename S::Segments*>(iterators[thread / 32]);
-  *copied = segments;  // all lanes the same
+  *copied = segments;  // all lanes store the same
   __syncwarp();
   KvCopies<S> copies(a, *copied);
   copies.Switch();

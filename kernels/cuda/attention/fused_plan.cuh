@@ -1,7 +1,7 @@
-// Decode attention in one launch, what its CTAs begin with: computed once for a step
+// Decode attention in one launch, the start state of its CTAs: computed once per step
 // (fused_plan.cu) and read by every layer's launch (fused.cu). Lengths and tables are the same for
-// all layers, and to find a share's first keys in them takes three round trips to L2 one after the
-// other, 2 us in which memory is idle; a plan is read in one.
+// all layers. Finding a share's first keys takes three dependent round trips to L2, 2 us in which
+// memory is idle; reading the plan takes one.
 //
 // A CTA's plan: where its loop begins; for each warp how far its copies have looked ahead; for each
 // lane the KV slots of its first two batches of tiles (KvCopies).
@@ -45,7 +45,7 @@ __device__ __forceinline__ Segments LoadSegments(const uint4 (&from)[3]) {
   return segments;
 }
 
-// In one round trip, by every thread; not through L1, where an earlier step's plan may be.
+// Read by every thread in one round trip; bypasses L1, which may hold an earlier step's plan.
 template <class T>
 __device__ __forceinline__ T LoadPlanned(const T* from) {
   constexpr int kPieces = sizeof(T) / 16;

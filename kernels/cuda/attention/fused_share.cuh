@@ -1,9 +1,9 @@
-// Decode attention in one launch, who works on what: the flattened sequence of tiles (fused.cuh),
-// the loop of a CTA over its share of it, and the copies of keys and values that run ahead of it.
+// Decode attention in one launch, work distribution: the concatenated tiles (fused.cuh), a CTA's
+// loop over its share, and the copies of keys and values that run ahead of it.
 //
-// A share is processed from its end to its beginning: what other CTAs wait for, the beginning of an
-// item that goes on in the next CTA, comes first, and what this CTA has to wait for, the end of one
-// that began before, last.
+// A share is processed from its end to its beginning. First comes what other CTAs wait for, the
+// beginning of an item that continues in the next CTA; last comes what this CTA waits for, the end
+// of an item that began before.
 #pragma once
 
 #include "kernels/cuda/attention/fused.cuh"
@@ -13,11 +13,10 @@ namespace aisp::cuda::fused {
 
 inline constexpr int kWarps = 4;
 inline constexpr int kThreads = 32 * kWarps;
-inline constexpr int kUnits = 3;         // of a warp's ring
+inline constexpr int kUnits = 3;         // per warp's ring
 inline constexpr int kUnitBytes = 4096;  // K or V of a tile
 inline constexpr int kRingBytes = kWarps * kUnits * kUnitBytes;
-// What beginning another item costs a CTA, in tiles: items count as that much longer, before their
-// first tile.
+// The cost of starting an item, in tiles: items count as that much longer, before their first tile.
 inline constexpr int kItemCost = 2;
 
 template <int kKeysPerTile, bool kSeveral>
@@ -30,12 +29,11 @@ struct Shape {
   static constexpr int kElement = kFp8 ? 1 : 2;
   static constexpr int kRowBytes = kDim * kElement;  // 256, 128 or 64
   static constexpr int kKeysPerTile = kUnitBytes / kRowBytes;
-  static constexpr int kGroups = kKeysPerTile / 16;  // runs of slots that surely lie in one block
+  static constexpr int kGroups = kKeysPerTile / 16;  // runs of slots that are always in one block
   static constexpr int kBatch = 32 / kGroups;        // tiles whose slots a warp looks up at once
   using Segments = SegmentIterator<kKeysPerTile, kSeveral>;
 
-  // What a row's chunk number is combined with, so that eight rows' equal chunks lie in different
-  // banks.
+  // XORed with a row's chunk number, so that equal chunks of eight rows are in different banks.
   static __device__ __forceinline__ uint32_t Swizzle(uint32_t row) {
     return kRowBytes == 64 ? (row >> 1) & 3 : row & 7;
   }
@@ -44,32 +42,33 @@ struct Shape {
   }
 };
 
-// An item, and which of its tiles are this CTA's.
+// An item, and the range of its tiles that this CTA processes.
 struct Segment {
   RowSpan span;
   int32_t seq;
-  int32_t head;        // of the KV heads, each as often as there are items of it (RowsOf)
-  int32_t first;       // tile of the sequence that the item begins with
-  int32_t count;       // tiles of the item
-  int32_t flat_begin;  // where its first tile is among the flattened ones
-  int32_t lo, hi;      // of its tiles, this CTA's; hi <= 0: its share ends before the item's first
+  int32_t head;        // index over KV heads, times the items per head (RowsOf)
+  int32_t first;       // the item's first tile in the sequence
+  int32_t count;       // number of the item's tiles
+  int32_t flat_begin;  // position of its first tile among all tiles
+  int32_t lo, hi;      // this CTA's range of the item's tiles; hi <= 0: its share ends before the
+                       // item's first tile
 };
 
-// The keys that the step adds begin here.
+// Index of the first key that the step adds.
 __device__ __forceinline__ int32_t OldKeys(const RowSpan& span) {
   return span.context_len - span.num_rows;
 }
-// The first key that any row of the sequence sees.
+// The first key that any row of the sequence attends to.
 __device__ __forceinline__ int32_t LowestKey(const FusedArgs& a, const RowSpan& span) {
   return a.window > 0 ? max(0, OldKeys(span) + 1 - a.window) : 0;
 }
-// Items for each KV head of a sequence.
+// Items per KV head of a sequence.
 template <bool kSeveral>
 __device__ __forceinline__ int32_t ItemsOf(const FusedArgs& a, const RowSpan& span) {
   return kSeveral && span.num_rows > a.item_tokens ? 2 : 1;
 }
 
-// An item's KV head, and which rows of the sequence it has.
+// An item's KV head, and its rows of the sequence.
 struct ItemRows {
   int32_t head, first, count;
 };
@@ -81,14 +80,14 @@ __device__ __forceinline__ ItemRows RowsOf(const FusedArgs& a, const Segment& at
   return {at.head >> (items - 1), first, min(a.item_tokens, at.span.num_rows - first)};
 }
 
-// The tiles of all items one after the other, and how CTAs share them.
+// The tiles of all items concatenated, and their division among CTAs.
 struct FlatTiles {
   int32_t total;
-  int32_t share;  // of a CTA
-  int32_t per;    // sequences of a thread, in the scan
+  int32_t share;  // tiles per CTA
+  int32_t per;    // sequences per thread, in the scan
   bool padded;    // items are padded to whole shares, so that no CTA works on two
   __device__ __forceinline__ int32_t cost() const { return padded ? 0 : kItemCost; }
-  // Of an item of so many tiles.
+  // The length of an item with `tiles` tiles.
   __device__ __forceinline__ int32_t Length(int32_t tiles) const {
     return padded ? (tiles + share - 1) / share * share : tiles == 0 ? 0 : tiles + kItemCost;
   }
@@ -106,7 +105,7 @@ template <int kKeysPerTile>
 __device__ __forceinline__ int2 TilesOf(const FusedArgs& a, int32_t seq, RowSpan& span) {
   if (seq >= a.num_sequences) return make_int2(0, 0);
   const int4 fields = __ldg(reinterpret_cast<const int4*>(a.sequences) + seq);
-  // Nearly always the row's number is the sequence's: then both loads are under way at once.
+  // Usually row number and sequence number are equal: then both loads are issued at once.
   int32_t position = __ldg(a.positions + min(seq, a.rows - 1));
   span = {fields.x, fields.y, fields.z, fields.w};
   if (span.num_rows <= 0 || span.num_rows > a.most_rows) return make_int2(0, 0);
@@ -116,8 +115,8 @@ __device__ __forceinline__ int2 TilesOf(const FusedArgs& a, int32_t seq, RowSpan
   return make_int2(first, (span.context_len + kKeysPerTile - 1) / kKeysPerTile - first);
 }
 
-// By the whole CTA.
-// Long: cut in two, even with its parts inlined, it gets other registers.
+// Called by the whole CTA.
+// Long: splitting the function changes register allocation even if all parts are inlined.
 template <int kKeysPerTile, bool kSeveral>
 __device__ __forceinline__ FlatTiles FlattenTiles(const FusedArgs& a, FlatScratch& s) {
   const int thread = static_cast<int>(threadIdx.x);
@@ -143,8 +142,8 @@ __device__ __forceinline__ FlatTiles FlattenTiles(const FusedArgs& a, FlatScratc
   const int32_t all = s.sums[0] + s.sums[1] + s.sums[2] + s.sums[3];
   flat.share = max(kWarps, (all * a.num_kv_heads + ctas - 1) / ctas);
   if (flat.per == 1) {
-    // About as much for everybody, if then no CTA has parts of two items; their cost is the same
-    // for all then, and left out.
+    // Padding is used if shares stay about equal and no CTA then has parts of two items. The cost
+    // of items is equal for all then, and left out.
     int32_t count = __syncthreads_count(mine > 0);
     if constexpr (kSeveral) count += __syncthreads_count(mine > 0 && items > 1);
     const int32_t least =
@@ -194,11 +193,12 @@ class SegmentIterator {
  public:
   Segment at;
 
-  // Of a CTA that has nothing but `only`.
+  // For a CTA that has only the item `only`.
   __device__ __forceinline__ explicit SegmentIterator(const Segment& only)
       : at(only), begin_(INT32_MAX) {}
 
-  // At the end of the share [begin, end) of the tiles, which is not empty. Collective of a warp.
+  // Starts at the end of the non-empty share [begin, end) of the tiles. Collective: all lanes of a
+  // warp.
   __device__ __forceinline__ SegmentIterator(const FusedArgs& a, const FlatTiles& flat,
                                              const FlatScratch& s, int32_t begin, int32_t end)
       : begin_(begin) {
@@ -239,9 +239,9 @@ class SegmentIterator {
     at.lo = max(begin - at.flat_begin, 0);
   }
 
-  // To the item before; false: it is not this CTA's.
+  // Moves to the previous item; false: it is not this CTA's.
   __device__ __forceinline__ bool Next(const FusedArgs& a) {
-    if (at.flat_begin - kItemCost <= begin_) return false;  // as with padding always
+    if (at.flat_begin - kItemCost <= begin_) return false;  // always true with padding
     if (--at.head < 0) {
       int2 tiles;
       do {
@@ -257,7 +257,7 @@ class SegmentIterator {
     return true;
   }
 
-  // A warp computes every fourth tile; this is its last one of the segment, below `lo` if it has
+  // A warp computes every fourth tile; returns its last one in the segment, below `lo` if it has
   // none.
   __device__ __forceinline__ int32_t Top() const {
     const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32;
@@ -271,11 +271,11 @@ class SegmentIterator {
 // How far a warp's copies have looked ahead.
 struct Ahead {
   int32_t top, left, next_left;
-  uint4 lane;  // offset, next offset, bounds of both; each lane's own
+  uint4 lane;  // offset, next offset, bounds of both; different in each lane
 };
 
-// Copies a warp's keys and values, tile by tile, ahead of its loop: K, V, K, V, every unit a group
-// of asynchronous copies.
+// Copies a warp's keys and values ahead of its loop, tile by tile (K, V, K, V, ...), each unit as
+// one group of asynchronous copies.
 template <class S>
 class KvCopies {
  public:
@@ -288,7 +288,7 @@ class KvCopies {
     lane_target_ = S::ChunkOffset(lane / kChunks, lane % kChunks);
   }
 
-  // As the one was whose State() this is; `segments` as that one's.
+  // Continues from another object's State(); `segments`: that one's.
   __device__ __forceinline__ KvCopies(const FusedArgs& a, typename S::Segments& segments,
                                       const Ahead& ahead)
       : KvCopies(a, segments) {
@@ -300,14 +300,14 @@ class KvCopies {
     bounds_ = ahead.lane.z & 0xffff;
     next_bounds_ = ahead.lane.z >> 16;
   }
-  // After a first Switch().
+  // Valid after the first Switch().
   __device__ __forceinline__ Ahead State() const {
     const uint32_t next_offset = OffsetOf(next_offset_, next_block_);
     return {top_, left_, next_left_,
             make_uint4(offset_, next_offset, bounds_ | next_bounds_ << 16, 0)};
   }
 
-  // The next unit to `slot` (shared address); nothing if there is none. Either way one group more.
+  // Copies the next unit, if any, to `slot` (shared address). Always commits one group.
   __device__ __forceinline__ void Copy(uint32_t slot) {
     if (left_ == 0) Switch();
     if (left_ > 0) {
@@ -321,7 +321,7 @@ class KvCopies {
     asm volatile("cp.async.commit_group;" ::: "memory");
   }
 
-  // To the next batch, and looks up the one after it; at the very first both.
+  // Moves to the next batch and looks up the one after it; the first call looks up both.
   __device__ __forceinline__ void Switch() {
     do {
       offset_ = OffsetOf(next_offset_, next_block_);
@@ -340,8 +340,8 @@ class KvCopies {
   }
 
   __device__ __forceinline__ void CopyUnit(uint32_t slot) const {
-    constexpr int kPer = 16 * S::kRowBytes / 512;  // copies of a run
-    constexpr int kRows = 512 / S::kRowBytes;      // of one
+    constexpr int kPer = 16 * S::kRowBytes / 512;  // copies per run
+    constexpr int kRows = 512 / S::kRowBytes;      // rows per copy
     const uint32_t lane = threadIdx.x % 32;
     const uint32_t part = static_cast<uint32_t>(a_.block_tokens) * (S::kRowBytes / 16);
 #pragma unroll
@@ -357,7 +357,7 @@ class KvCopies {
         constexpr int kBits = S::kRowBytes == 64 ? 0 : 7;
         const uint32_t target = slot + (g * kPer + i) * 512 +
                                 (lane_target_ ^ static_cast<uint32_t>(((i * kRows) & kBits) << 4));
-        // Slots that are not looked at, or not written yet, become zeros.
+        // Slots that are masked or not written yet become zeros.
         const uint32_t row = i * kRows + lane / (S::kRowBytes / 16);
         const uint32_t bytes = row >= low && row < high ? 16 : 0;
         asm volatile(
@@ -368,8 +368,7 @@ class KvCopies {
     }
   }
 
-  // Where the next tiles lie, a lane for each run of 16 slots; the loads come back while the batch
-  // before is copied.
+  // Looks up the next tiles, one lane per run of 16 slots, while the previous batch is copied.
   __device__ __forceinline__ void LookUp() {
     next_left_ = 0;
     typename S::Segments segments = segments_;
@@ -382,7 +381,7 @@ class KvCopies {
         top_ = segments.Top();
       } while (top_ < segments.at.lo);
       __syncwarp();
-      segments_ = segments;  // all lanes the same
+      segments_ = segments;  // all lanes store the same
       __syncwarp();
     }
     const Segment& at = segments.at;
@@ -411,7 +410,8 @@ class KvCopies {
   uint64_t policy_ = 0;
   uint32_t lane_target_ = 0;
   int32_t next_block_ = 0, next_left_ = 0;
-  uint32_t next_offset_ = 0, next_bounds_ = 0;  // offsets: in 16 bytes from the pool's begin
+  uint32_t next_offset_ = 0, next_bounds_ = 0;  // offsets in units of 16 bytes from the pool's
+                                                // start
   uint32_t offset_ = 0, bounds_ = 0;
   int32_t left_ = 0, used_ = 0;
   bool values_ = false;

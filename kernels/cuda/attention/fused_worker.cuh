@@ -1,5 +1,5 @@
-// Decode attention in one launch, what the warps of a CTA do: each goes through its tiles of an
-// item, then they add up what they have.
+// Decode attention in one launch, the work of a CTA's warps: each processes its tiles of an item,
+// then they add their results.
 #pragma once
 
 #include "kernels/cuda/attention/fused_core.cuh"
@@ -8,20 +8,20 @@ namespace aisp::cuda::fused {
 
 struct MergeScratch {
   float2 norms[kWarps][16];  // {m, l} of a warp's rows
-  uint32_t at[kWarps];       // where its result lies in the ring
+  uint32_t at[kWarps];       // position of its result in the ring
 };
 
 __device__ __forceinline__ float VScale(const FusedArgs& a) {
   return a.device_scales != nullptr ? a.device_scales[1] : a.v_scale;
 }
 
-// A row's four elements, relative to `m`.
+// Four elements of a row, relative to `m`.
 struct Piece {
   float m = -INFINITY;
   float l = 0.0f;
   float4 o = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 
-  // Makes it relative to `top`, which is not below m and finite.
+  // Rescales to `top`, which is finite and not below m.
   __device__ __forceinline__ void Scale(float top) {
     const float factor = ptx::Exp2(m - top);
     m = top;
@@ -36,8 +36,7 @@ struct Piece {
   }
 };
 
-// Four elements of an item's row, all keys added up: to `out`, and where it is not null
-// to `published`.
+// Writes four elements of an item's complete row to `out` and, if not null, to `published`.
 template <int kDim, bool kFp8, bool kSeveral>
 __device__ __forceinline__ void StoreRow(const FusedArgs& a, const Segment& at, int item_row,
                                          int chunk, const Piece& piece, uint32_t* published) {
@@ -58,31 +57,32 @@ __device__ __forceinline__ void StoreRow(const FusedArgs& a, const Segment& at, 
   *reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(a.out) + to) = packed;
 }
 
-// What the warps of a CTA do together. Kernel: what becomes of an item's rows, or of parts of them:
-//   void Store<kFp8>(const Segment&, int item_row, int chunk, const Piece&): four elements, kDim /
-//   4 threads for a row.
+// The joint work of a CTA's warps. Kernel decides what happens with an item's rows or parts of
+// them: void Store<kFp8>(const Segment&, int item_row, int chunk, const Piece&): four elements,
+// kDim / 4 threads per row.
 template <int kDim, bool kFp8, int kRowTiles, bool kOne, bool kSeveral, class Kernel>
 struct Worker {
   using C = Core<kDim, kFp8, kRowTiles, kOne, kSeveral>;
   using S = typename C::S;
-  static constexpr int kLanesPerRow = kDim / 4;  // in a merge: a thread has four elements
+  static constexpr int kLanesPerRow = kDim / 4;  // when merging: four elements per thread
   static constexpr int kRowsAtOnce = kThreads / kLanesPerRow;
 
   const FusedArgs& a;
   uint8_t* ring;  // of the CTA
   MergeScratch& merge;
   Kernel& kernel;
-  // kOne; see Core.
+  // For kOne; see Core.
   const __nv_bfloat16* qkv = nullptr;
   bool await = false;
   QueryRows<kDim, kRowTiles>* rows = nullptr;
 
-  // Where a warp's element {row, dim} lies in its result.
+  // Offset of a warp's element {row, dim} in its result.
   static __device__ __forceinline__ int ResultAt(int row, int dim) {
     return row * kDim + (dim ^ ((row >> 1 & 3) << 3));
   }
 
-  // Long: cut in two, even with its parts inlined, it gets other registers and another schedule.
+  // Long: splitting the function changes register allocation and scheduling even if all parts are
+  // inlined.
   __device__ __forceinline__ void Work(typename S::Segments segments, KvCopies<S>& copies) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -90,7 +90,7 @@ struct Worker {
     const uint32_t slots = ptx::SharedAddress(mine);
     uint32_t slot = 0;
     const auto next_slot = [&] { slot = slot == kUnits - 1 ? 0 : slot + 1; };
-    int owed = kUnits;  // free slots that nothing is on its way to
+    int owed = kUnits;  // free slots without a copy in progress
     C core{{a, lane, qkv, await}, a.scale_log2, rows};
     do {
 #pragma unroll 1
@@ -102,7 +102,7 @@ struct Worker {
       const int32_t top = segments.Top();
       const bool owns_last = top == at.count - 1;
       const auto angles = core.LoadAngles(at);
-      if (!(kOne && await)) ptx::WaitForPredecessor();  // the first time
+      if (!(kOne && await)) ptx::WaitForPredecessor();  // only has an effect the first time
       const NewKey fresh = Prepare(core, at, angles, owns_last);
       const int32_t low = LowestKey(a, at.span);
       uint32_t p[C::kKeyTiles][kRowTiles][2];
@@ -129,7 +129,7 @@ struct Worker {
         }
         __syncwarp();
         if (values && j - kWarps < at.lo) {
-          owed = 1;  // the result is written where the last values were
+          owed = 1;  // the result was written where the last values were
         } else {
           copies.Copy(slots + slot * kUnitBytes);
           next_slot();
@@ -155,7 +155,7 @@ struct Worker {
     } while (segments.Next(a));
   }
 
-  // An item's query rows and, by the warp that has its last tile, its new key.
+  // Prepares an item's query rows and, in the warp with its last tile, the new key.
   __device__ __forceinline__ NewKey Prepare(C& core, const Segment& at,
                                             const typename C::Angles& angles, bool owns_last) {
     const float k_scale = a.device_scales != nullptr ? a.device_scales[0] : a.k_scale;
@@ -166,7 +166,7 @@ struct Worker {
       core.LoadQ(at, angles);
     } else if constexpr (kOne) {
       if (owns_last) fresh = core.Append(at, angles.key_c, angles.key_s, k_scale, v_scale);
-      // By a warp that has not the new key to wait for.
+      // Done by a warp that need not wait for the new key.
       if (static_cast<int32_t>(threadIdx.x) / 32 == at.count % kWarps) {
         rows->Fetch(qkv + at.span.row_begin * a.qkv_row_stride +
                         static_cast<int64_t>(at.head) * a.group * kDim,
@@ -192,7 +192,8 @@ struct Worker {
     }
   }
 
-  // Adds up the warps' results of a segment: the item's rows, or a part of them. By the whole CTA.
+  // Adds the warps' results of a segment: the item's rows, or parts of them. Called by the whole
+  // CTA.
   __device__ __forceinline__ void Finish(C& core, const Segment& at, float* result, bool held) {
     const int lane = core.lane;
     const int warp = static_cast<int>(threadIdx.x) / 32;

@@ -9,7 +9,7 @@ constexpr int kPerThread = 4;
 constexpr int kMaxSequences = kThreads * kPerThread;
 constexpr int kBuckets = 2048;
 
-// The sum of `value` over the threads before this one; `total` is that over all.
+// The sum of `value` over lower threads; `total`: over all threads.
 __device__ int32_t ExclusiveScan(int32_t value, int32_t* warp_sums, int32_t& total) {
   const int lane = threadIdx.x & 31;
   const int warp = threadIdx.x >> 5;
@@ -38,10 +38,10 @@ __device__ int32_t ItemsOf(const PlanShape& shape, const RowSpan& span) {
          ((span.num_rows * shape.group + shape.chunk_rows - 1) / shape.chunk_rows);
 }
 
-// The item that tile `tile` is in.
+// The item that contains tile `tile`.
 __device__ DecodeStart Locate(const PlanShape& shape, const RowSpan* sequences,
                               int32_t num_sequences, const int32_t* prefix, int32_t tile) {
-  int low = 0;  // the last sequence whose tiles begin at or before `tile`, and has any
+  int low = 0;  // the last non-empty sequence whose tiles begin at or before `tile`
   int high = num_sequences - 1;
   while (low < high) {
     const int middle = (low + high + 1) / 2;
@@ -62,7 +62,7 @@ __device__ DecodeStart Locate(const PlanShape& shape, const RowSpan* sequences,
   return start;
 }
 
-// Where a range begins, and the item that it cuts at its end; `cut_items`: so far.
+// Writes where a range begins and the item that it cuts at its end; `cut_items`: count so far.
 __device__ __forceinline__ void PlanRange(const PlanShape& shape, const RowSpan* sequences,
                                           int32_t num_sequences, const RangeLayout& layout,
                                           int range, PlanHeader* header, int32_t* shared_prefix,
@@ -122,8 +122,8 @@ __device__ void PlanDecode(const PlanShape& shape, const RowSpan* sequences, int
   const int32_t ctas = max(1, min(min(shape.ctas, wanted), total));
   const int32_t each = total / ctas;
   RangeLayout layout;
-  // Short ranges balance, but every cut through an item costs a partial result: not where a few
-  // long items would be many parts.
+  // Short ranges balance the load, but each cut through an item adds a partial result. So cut less
+  // when there are few long items.
   const int32_t cuts = items < 3 * ctas / 8 ? 1 : items < 7 * ctas / 8 ? 2 : 3;
   layout.Cut(total, ctas, min(min(shape.max_stretches, cuts), each < 96 ? 1 : each < 384 ? 2 : 3));
   if (total == 0) layout.ranges = 0;
@@ -139,7 +139,7 @@ __device__ void PlanDecode(const PlanShape& shape, const RowSpan* sequences, int
   }
 }
 
-// Key tiles that query tile `tile` of a sequence looks at.
+// Number of key tiles for query tile `tile` of a sequence.
 __device__ int32_t PrefillCost(const PlanShape& shape, const RowSpan& span, int32_t tile,
                                int32_t tokens) {
   const int32_t first = span.context_len - span.num_rows + tile * tokens;
@@ -154,7 +154,7 @@ __device__ void PlanPrefill(const PlanShape& shape, const RowSpan* sequences, in
   __syncthreads();
   const int lane = threadIdx.x & 31;
   const int32_t tokens = kPrefillRows / shape.group * shape.prefill_cluster;
-  // Twice the same loop: count the tiles of every cost, then place them, the costly ones first.
+  // Two passes: count the tiles of each cost, then place them in descending order.
   for (int pass = 0; pass < 2; ++pass) {
     for (int s = static_cast<int>(threadIdx.x >> 5); s < num_sequences; s += kThreads / 32) {
       const RowSpan span = sequences[s];

@@ -1,9 +1,9 @@
-// Prefill attention: the kernel, its variants and their launch. A producer warpgroup brings tiles
-// of keys and values into shared memory by the copy engine (FP8: another warpgroup widens them to
-// f16 on the way) and the queries by copies of its own; two consumer warpgroups of 64 query rows
-// each multiply them with wgmma. The two take turns in issuing products, so that one's softmax runs
-// under the other's products. This is the schedule of FlashAttention-3 (arXiv:2407.08608), over all
-// items of a CTA without a break.
+// Prefill attention: the kernel, its variants and their launch. A producer warpgroup loads tiles of
+// keys and values into shared memory with the copy engine (FP8: another warpgroup converts them to
+// f16) and queries with ordinary copies. Two consumer warpgroups of 64 query rows each multiply
+// them with wgmma. The two alternate in issuing products, so that the softmax of one overlaps with
+// the products of the other. This is FlashAttention-3's schedule (arXiv:2407.08608), continued over
+// all items of a CTA without a gap.
 #include "kernels/cuda/attention/prefill_consumer.cuh"
 
 namespace aisp::cuda {
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__((Traits<kDim, kFp8>::kThreads), 1)
   ptx::ClusterSync();
   ptx::WaitForPredecessor();
   ptx::LetSuccessorStart();
-  // By a shuffle, so that the compiler knows it to be the same for a warp.
+  // A shuffle, so that the compiler knows that it is uniform within a warp.
   const int32_t warpgroup = __shfl_sync(~0u, static_cast<int32_t>(threadIdx.x) / 128, 0);
   if (warpgroup == 2) {
     ptx::RegistersDown<40>();
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__((Traits<kDim, kFp8>::kThreads), 1)
                          kFp8 ? v_scale : 1.0f};
     consumer.Run();
   }
-  ptx::ClusterSync();  // nobody writes to a CTA that is gone
+  ptx::ClusterSync();  // no CTA may exit while the other writes to it
 }
 
 struct Variant {
@@ -83,7 +83,7 @@ struct Variant {
   bool fp8;
   void (*kernel)(CUtensorMap, KernelArgs);
   int32_t threads;
-  int32_t keys;  // of a tile
+  int32_t keys;  // per tile
   int32_t shared_bytes;
 };
 
@@ -102,7 +102,7 @@ constexpr Variant kVariants[] = {
     MakeVariant<128, true>(), MakeVariant<256, false>(), MakeVariant<256, true>(),
 };
 
-// `attributes`: two, that the configuration points to.
+// `attributes`: two, referenced by the configuration.
 cudaLaunchConfig_t Configure(const Variant& v, int32_t ctas, int32_t cluster,
                              cudaLaunchAttribute* attributes, cudaStream_t stream) {
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -143,7 +143,7 @@ cudaError_t PreparePrefill(int32_t head_dim, bool fp8) {
 
 int32_t PrefillCluster(int32_t head_dim, bool fp8, int32_t group, int32_t ctas) {
   const prefill::Variant* v = prefill::Find(head_dim, fp8);
-  // Two tiles side by side look at the same key tiles only if their tokens fit into one.
+  // Two adjacent tiles have the same key tiles only if their tokens fit into one.
   if (v == nullptr || ctas % 2 != 0 || 2 * (kPrefillRows / group) > v->keys) return 1;
   cudaLaunchAttribute attributes[2] = {};
   const cudaLaunchConfig_t config = prefill::Configure(*v, ctas, 2, attributes, nullptr);

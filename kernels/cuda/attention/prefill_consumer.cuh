@@ -1,11 +1,11 @@
-// Prefill attention: a warpgroup that multiplies. It goes over its items as one stream of key
-// tiles: the first scores of an item are issued together with the last values of the one before, so
-// that no item's end leaves the tensor cores idle.
+// Prefill attention: a consumer warpgroup. It processes its items as one stream of key tiles: the
+// first scores of an item are issued together with the last values of the previous one, so that the
+// tensor cores are not idle between items.
 //
-// The weights of a tile are taken against a reference, the row's maximum when it was last looked
-// for, and not against the maximum so far: what counts is that nothing overflows, since the sums in
-// `l` and `o` carry the same factor. A row's reference is found at an item's first tile, and anew
-// only where a tile's weights outgrow it (or the row had no key so far). So most tiles need no
+// A tile's weights are relative to a reference, the row's maximum when last computed, rather than
+// to the current maximum. It only matters that nothing overflows, since the sums in `l` and `o`
+// have the same factor. The reference is computed at an item's first tile, and again only when a
+// tile's weights become too large for it (or the row had no key so far). So most tiles need no
 // maximum, no exchange between threads and no rescaling.
 #pragma once
 
@@ -20,30 +20,30 @@ struct Consumer {
   static constexpr int kScores = T::kKeys / 2;  // registers of a 64 x kKeys tile
   static constexpr int kParts = T::kParts;
   static constexpr int kOut = T::kOut;
-  static constexpr float kOutgrown = T::kHalf ? 0x1p14f : 0x1p40f;  // what f16 holds, with a margin
+  static constexpr float kOutgrown = T::kHalf ? 0x1p14f : 0x1p40f;  // largest weight in f16, with a
+                                                                    // margin
   static constexpr int kGroups = 4;                                 // of the products with values
 
   const KernelArgs& a;
   Control* control;
   uint32_t q_area, k_ring, v_ring;
-  int32_t group_index;  // of the warpgroup: 0 or 1
+  int32_t group_index;  // 0 or 1
   int32_t thread;       // in the warpgroup
   float score_scale, out_scale;
 
   float o[kParts][kOut];
-  float m[2], l[2];  // the reference, scaled; this thread's part of the sum
+  float m[2], l[2];  // the scaled reference; this thread's part of the sum
   int32_t position[2];
   int32_t tile, low_tile;  // of keys
   int32_t mask_from,
-      mask_upto;  // tiles at or above, and at or below, have keys that a row does not see
-  int32_t valid;  // keys of the tile that are in the context, if the tile is an item's first
+      mask_upto;  // tiles at or above / at or below have keys that some row does not attend to
+  int32_t valid;  // for an item's first tile: keys that are in the context
   int32_t slot;   // in control->work
   StageCursor<T::kStages> k, v;
   StageCursor<T::kQBuffers> q;
   uint32_t queries[T::kQInRegisters ? T::kDim / 16 : 1][4];
 
-  // The item's queries as the products take them: saves the tensor cores from reading them again
-  // for every tile.
+  // Keeps the item's queries in registers, so that tensor cores do not reload them per tile.
   __device__ __forceinline__ void ReadQueries() {
     const int32_t t = Thread();
     const uint32_t row = group_index * 64 + t / 32 * 16 + t % 16;
@@ -56,19 +56,19 @@ struct Consumer {
     }
   }
 
-  // The thread's index for work that is rare: opaque, or the compiler computes what follows from it
-  // once and for all, for which there are no registers.
+  // The thread's index for rare work. Opaque: otherwise the compiler precomputes what depends on
+  // it, for which there are no registers.
   __device__ __forceinline__ int32_t Thread() const {
     int32_t t = thread;
     asm volatile("" : "+r"(t));
     return t;
   }
   __device__ __forceinline__ void SyncGroup() const { ptx::NamedSync(4 + group_index, 128); }
-  // The warpgroups take turns in issuing products.
+  // The warpgroups alternate in issuing products.
   __device__ __forceinline__ void TakeTurn() const { ptx::NamedSync(2 + group_index, 256); }
   __device__ __forceinline__ void PassTurn() const { ptx::NamedArrive(2 + (group_index ^ 1), 256); }
 
-  // A stage is filled for all CTAs of the cluster; FP8: by this one's widening warps.
+  // A stage is filled for all CTAs of the cluster; with FP8 by this CTA's converting warps.
   __device__ __forceinline__ void Release(uint64_t* empty) const {
     if constexpr (T::kFp8) {
       if (thread % 32 == 0) ptx::BarrierArrive(ptx::SharedAddress(empty));
@@ -82,7 +82,7 @@ struct Consumer {
     ptx::NamedArrive(kQueryBarrier + buffer, kQueryBarrierThreads);
   }
 
-  // s = Q K^T, issued only.
+  // Issues s = Q K^T.
   __device__ __forceinline__ void IssueScores(float (&s)[kScores]) const {
     const uint64_t rows =
         wgmma::RowsDescriptor(q_area + q.stage * T::kQBytes + group_index * 64 * 128);
@@ -102,7 +102,7 @@ struct Consumer {
     ptx::WgmmaCommit();
   }
 
-  // o += P V, issued only, in kGroups groups.
+  // Issues o += P V, in kGroups groups.
   __device__ __forceinline__ void IssueValues(const uint32_t (&p)[kScores / 8][4], bool add) {
     const uint64_t values =
         wgmma::ColumnsDescriptor(v_ring + v.stage * T::kTileBytes, T::kColumnBytes);
@@ -125,7 +125,7 @@ struct Consumer {
     for (int part = 0; part < kParts; ++part) wgmma::Pin(o[part]);
   }
 
-  // Values past the context may be anything, NaN too, and zero times NaN is not zero.
+  // Values past the context may be anything, even NaN, and zero times NaN is not zero.
   __device__ __forceinline__ void ZeroTail(int32_t keys) const {
     if constexpr (T::kFp8) return;
     if (keys >= T::kKeys) return;
@@ -157,10 +157,10 @@ struct Consumer {
     }
   }
 
-  // Raises the references to the maxima so far; `factor`: what sums against the old ones are to be
-  // multiplied with.
+  // Raises the references to the current maxima; `factor`: multiplier for sums relative to the old
+  // ones.
   __device__ __forceinline__ void Refer(const float (&s)[kScores], float (&factor)[2]) {
-    constexpr int kChains = 4;  // independent ones, for the latency
+    constexpr int kChains = 4;  // independent ones, to hide latency
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       float tops[kChains];
@@ -178,8 +178,8 @@ struct Consumer {
     }
   }
 
-  // p = 2^(s * score_scale + offset) as bf16, and the sums over this thread's keys; of part kPart
-  // of the tile's keys.
+  // p = 2^(s * score_scale + offset) as bf16, and sums over this thread's keys; for part kPart of
+  // the tile's keys.
   template <int kPart>
   __device__ __forceinline__ void Weigh(const float (&s)[kScores], const float (&offset)[2],
                                         uint32_t (&p)[kScores / 8][4], float (&sums)[2][2]) const {
@@ -196,15 +196,15 @@ struct Consumer {
     }
   }
 
-  // All parts, each when the group of products is done that reads the registers of its weights.
+  // All parts, each when the group of products that reads its registers is done.
   template <int kPart = 0>
   __device__ __forceinline__ void WeighBehind(float (&s)[kScores], const float (&offset)[2],
                                               uint32_t (&p)[kScores / 8][4], float (&sums)[2][2]) {
     if constexpr (kPart < kGroups) {
       if constexpr (kPart > 0) {
-        // The assembler moves waits up past all that does not depend on them, but not past a
-        // branch. This one is never taken, since no weight is negative: all warps of a warpgroup
-        // have to pass the same waits. Weights that are not finite make the sums fail.
+        // The assembler moves waits over independent code, but not over a branch. This one is never
+        // taken, since weights are not negative, and all warps of a warpgroup must pass the same
+        // waits. Non-finite weights make the sums fail.
         constexpr int kWords = kScores / 2 / kGroups;
         constexpr int kBegin = (kPart - 1) * kWords;
 #pragma unroll
@@ -231,8 +231,8 @@ struct Consumer {
     }
   }
 
-  // Scores to weights against new references. `first`: of the item, whose o starts from zero with
-  // the next product.
+  // Scores to weights with new references. `first`: first tile of the item, whose o starts from
+  // zero.
   __device__ __forceinline__ void SoftmaxAnew(const float (&s)[kScores],
                                               uint32_t (&p)[kScores / 8][4], bool first) {
     if (first) {
@@ -254,8 +254,8 @@ struct Consumer {
     }
   }
 
-  // Scores to weights against the references there are, under the products of the last values;
-  // false: that does not do.
+  // Scores to weights with the current references, overlapped with the products of the last values;
+  // false: the references are too small.
   __device__ __forceinline__ bool SoftmaxBehind(float (&s)[kScores],
                                                 uint32_t (&p)[kScores / 8][4]) {
     const float offset[2] = {-m[0], -m[1]};
@@ -268,7 +268,7 @@ struct Consumer {
     return true;
   }
 
-  // Waits for the next item's queries; false: there is none.
+  // Waits for the next item's queries; false: no item is left.
   __device__ __forceinline__ bool NextItem() {
     ptx::BarrierWait(ptx::SharedAddress(&control->q_full[q.stage]), q.phase);
     const Work& w = control->work[slot];
@@ -291,7 +291,7 @@ struct Consumer {
     return true;
   }
 
-  // The item in slot `of`, whose queries are in buffer `from`, and gives the buffer back.
+  // Stores the item in slot `of` through its query buffer `from`, and releases the buffer.
   __device__ __forceinline__ void Store(int32_t of, int32_t from, const float (&sum)[2]) {
     float inverse[2];
 #pragma unroll
@@ -313,7 +313,7 @@ struct Consumer {
     }
   }
 
-  // Of the first tile of all, with no values beside it.
+  // For the very first tile, without values to overlap.
   __device__ __forceinline__ void FirstScores(float (&s)[kScores]) {
     ptx::BarrierWait(ptx::SharedAddress(&control->k_full[k.stage]), k.phase);
     TakeTurn();
@@ -328,16 +328,16 @@ struct Consumer {
 
   __device__ __forceinline__ void Run() {
     slot = 0;
-    if (group_index == 1) PassTurn();  // the first turn is warpgroup 0's
+    if (group_index == 1) PassTurn();  // warpgroup 0 has the first turn
     if (!NextItem()) return;
     float s[kScores];
     uint32_t p[kScores / 8][4];
     FirstScores(s);
     SoftmaxAnew(s, p, /*first=*/true);
-    bool add = false;  // the values to o, and not start it
+    bool add = false;  // whether products are added to o or start it
     int32_t values_valid = valid;
     while (true) {
-      // The scores of the next tile, maybe of another item, and the values of this one.
+      // Scores of the next tile, possibly of another item, together with the values of this one.
       const int32_t old_slot = slot, old_buffer = q.stage;
       const bool first = tile == low_tile;
       --tile;
@@ -376,7 +376,7 @@ struct Consumer {
     ptx::BarrierWait(ptx::SharedAddress(&control->v_full[v.stage]), v.phase);
     ZeroTail(values_valid);
     IssueValues(p, add);
-    SyncGroup();  // all its warps are done with the scores, whose queries' buffer is written now
+    SyncGroup();  // all warps have finished the scores, so the queries' buffer may be written
     ptx::WgmmaWait<0>();
     PinOut();
     Store(slot ^ 1, T::kQBuffers == 1 ? 0 : q.stage ^ 1, l);

@@ -1,5 +1,5 @@
-// Prefill attention, the parts that producers and consumers share: shared memory, who works on
-// what, the producers.
+// Prefill attention, shared by producers and consumers: shared memory, work distribution,
+// producers.
 #pragma once
 
 #include "kernels/cuda/attention/kernel_args.cuh"
@@ -10,9 +10,8 @@ namespace aisp::cuda::prefill {
 inline constexpr int kConsumerWarps = 8;
 inline constexpr int kQueryWarps = 3;  // of the loading warpgroup
 inline constexpr int kRawStages = 2;
-// Named barriers: 2 and 3 turns, 4 and 5 a consumer warpgroup, 6 and 7 that a buffer of queries is
-// free again. These are named ones since a warp that waits for an mbarrier polls it, and this wait
-// is long.
+// Named barriers: 2 and 3 turns, 4 and 5 one per consumer warpgroup, 6 and 7 a free query buffer.
+// Not mbarriers, which a waiting warp polls, since this wait is long.
 inline constexpr int kQueryBarrier = 6;
 inline constexpr int kQueryBarrierThreads = 32 * (kConsumerWarps + kQueryWarps);
 
@@ -20,25 +19,24 @@ template <int kHeadDim, bool kIsFp8>
 struct Traits {
   static constexpr int kDim = kHeadDim;
   static constexpr bool kFp8 = kIsFp8;
-  static constexpr int kKeys = kDim == 256 ? 64 : 128;  // of a tile
-  // Products in f16: it holds every e4m3, and one instruction widens two.
+  static constexpr int kKeys = kDim == 256 ? 64 : 128;  // per tile
+  // Products in f16 for FP8: it holds every e4m3 value, and one instruction converts two.
   static constexpr bool kHalf = kFp8;
   static constexpr bool kQInRegisters = kDim == 64 || (kDim == 128 && !kFp8);
   static constexpr int kStages = kDim == 64 ? 3 : 2;  // of keys, and as many of values
   static constexpr int kColumns = kDim / 64;
-  static constexpr int kParts =
-      kDim == 256 ? 2 : 1;                        // products that the columns of the result take
-  static constexpr int kOut = kDim / kParts / 2;  // registers of such a part
-  // With two buffers the next item's queries are there before this one's last product, and the
-  // results leave through the buffer of the queries they belong to.
+  static constexpr int kParts = kDim == 256 ? 2 : 1;  // products for the columns of the result
+  static constexpr int kOut = kDim / kParts / 2;      // registers of such a part
+  // With two buffers the next item's queries are loaded before this one's last product, and results
+  // are stored through the buffer of their queries.
   static constexpr int kQBuffers = kDim == 256 ? 1 : 2;
   static constexpr uint32_t kQColumnBytes = kPrefillRows * 128;
   static constexpr uint32_t kQBytes = kQColumnBytes * kColumns;
   static constexpr uint32_t kColumnBytes = kKeys * 128;
   static constexpr uint32_t kTileBytes = kColumnBytes * kColumns;
   static constexpr uint32_t kControlBytes = 1024;
-  // As the copy engine brings a tile: rows of up to 128 bytes, longer ones in columns. FP8 is
-  // widened from here.
+  // The copy engine's layout of a tile: rows of up to 128 bytes, longer ones in columns. FP8 is
+  // converted from it.
   static constexpr uint32_t kElement = kFp8 ? 1 : 2;
   static constexpr uint32_t kRowBytes = kDim * kElement < 128 ? kDim * kElement : 128;
   static constexpr int kCopyColumns = kDim * kElement / kRowBytes;
@@ -46,31 +44,31 @@ struct Traits {
   static constexpr uint32_t kSharedBytes = kControlBytes + kQBuffers * kQBytes +
                                            2 * kStages * kTileBytes +
                                            (kFp8 ? kRawStages * kCopyBytes : 0);
-  // Warpgroups: two consumers, one that loads (one warp of it), with FP8 one that widens.
+  // Warpgroups: two consumers, one that loads (one warp of it), with FP8 one that converts.
   static constexpr int kThreads = kFp8 ? 512 : 384;
   static constexpr int kConsumerRegisters = kFp8 ? 216 : 232;
 };
 
-// One {sequence, query tile, KV head}. The rows of a tile are {token, head of the group} pairs,
-// token by token.
+// One {sequence, query tile, KV head}. A tile's rows are {token, head of the group} pairs, token by
+// token.
 struct Work {
   RowSpan span;
   int32_t kv_head;
-  int32_t token_begin;          // of the tile, in the sequence's rows
+  int32_t token_begin;          // of the tile, among the sequence's rows
   int32_t first_position;       // of the tile
-  int32_t low_tile, high_tile;  // of keys, both included; high below zero: no work is left
+  int32_t low_tile, high_tile;  // range of key tiles, inclusive; high_tile < 0: no work is left
 };
 
-// The head of shared memory.
+// The start of shared memory.
 struct Control {
   uint64_t k_full[4], k_empty[4], v_full[4], v_empty[4];
   uint64_t raw_full[kRawStages], raw_empty[kRawStages];
   uint64_t q_full[2];
-  Work work[2];  // of every other item
+  Work work[2];  // alternating
 };
 
-// The work of a cluster: the list is in order of cost, so clusters take from it in turns, every
-// other round in reverse.
+// A cluster's work: the list is sorted by cost, so clusters take entries in turn, in reverse in
+// every other round.
 class Rounds {
  public:
   __device__ explicit Rounds(const KernelArgs& a)
@@ -82,8 +80,7 @@ class Rounds {
     const int32_t cluster = static_cast<int32_t>(blockIdx.x) / size;
     return round_ * clusters + (round_ % 2 == 0 ? cluster : clusters - 1 - cluster);
   }
-  // After the last whole round a CTA may find nothing in its place while others do: it is done all
-  // the same.
+  // In the last, incomplete round a CTA may find no work while others do; it still takes part.
   __device__ void Next() { ++round_; }
 
  private:
@@ -97,7 +94,7 @@ __device__ __forceinline__ Work LoadWork(const KernelArgs& a, int32_t index) {
   Work w;
   w.kv_head = index % a.num_kv_heads;
   w.span = a.sequences[item.x];
-  // The CTAs of a cluster have query tiles side by side, and all the keys of both.
+  // The CTAs of a cluster have adjacent query tiles, and the union of their keys.
   const int32_t tokens = kPrefillRows / a.group;
   const auto size = static_cast<int32_t>(ptx::ClusterSize());
   w.token_begin = (item.y * size + static_cast<int32_t>(ptx::ClusterRank())) * tokens;
@@ -123,7 +120,8 @@ struct StageCursor {
   }
 };
 
-// Where a lane's box of a tile lies: the copy engine moves boxes of `box_tokens` keys x a column.
+// Location of a lane's box of a tile: the copy engine moves boxes of `box_tokens` keys x one
+// column.
 struct Box {
   int32_t block = 0;
   int32_t slot = 0;
@@ -140,7 +138,7 @@ __device__ __forceinline__ Box FindBox(const KernelArgs& a, const Work& w, int32
   return box;
 }
 
-// By a warp: every lane asks for one box.
+// Called by a warp: every lane issues one box.
 template <class T>
 __device__ __forceinline__ void LoadTile(const KernelArgs& a, const CUtensorMap* map, const Work& w,
                                          const Box& box, int part, uint32_t target, uint64_t* full,
@@ -173,14 +171,14 @@ __device__ __forceinline__ void CopyAsync16(uint32_t target, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(from) : "memory");
 }
 
-// A query tile to shared memory as bf16 (f16), by kQueryWarps warps. Rows past the tile's end are
-// copies of its last token.
+// Loads a query tile to shared memory as bf16 (f16), by kQueryWarps warps. Rows past the tile's end
+// are copies of its last token.
 template <class T>
 __device__ __forceinline__ void LoadTileOfQueries(const KernelArgs& a, const Work& w, int32_t warp,
                                                   uint32_t divisor, uint32_t target) {
   constexpr int kChunks = T::kDim / 8;
-  constexpr int kRows = 32 / kChunks;  // that a warp loads at a time
-  // Opaque, or all rows' addresses are computed ahead, for which there are no registers.
+  constexpr int kRows = 32 / kChunks;  // loaded by a warp at a time
+  // Opaque: otherwise all rows' addresses are precomputed, for which there are no registers.
   auto lane = static_cast<int32_t>(threadIdx.x) % 32;
   asm volatile("" : "+r"(lane));
   const int32_t chunk = lane % kChunks;
@@ -208,7 +206,7 @@ __device__ __forceinline__ void LoadTileOfQueries(const KernelArgs& a, const Wor
   }
 }
 
-// The pieces that this thread copied above, once they are there: from bf16 to f16, in place.
+// Converts this thread's copied pieces in place from bf16 to f16, once they have arrived.
 template <class T>
 __device__ __forceinline__ void HalveQueries(int32_t warp, uint32_t target) {
   constexpr int kChunks = T::kDim / 8;
@@ -236,7 +234,7 @@ __device__ __forceinline__ void HalveQueries(int32_t warp, uint32_t target) {
   }
 }
 
-// The warps that bring queries, and tell the consumers what to work on.
+// The warps that load queries and pass work to the consumers.
 template <class T>
 __device__ __forceinline__ void ProduceQueries(const KernelArgs& a, Control* control,
                                                uint32_t q_area) {
@@ -258,7 +256,7 @@ __device__ __forceinline__ void ProduceQueries(const KernelArgs& a, Control* con
       if (w.high_tile >= 0 && !a.q_is_f32) HalveQueries<T>(warp, target);
     }
     ptx::FenceProxyAsync();
-    // Every lane for itself: racecheck does not see that a lane's arrival speaks for its warp.
+    // Every lane arrives itself: racecheck does not know that a lane may arrive for its warp.
     ptx::BarrierArrive(ptx::SharedAddress(&control->q_full[cursor.stage]));
     if (w.high_tile < 0) return;
     cursor.Advance();
@@ -266,8 +264,8 @@ __device__ __forceinline__ void ProduceQueries(const KernelArgs& a, Control* con
   }
 }
 
-// The loading warp. Consumers want keys from the last tile to the first, and each tile's values one
-// step behind its keys.
+// The loading warp. Consumers process keys from the last tile to the first, and each tile's values
+// one step after its keys.
 template <class T>
 __device__ __forceinline__ void Produce(const KernelArgs& a, const CUtensorMap* map,
                                         Control* control, uint32_t k_ring, uint32_t v_ring,
@@ -298,8 +296,8 @@ __device__ __forceinline__ void Produce(const KernelArgs& a, const CUtensorMap* 
     Box after_box;
     Box behind;
     for (int32_t tile = w.high_tile; tile >= w.low_tile; --tile) {
-      // What tables say takes a while to come: asked for one tile ahead, the next item's place when
-      // there are tiles on the way.
+      // Table lookups are slow: done one tile ahead, and for the next item while tiles are in
+      // flight.
       Box next;
       if (tile > w.low_tile) next = FindBox<T>(a, w, tile - 1);
       load(w, box, 0);
@@ -319,7 +317,8 @@ __device__ __forceinline__ void Produce(const KernelArgs& a, const CUtensorMap* 
   }
 }
 
-// By a warpgroup: a tile as the copy engine brought it to one of f16, with zeros past the context.
+// By a warpgroup: converts a tile from the copy engine's layout to f16, with zeros past the
+// context.
 template <class T>
 __device__ __forceinline__ void WidenTile(int32_t valid, uint32_t source, uint32_t target) {
   constexpr uint32_t kChunks = T::kRowBytes / 16;  // of 16 elements
@@ -354,7 +353,7 @@ __device__ __forceinline__ void WidenTile(int32_t valid, uint32_t source, uint32
   }
 }
 
-// FP8: the warpgroup between the copy engine and the consumers, in Produce's order.
+// FP8: the warpgroup between copy engine and consumers, in Produce's order.
 template <class T>
 __device__ __forceinline__ void Widen(const KernelArgs& a, Control* control, uint32_t k_ring,
                                       uint32_t v_ring, uint32_t raw_ring) {

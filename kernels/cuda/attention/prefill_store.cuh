@@ -1,12 +1,12 @@
-// Prefill attention: how a consumer's results leave. Row r of a query tile belongs to warp r / 16
-// of the consumers; `inverse` is what a thread's two rows are to be multiplied with.
+// Prefill attention: storing a consumer's results. Row r of a query tile belongs to warp r / 16 of
+// the consumers; `inverse`: factors for a thread's two rows.
 #pragma once
 
 #include "kernels/cuda/attention/prefill_core.cuh"
 
 namespace aisp::cuda::prefill {
 
-// Straight from the registers. `thread`: among the consumers.
+// Directly from the registers. `thread`: among the consumers.
 template <class T>
 __device__ __forceinline__ void StoreWide(const KernelArgs& a, const Work& w, int32_t thread,
                                           const float (&o)[T::kParts][T::kOut],
@@ -39,13 +39,13 @@ __device__ __forceinline__ void StoreWide(const KernelArgs& a, const Work& w, in
   }
 }
 
-// As bf16 through the warp's rows of a buffer of queries, so that rows leave in pieces of 16 bytes.
+// As bf16 through the warp's rows of a query buffer, so that rows are stored in pieces of 16 bytes.
 template <class T>
 __device__ __forceinline__ void StoreStaged(const KernelArgs& a, const Work& w, int32_t thread,
                                             const float (&o)[T::kParts][T::kOut],
                                             const float (&inverse)[2], uint32_t buffer) {
-  constexpr int kChunks = T::kDim / 8;  // of a row, 16 bytes each
-  constexpr int kRows = 32 / kChunks;   // that a warp stores at a time
+  constexpr int kChunks = T::kDim / 8;  // per row, 16 bytes each
+  constexpr int kRows = 32 / kChunks;   // stored by a warp at a time
   constexpr int kPasses = 16 / kRows;
   const int32_t lane = thread % 32;
   const int32_t first_row = thread / 32 * 16;
@@ -75,7 +75,7 @@ __device__ __forceinline__ void StoreStaged(const KernelArgs& a, const Work& w, 
   __syncwarp();
   const int32_t chunk = lane % kChunks;
   const int32_t row0 = first_row + lane / kChunks;
-  uint4 words[kPasses];  // all before the first is stored, for the latency
+  uint4 words[kPasses];  // all loaded before the first store, to hide latency
 #pragma unroll
   for (int i = 0; i < kPasses; ++i) {
     asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
@@ -88,7 +88,7 @@ __device__ __forceinline__ void StoreStaged(const KernelArgs& a, const Work& w, 
     const int32_t row = row0 + i * kRows;
     const int32_t local = Divide(row, divisor);
     if (local >= tokens) continue;
-    // A tile's rows lie within 2^31 elements.
+    // Offsets within a tile's rows are below 2^31 elements.
     *reinterpret_cast<uint4*>(out + local * stride + (row - local * a.group) * T::kDim +
                               chunk * 8) = words[i];
   }

@@ -1,5 +1,5 @@
-// What attention needs beyond kernels/cuda/ptx.cuh: waiting, tiles of four dimensions, products of
-// a warp, conversions. Device code only; each wrapper is one instruction or a short idiom of them.
+// PTX wrappers for attention beyond kernels/cuda/ptx.cuh: waiting, four-dimensional tiles, warp
+// products, conversions. Device code; each wrapper is one instruction or a short idiom.
 #pragma once
 
 #include <cuda.h>
@@ -78,7 +78,7 @@ __device__ __forceinline__ void LoadTile4(uint32_t target, const void* map, uint
       : "memory");
 }
 
-// To the same place in both CTAs of a cluster of two, with the same barrier of each.
+// To the same address in both CTAs of a cluster of two, signalling each one's barrier.
 __device__ __forceinline__ void LoadTile4ToBoth(uint32_t target, const void* map, uint32_t bar,
                                                 int32_t c0, int32_t c1, int32_t c2, int32_t c3) {
   asm volatile(
@@ -104,7 +104,7 @@ __device__ __forceinline__ float Exp2(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-// The lower half holds `lo`.
+// `lo` goes to the lower half.
 template <bool kHalf>
 __device__ __forceinline__ uint32_t Pack2(float lo, float hi) {
   uint32_t r;

@@ -1,7 +1,6 @@
-// RoPE and KV append: a CTA takes a row, and a few lanes of it a head: they normalise it (where
-// there are norm weights), rotate it, and store it to the query rows or to the pool, 16 bytes at a
-// time. Every element is read once and written once; the angles are read once for all heads of a
-// row.
+// RoPE and KV append: a CTA handles a row, and a few lanes handle a head: they norm it (if there
+// are norm weights), rotate it, and store it to the query rows or to the pool, 16 bytes at a time.
+// Every element is read once and written once; the angles are read once for all heads of a row.
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/attention/ptx.cuh"
 #include "kernels/cuda/cuda_error.h"
@@ -11,7 +10,7 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kAtOnce =
-    3;  // heads that a thread has under way: all of its own in a row of 48 heads of 128
+    3;  // heads per thread in flight: all of its own for a row of 48 heads of 128
 
 struct RopeArgs {
   const void* qkv;
@@ -34,7 +33,7 @@ struct RopeArgs {
   float v_scale;
 };
 
-// Eight neighbours in a row, as they lie there.
+// Eight adjacent elements of a row.
 template <typename T>
 struct Eight {
   uint4 bits[sizeof(T) / 2];
@@ -88,7 +87,7 @@ struct Part {
   static constexpr int kLanes = kDim / 16;
   float low[8], high[8];
 
-  // Collective of a warp: the lanes of a head add up.
+  // Collective: the lanes of a head add up.
   __device__ __forceinline__ float Inverse(float epsilon) const {
     float sum = 0.0f;
 #pragma unroll
@@ -97,7 +96,7 @@ struct Part {
     for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
     return rsqrtf(sum / kDim + epsilon);
   }
-  // By the weights of the head's elements; this lane's begin at `element`.
+  // Multiplies by the weights of the head's elements; this lane's start at `element`.
   __device__ __forceinline__ void Normalise(float inverse, const float* weights, int32_t element) {
     Eight<float> bits[2];
     float w[2][8];
@@ -121,7 +120,7 @@ struct Part {
   }
 };
 
-// Where the keys (part 0) and values of a row go: a head's first element.
+// Where a row's key (part 0) or value goes: the head's first element.
 __device__ __forceinline__ int64_t PoolAt(const RopeArgs& a, int32_t slot, int32_t kv_head,
                                           int32_t part, int32_t dim) {
   const int64_t block = slot / a.block_tokens;
@@ -162,7 +161,7 @@ __global__ void __launch_bounds__(kThreads, kNorm || sizeof(Row) == 4 ? 5 : 7)
   Eight<float> angles[2];
   angles[0].Load(a.cos_sin, angle);
   angles[1].Load(a.cos_sin, angle + kDim / 2);
-  // All lanes of a warp go through all turns: they exchange sums.
+  // All lanes of a warp take part in all turns, since they exchange sums.
   for (int32_t turn = 0; turn < heads; turn += kHeads * kAtOnce) {
     Eight<Row> low[kAtOnce] = {}, high[kAtOnce] = {};
 #pragma unroll

@@ -1,5 +1,5 @@
-// One head of one row, spread over a warp, on its way from the fused qkv row to the query rows or
-// to the pool: normalised, rotated, stored. Device code only; collective of a warp.
+// One head of one row, spread over a warp: normed, rotated and stored from the fused qkv row to the
+// query rows or the pool. Device code; collective: all lanes of a warp.
 #pragma once
 
 #include "kernels/cuda/attention/ptx.cuh"
@@ -41,7 +41,7 @@ __device__ __forceinline__ void Store2<__nv_fp8_e4m3>(void* base, int64_t at, fl
 template <int kDim>
 struct Head {
   static constexpr int kPairs = kDim / 128 > 0 ? kDim / 128 : 1;
-  static constexpr bool kAllLanes = kDim >= 128;  // head_dim 64: the lower half of the warp
+  static constexpr bool kAllLanes = kDim >= 128;  // head_dim 64: only the lower half of the warp
   float2 low[kPairs], high[kPairs];
 
   __device__ static __forceinline__ bool Mine() { return kAllLanes || threadIdx.x % 32 < 16; }
@@ -95,7 +95,7 @@ struct Head {
       Rotate(i, Load2<float>(cos_sin, At(i)), Load2<float>(cos_sin, kDim / 2 + At(i)));
     }
   }
-  // Pair i by the angles of its elements.
+  // Rotates pair i by the angles of its elements.
   __device__ __forceinline__ void Rotate(int i, float2 c, float2 s) {
     const float2 x = low[i];
     const float2 y = high[i];

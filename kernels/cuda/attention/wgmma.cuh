@@ -1,36 +1,36 @@
-// Warpgroup matrix products (wgmma) with operands of bf16 or f16 and f32 sums, and the descriptors
-// of their operands in shared memory. An operand lies in rows of 128 bytes, swizzled by the copy
-// engine's 128-byte pattern, in columns of 64 elements.
+// Warpgroup matrix products (wgmma) with bf16 or f16 operands and f32 sums, and descriptors of
+// operands in shared memory. An operand is stored in rows of 128 bytes, in the copy engine's
+// 128-byte swizzle, in columns of 64 elements.
 #pragma once
 
 #include <cstdint>
 
 namespace aisp::cuda::wgmma {
 
-// Rows are rows of the operand (K is contiguous): groups of 8 rows follow each other.
+// Rows are rows of the operand (K is contiguous): groups of 8 rows are contiguous.
 __device__ __forceinline__ uint64_t RowsDescriptor(uint32_t address) {
   return static_cast<uint64_t>((address & 0x3ffff) >> 4) | (1ULL << 16) | (64ULL << 32) |
          (1ULL << 62);
 }
-// Rows run along the contracted dimension (V: keys), columns of 64 elements are `column_bytes`
+// Rows run along the contracted dimension (V: keys); columns of 64 elements are `column_bytes`
 // apart.
 __device__ __forceinline__ uint64_t ColumnsDescriptor(uint32_t address, uint32_t column_bytes) {
   return static_cast<uint64_t>((address & 0x3ffff) >> 4) |
          (static_cast<uint64_t>(column_bytes >> 4) << 16) | (64ULL << 32) | (1ULL << 62);
 }
-// The same operand `bytes` further on.
+// The same operand, `bytes` further.
 __device__ __forceinline__ uint64_t Plus(uint64_t descriptor, uint32_t bytes) {
   return (descriptor & 0xffffffff00000000ULL) | (static_cast<uint32_t>(descriptor) + (bytes >> 4));
 }
 
-// Keeps the compiler from moving uses of registers that a product under way reads or writes.
+// Keeps the compiler from moving uses of registers that an asynchronous product reads or writes.
 template <int kCount>
 __device__ __forceinline__ void Pin(float (&r)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(r[i])::"memory");
 }
 
-// The registers of the sums, as an instruction names them and as asm takes them.
+// The sums' registers as named in an instruction and as passed to asm.
 // clang-format off
 #define AISP_NAMES32 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
@@ -51,20 +51,20 @@ __device__ __forceinline__ void Pin(float (&r)[kCount]) {
   AISP_SUMS8(d, i), AISP_SUMS8(d, i + 8), AISP_SUMS8(d, i + 16), AISP_SUMS8(d, i + 24)
 #define AISP_SUMS64(d) AISP_SUMS32(d, 0), AISP_SUMS32(d, 32)
 #define AISP_SUMS128(d) AISP_SUMS64(d), AISP_SUMS32(d, 64), AISP_SUMS32(d, 96)
-// d[64 x n] (+)= a[64 x 16] b with a in registers. The numbers are those of the operands.
+// d[64 x n] (+)= a[64 x 16] b with a in registers. The numbers are operand indices.
 #define AISP_PRODUCT(n, type, names, sums, a0, a1, a2, a3, b_at, add_at, columns_at) \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" add_at ", 0;\n" \
       "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type " {" names "}, " \
       "{%" a0 ", %" a1 ", %" a2 ", %" a3 "}, %" b_at ", p, 1, 1, %" columns_at ";\n}" \
       : sums : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(kInColumns ? 1 : 0))
-// The same with a in shared memory, in rows, and so is b.
+// The same with a and b in shared memory, in rows.
 #define AISP_PRODUCT_SHARED(n, type, names, sums, a_at, b_at, add_at) \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" add_at ", 0;\n" \
       "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type " {" names "}, " \
       "%" a_at ", %" b_at ", p, 1, 1, 0, 0;\n}" : sums : "l"(a), "l"(b), "r"(add))
 // clang-format on
 
-// d[64 x 64, 128 or 256] (+)= a[64 x 16] b[16 x as many]; a in registers, b in columns or in rows;
+// d[64 x 64, 128 or 256] (+)= a[64 x 16] b[16 x as many]; a in registers, b in columns or rows;
 // kHalf: f16, else bf16. `add` false: the sums start from zero.
 template <bool kHalf, bool kInColumns>
 __device__ __forceinline__ void Product(float (&d)[32], const uint32_t (&a)[4], uint64_t b,

@@ -21,7 +21,7 @@ namespace {
 constexpr int kCandidates = 16;
 constexpr const char* kHeuristic = "heuristic";
 constexpr const char* kNeighbour = "as-for-the-nearest-rows";
-constexpr double kNear = 2.0;  // ratio of numbers of rows that may share an algorithm
+constexpr double kNear = 2.0;  // ratio of row counts that may share an algorithm
 
 Status Check(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) return {};
@@ -39,7 +39,7 @@ struct Handle {
   }
 };
 
-// Descriptors of a product. Column-major to the library: y^T [n, rows] = W [n, k] x^T [k, rows].
+// Descriptors of a product, column-major for the library: y^T [n, rows] = W [n, k] x^T [k, rows].
 struct Plan {
   Handle<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> operation;
   Handle<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy> weight, x, y;
@@ -80,7 +80,7 @@ struct Choice {
   std::string note;
 };
 
-// What an algorithm may depend on.
+// Key of everything that an algorithm may depend on.
 std::string ShapeOf(const LtProduct& p) {
   std::ostringstream key;
   key << (p.fp8 ? "fp8" : "bf16") << (p.f32 ? "-f32" : "-bf16") << (p.add ? "-add" : "") << "-n"
@@ -126,7 +126,7 @@ class BlasLtImpl : public BlasLt {
     float best_us = 0.0f;
     size_t best = candidates.size();
     for (size_t i = 0; i < candidates.size(); ++i) {
-      // A candidate that fails here is no candidate.
+      // A candidate that fails here is skipped.
       const auto us = Time(product, plan, candidates[i].algo, workspace, workspace_bytes, stream);
       if (us && (best == candidates.size() || *us < best_us)) {
         best = i;
@@ -178,8 +178,8 @@ class BlasLtImpl : public BlasLt {
                  "multiplying");
   }
 
-  // What was tuned for the nearest number of rows, where the library takes it for these; else the
-  // heuristics' first choice.
+  // The algorithm tuned for the nearest number of rows, if the library accepts it for these; else
+  // the heuristics' first choice.
   Result<Choice> Untuned(const LtProduct& p, const Plan& plan, size_t workspace_bytes) {
     const auto tuned = tuned_rows_.find(ShapeOf(p));
     if (tuned != tuned_rows_.end()) {
@@ -231,8 +231,8 @@ class BlasLtImpl : public BlasLt {
         stream, [&] { return Multiply(p, plan, algorithm, workspace, workspace_bytes, stream); });
   }
 
-  // A line: version of the library, key, note, algorithm in hexadecimal. Lines of other versions
-  // are passed over.
+  // A line: library version, key, note, algorithm in hexadecimal. Lines of other versions are
+  // ignored.
   void LoadCache() {
     if (cache_.empty()) return;
     std::ifstream file(cache_);
@@ -277,7 +277,7 @@ class BlasLtImpl : public BlasLt {
       hex += "0123456789abcdef"[byte / 16];
       hex += "0123456789abcdef"[byte % 16];
     }
-    // A cache that cannot be written costs the tuning at the next start, nothing else.
+    // If the cache cannot be written, the next start tunes again; nothing else changes.
     std::ofstream(cache_, std::ios::app)
         << cublasLtGetVersion() << ' ' << key << ' ' << choice.note << ' ' << hex << '\n';
   }

@@ -1,7 +1,7 @@
-// Products of many rows, by cuBLASLt: y = x W^T (+ y), with the algorithm that was fastest when it
-// was tuned.
+// Products with many rows by cuBLASLt: y = x W^T (+ y), with the algorithm that was measured as
+// fastest.
 //
-// blas_lt.cc is the only file that knows the library. Threads: one caller at a time.
+// Only blas_lt.cc uses the library. Threads: one caller at a time.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -22,7 +22,7 @@ struct LtProduct {
   int64_t k = 0;
   int64_t y_stride = 0;
   int32_t rows = 0;
-  bool fp8 = false;  // both operands e4m3 with scales [n] and [rows]; else both bf16
+  bool fp8 = false;  // both operands e4m3 with scales [n] and [rows]; false: both bf16
   bool f32 = false;  // y is f32, else bf16
   bool add = false;  // y += ..
   const float* weight_scales = nullptr;
@@ -31,22 +31,22 @@ struct LtProduct {
 
 class BlasLt {
  public:
-  // `cache` may be empty or not exist yet.
+  // `cache` may be "" or a file that does not exist yet.
   static Result<std::unique_ptr<BlasLt>> Create(const std::string& cache);
   virtual ~BlasLt() = default;
 
-  // Takes what was tuned for a number of rows near these, or the heuristics' first choice.
+  // Uses the algorithm tuned for a similar number of rows, or the heuristics' first choice.
   virtual Status Run(const LtProduct& product, void* workspace, size_t workspace_bytes,
                      cudaStream_t stream) = 0;
-  // Finds what Run would take. NOT_FOUND: the library has no algorithm for the product.
+  // Checks what Run would use. NOT_FOUND: the library has no algorithm for the product.
   virtual Status LookUp(const LtProduct& product, size_t workspace_bytes) = 0;
-  // Times the heuristics' candidates unless the cache knows the winner; y is overwritten.
+  // Measures the heuristics' candidates unless the cache has the winner; overwrites y.
   // Synchronises.
   virtual Status Tune(const LtProduct& product, void* workspace, size_t workspace_bytes,
                       cudaStream_t stream) = 0;
-  // Whether the choice for such a product was measured, now or in an earlier run.
+  // Whether such a product was tuned, now or in an earlier run.
   virtual bool Tuned(const LtProduct& product) const = 0;
-  // What Run would take: "tuned: 3 of 12, 61.3 us", "heuristic".
+  // What Run would use: "tuned: 3 of 12, 61.3 us", "heuristic".
   virtual std::string Describe(const LtProduct& product) const = 0;
 };
 

@@ -11,12 +11,11 @@
 namespace aisp::cuda {
 namespace {
 
-// The region: counters, sums of squares of each step, parts.
+// Layout of the region: counters, sums of squares of each step, parts.
 constexpr size_t kCounterBytes = 256;
-constexpr size_t kSquareBytes = size_t{512} << 10;  // of a step
-// Of adapters' sums, at least so many by a CTA: with fewer, more CTAs' parts have to be added
-// before the layer can end, with more the CTA's own share takes longer
-// (docs/notes/lora-adapters.md).
+constexpr size_t kSquareBytes = size_t{512} << 10;  // per step
+// Minimum of a CTA's units for adapters' sums. Fewer units mean more CTAs' parts to add before the
+// layer can end, more units a longer share per CTA (docs/notes/lora-adapters.md).
 constexpr int32_t kUnitsOfSums = 4;
 
 int32_t DivideUp(int64_t a, int64_t b) { return static_cast<int32_t>((a + b - 1) / b); }
@@ -42,7 +41,7 @@ const StreamKernel* FindKernel(std::span<const StreamKernel> kernels, int32_t ro
   return nullptr;
 }
 
-// What a step's counter reaches when all of its output is written: each warp counts the quads of
+// The value of a step's counter when all of its output is written: each warp counts the quads of
 // tokens that it finishes (chain_tile.cuh).
 uint32_t ReadyCount(const StreamKernel& kernel, const StreamParams& p) {
   return static_cast<uint32_t>(p.units / p.k_units) *
@@ -103,7 +102,7 @@ Status Chains::Prepare(const StreamKernel& kernel) {
               cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                    kernel.shared_bytes),
               "asking for shared memory"));
-  // A small kernel fits beside each CTA.
+  // Leaves room for a small kernel beside each CTA.
   return CheckIn(
       kPart,
       cudaFuncSetAttribute(kernel.function, cudaFuncAttributePreferredSharedMemoryCarveout,
@@ -111,7 +110,7 @@ Status Chains::Prepare(const StreamKernel& kernel) {
       "asking for shared memory");
 }
 
-// A CTA may leave sums of two tiles.
+// A CTA may publish sums of two tiles.
 int64_t Chains::PartFloats(const StreamKernel& kernel) const {
   return int64_t{2} * multiprocessors_ * kernel.rows * kernel.tokens;
 }
@@ -184,7 +183,7 @@ Status Chains::LaunchPlain(const StreamKernel& kernel, std::span<const ChainStep
   return Run(kernel, &chain, stream);
 }
 
-// v = x down^T: a layer of its own that reads the same input.
+// v = x down^T: a step of its own that reads the same input.
 Result<AdaptedStepParams> Chains::SumsOf(const StreamKernel& kernel, const ChainStep& step,
                                          const ChainStepParams& layer,
                                          const int32_t* adapter_of_row) const {
@@ -208,7 +207,7 @@ Result<AdaptedStepParams> Chains::SumsOf(const StreamKernel& kernel, const Chain
   return sums;
 }
 
-// K of the layer goes on with v and up.
+// Extends the layer's K by v and up.
 Status Chains::AddAdapters(const StreamKernel& kernel, const ChainStep& step,
                            AdaptedStepParams& params, const AdaptedStepParams& sums) const {
   const ChainAdapters& adapters = *step.adapters;

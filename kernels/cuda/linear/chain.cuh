@@ -1,54 +1,47 @@
-// The kernel for several layers in one launch, for few rows: the weights of all of them stream
-// through a ring of stages, without a pause while a layer's sums are put together and become the
-// next one's input.
+// The kernel for several layers in one launch, for few rows. All weights stream through a ring of
+// stages without a pause while a layer's sums are reduced and become the next one's input.
 //
-// Every CTA takes its share of each step's units as in stream_linear.cuh. Its warps have one job
-// each (the norm warp may have two), and meet at barriers in shared memory only:
-// - the weight warp fills stages as soon as they are free, through all steps, and waits for no
-// data;
-// - the input warp waits until a step's input is complete (a counter in global memory), then has
-// its part of each stage brought;
-// - with FP8 weights the norm warp and another make f16 of the first step's input (f16_input.h);
-// - the norm warp turns the sums of squares that the step before has left into 1 / rms, for steps
-// with a norm in front;
-// - the consumers multiply. A tile that several CTAs share is finished by those for which it is the
-// last one of the step, each of
-//   them some of its tokens: eight at a time, in turn. All publish the sums that others finish in
-//   slots that hold an empty marker; the finisher polls the sums themselves, adds them in the order
-//   of the CTAs and resets the slots to the marker.
+// Every CTA processes its share of each step's units as in stream_linear.cuh. Its warps have one
+// job each (the norm warp may have two) and synchronise only through barriers in shared memory: -
+// The weight warp fills stages as soon as they are free, through all steps, and waits for no data.
+// - The input warp waits until a step's input is complete (a counter in global memory), then loads
+// its part of each stage. - With FP8 weights, the norm warp and another convert the first step's
+// input to f16 (f16_input.h). - The norm warp turns the previous step's sums of squares into 1 /
+// rms, for steps with a norm in front. - The consumers multiply. A tile that several CTAs share is
+// finished by those for which it is the last tile of the step; they divide its tokens, eight at a
+// time. All CTAs publish the sums that others finish in slots, which hold an empty marker before.
+// The finisher polls the slots, adds the sums in CTA order and resets the slots to the marker.
 //
 // A norm in front has no pass of its own: whoever completes a tile of the residual stream writes h
-// * gain in bf16 (in f16 for FP8 weights), and the layer's outputs are multiplied by 1 / rms at its
+// * gain in bf16 (f16 for FP8 weights), and the layer's outputs are multiplied by 1 / rms at its
 // end.
 //
-// Between steps the ring fills, and two more units are brought into L2 where that was seen to help:
-// more of them delay what the step waits for.
+// Between steps the ring fills, and two more units are prefetched into L2 where that was measured
+// to help; more would delay what the step waits for.
 //
-// How much is in flight: the weight warp asks for 64 KiB at a time (48 where blocks of weights have
-// scales), not for the ring. That keeps memory busy; a whole ring of every CTA would be a queue of
-// 4 us in which sums, counters and inputs wait too, and in which about 25 multiprocessors are
-// served 20 % faster than the rest. So all are served alike, and equal shares are right.
+// Loads in flight: the weight warp requests 64 KiB at a time (48 if blocks have scales), not the
+// whole ring. That keeps memory busy. Requesting every CTA's ring would make a queue of 4 us, in
+// which sums, counters and inputs wait too, and in which about 25 multiprocessors are served 20 %
+// faster than the rest. Without the queue all are served alike, so equal shares are right.
 //
-// Two rings: while a step's sums are put together, memory goes on until the weights' stages are
-// full; what the tokens bring comes from L2 and needs few stages. Where that was seen to be faster,
-// weights have all that is left of shared memory; elsewhere both go round together, in a ring of
-// stages for both.
+// Rings: while a step's sums are reduced, loading continues until the weights' stages are full;
+// inputs come from L2 and need few stages. Where that was measured to be faster, weights have a
+// ring of their own with all remaining shared memory; elsewhere both share a ring.
 //
-// Order of memory: consumers write, fence towards the copy engine and release the counter, a warp
-// at a time and once a step (a release waits for all that its warp has written, 2 us under load);
-// the input warp acquires the counter, fences, and lets the copy engine read. Everything later in
-// the chain is ordered behind that, so buffers of a step may be written again two steps on, and
-// parts one step on.
+// Memory order: consumers write, fence towards the copy engine and release the counter, per warp
+// and once per step (a release waits for all of the warp's writes, 2 us under load). The input warp
+// acquires the counter, fences, and lets the copy engine read. Everything later in the chain is
+// ordered after that, so a step's buffers may be rewritten two steps later, and parts one step
+// later.
 //
-// Adapters (AdaptedStepParams): a layer that low-rank adapters change has a step for v = x down^T,
-// then one for itself, whose last units of K are of v and up. Only these wait for v, so the layer
-// begins before the step of v has ended, and two steps take turns with the parts.
+// Adapters (AdaptedStepParams): a layer with LoRA adapters has a step for v = x down^T, then one
+// for itself, whose last units of K are those of v and up. Only these wait for v, so the layer
+// begins before the step of v has ended, and the two steps alternate between two sets of parts.
 //
-// Deadlock: CTAs wait for each other, so all must be resident at once. The grid is at most one CTA
-// for each multiprocessor and one fits beside whatever small kernel sits there. Kernels before this
-// one end without it, and kernels behind it start only once every CTA of this one runs. But two
-// chains that run at once in two streams could take half of the device each: chains of a device
-// belong to one stream.
+// Deadlock: CTAs wait for each other, so all must be resident at once. The grid has at most one CTA
+// per multiprocessor, and one fits beside any small kernel. Earlier kernels end without this one,
+// and later kernels start only once every CTA of this one runs. But two chains in two streams could
+// take half of the device each, so all chains of a device must use one stream.
 #pragma once
 
 #include <cuda.h>
@@ -68,9 +61,9 @@ namespace aisp::cuda {
 
 // ---- consumers ----
 
-// Multiplies this warpgroup's rows of `count` units of a tile whose operands are both read from
-// shared memory, or whose sums are promoted. The first of the tile is number k_begin along K;
-// `first`: of the chain's first step.
+// Multiplies this warpgroup's rows of `count` units of a tile, for operands that are both read from
+// shared memory or whose sums are promoted. k_begin: the first unit's number along K; `first`: the
+// chain's first step.
 template <class C>
 __device__ __forceinline__ void MultiplyUnits(const ChainShared<C>& shared, const StreamParams& p,
                                               int32_t row0, int32_t k_begin, int32_t count,
@@ -104,9 +97,9 @@ __device__ __forceinline__ void MultiplyUnits(const ChainShared<C>& shared, cons
   }
 }
 
-// The same for weights that are widened in registers, 64 of K at a time. Nothing stands still
-// between units: while the last products of one are in flight, the next one is waited for and the
-// first of its weights are fetched.
+// The same for weights that are converted in registers, 64 of K at a time. There is no pause
+// between units: while the last products of one are in flight, the next one is awaited and its
+// first weights are loaded.
 template <class C>
 __device__ __forceinline__ void WidenAndMultiplyUnits(const ChainShared<C>& shared, int32_t count,
                                                       bool first, ChainCursor<C>& cursor,
@@ -156,7 +149,7 @@ __device__ __forceinline__ void WidenAndMultiplyUnits(const ChainShared<C>& shar
   shared.Release(previous, lane);
 }
 
-// The sums of a tile's units that this CTA has.
+// The sums of this CTA's units of a tile.
 template <class C>
 __device__ __forceinline__ void SumUnits(const ChainShared<C>& shared, const StreamParams& p,
                                          int32_t row0, int32_t k_begin, int32_t count, bool first,
@@ -169,14 +162,14 @@ __device__ __forceinline__ void SumUnits(const ChainShared<C>& shared, const Str
   } else {
     WidenAndMultiplyUnits<C>(shared, count, first, cursor, sums);
   }
-  // Keeps what reads the sums behind the wait, which names no register.
+  // Keeps reads of the sums after the wait, which names no register.
 #pragma unroll
   for (int j = 0; j < C::kSums; ++j) asm volatile("" : "+f"(sums[0][j]));
 }
 
-// Stores this CTA's quads of a tile: every finishers-th. `complete`: nobody's parts are to be
-// added. How many. A quad at a time: what is kept for all of them at once would not fit registers,
-// and there is no room for it in L1.
+// Stores this CTA's quads of a tile (every finishers-th) and returns their number. `complete`:
+// there are no other parts to add. One quad at a time, since the data of all would fit neither
+// registers nor L1.
 template <class C, class Step>
 __device__ __forceinline__ uint32_t FinishQuads(const ChainShared<C>& shared, float* all_parts,
                                                 const Step& step, const TileRows<C>& rows,
@@ -217,8 +210,8 @@ __device__ __forceinline__ uint32_t FinishQuads(const ChainShared<C>& shared, fl
   return finished;
 }
 
-// Finishes a tile as far as this CTA does, and leaves the rest of its sums to those that do.
-// `last`: this CTA's last of the step. How many quads have been finished.
+// Finishes this CTA's portion of a tile and publishes the rest of its sums for the other finishers.
+// `last`: this CTA's last tile of the step. Returns the number of finished quads.
 template <class C, class Step>
 __device__ __forceinline__ uint32_t FinishTile(const ChainShared<C>& shared, float* parts,
                                                const Step& step, const TileRows<C>& rows,
@@ -245,8 +238,8 @@ __device__ __forceinline__ uint32_t FinishTile(const ChainShared<C>& shared, flo
   return FinishQuads<C>(shared, parts, step, rows, ctas, tile, alone, norms, summed, sums);
 }
 
-// Where the CTAs of a step leave each other sums. A layer with adapters begins before the step of
-// their sums has ended, so two steps take turns.
+// Where the CTAs of a step publish sums. A layer with adapters begins before its adapters' sums
+// have ended, so steps alternate.
 template <class Chain>
 __device__ __forceinline__ float* PartsOf(const Chain& chain, int s) {
   if constexpr (Chain::kAdapted) {
@@ -261,7 +254,7 @@ __device__ __forceinline__ void ConsumeChain(const ChainShared<C>& shared, const
   const int lane = threadIdx.x % 32;
   ChainCursor<C> cursor;
   int norms = 0;
-  int summed = 0;  // tiles, or parts of them, with sums of squares
+  int summed = 0;  // tiles (or parts of them) with sums of squares
   float sums[C::kTiles][C::kSums];
   WaitForPreviousKernel();
   for (int s = 0; s < chain.count; ++s) {
@@ -269,7 +262,7 @@ __device__ __forceinline__ void ConsumeChain(const ChainShared<C>& shared, const
     const StreamParams& p = step.p;
     const ChainShare share = ShareOf(chain.steps[s]);
     float* const parts = PartsOf(chain, s);
-    uint32_t finished = 0;  // quads, by this warp
+    uint32_t finished = 0;  // quads finished by this warp
     for (int32_t unit = share.begin; unit < share.end;) {
       const int32_t tile = unit / p.k_units;
       const int32_t k_begin = unit - tile * p.k_units;
@@ -285,20 +278,19 @@ __device__ __forceinline__ void ConsumeChain(const ChainShared<C>& shared, const
       finished +=
           FinishTile<C>(shared, parts, step, rows, ctas, tile, last, norms, summed, sums[0]);
     }
-    // Once for all tiles of the step: the next one needs them all, and a release takes until all
-    // that was written has arrived.
+    // Once for all tiles of the step: the next step needs them all, and a release waits until all
+    // writes have arrived.
     if (finished > 0 && s + 1 < chain.count) {
       GlobalFenceProxyAsync();
       __syncwarp();
       if (lane == 0) ReleaseAdd(chain.counters + s, finished);
     }
-    // Those that finish no tile have to see each norm too: the barrier tells two phases apart, no
-    // more.
+    // Warps that finish no tile must pass each norm too: the barrier distinguishes only two phases.
     if (step.input_squares != nullptr) BarrierWait(shared.NormReady(), norms++ & 1);
   }
 }
 
-// The last CTA to end leaves the counters as it found them.
+// The last CTA to end resets the counters.
 template <class Chain>
 __device__ __forceinline__ void EndChain(const Chain& chain) {
   __syncthreads();
@@ -349,7 +341,7 @@ __global__ void __launch_bounds__(ChainShared<C>::kThreads, 1)
   EndChain(chain);
 }
 
-// What the host has to know of an instance.
+// An instance's properties for the host.
 template <class C, class Chain = ChainParams>
 StreamKernel DescribeChainKernel() {
   StreamKernel kernel;

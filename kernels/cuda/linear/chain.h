@@ -1,7 +1,7 @@
-// The launch of several layers at once, seen from the host.
+// Launches several layers at once; the host side.
 //
-// Who owns what: the caller owns the region, which belongs to chains alone from SetRegion on.
-// Threads as LinearKernels.
+// Ownership: the caller owns the region, which only chains may use after SetRegion. Threads as in
+// LinearKernels.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -24,7 +24,7 @@ class Chains {
   size_t region_bytes() const { return region_bytes_; }
   // 256-aligned; cleared here.
   Status SetRegion(void* memory, cudaStream_t stream);
-  // Of steps that StreamChain (table/linear_choice.h) takes. `adapter_of_row`: [rows], for steps
+  // For steps accepted by StreamChain (table/linear_choice.h). `adapter_of_row`: [rows], for steps
   // with adapters.
   Status Launch(std::span<const ChainStep> steps, const int32_t* adapter_of_row,
                 cudaStream_t stream) const;
@@ -33,7 +33,7 @@ class Chains {
   static Status Prepare(const StreamKernel& kernel);
   int64_t PartFloats(const StreamKernel& kernel) const;
   Result<ChainStepParams> LayerOf(const StreamKernel& kernel, const ChainStep& step) const;
-  // `params` of layer number `layer` reads what `before` stores.
+  // Makes `params` of layer `layer` read what `before` stores.
   void Follow(const StreamKernel& kernel, const ChainStep& step, size_t layer,
               ChainStepParams& before, ChainStepParams& params) const;
   Result<AdaptedStepParams> SumsOf(const StreamKernel& kernel, const ChainStep& step,

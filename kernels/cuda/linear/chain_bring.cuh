@@ -1,4 +1,4 @@
-// The warps of a chain (chain.cuh) that bring weights, inputs and norms to the consumers.
+// The warps of a chain (chain.cuh) that load weights, inputs and norms for the consumers.
 #pragma once
 
 #include <cuda.h>
@@ -15,7 +15,7 @@
 
 namespace aisp::cuda {
 
-// Whether a unit is of what adapters add, and its number along K there.
+// Whether a unit belongs to the adapters, and its number along K there.
 template <class Step>
 __device__ __forceinline__ bool IsAdded(const Step& step, int32_t* k) {
   if constexpr (std::is_same_v<Step, AdaptedStepParams>) {
@@ -38,7 +38,7 @@ __device__ __forceinline__ void BringWeights(const ChainShared<C>& shared, const
     int32_t tile = share.begin / p.k_units;
     int32_t k = share.begin - tile * p.k_units;
     for (int32_t unit = share.begin; unit < share.end; ++unit) {
-      // The ring is full and memory would stand still until the step's first products.
+      // The ring is full, and memory would idle until the step's first products.
       if (s > 0 && unit == share.begin + C::kStages) {
         const int32_t ahead = min(unit + ChainShared<C>::kUnitsAhead, share.end);
         for (int32_t i = unit; i < ahead; ++i) {
@@ -69,7 +69,7 @@ __device__ __forceinline__ void BringWeights(const ChainShared<C>& shared, const
   }
 }
 
-// The step that stores this one's input; -1: it was there before the chain.
+// The step that stores this one's input; -1: it existed before the chain.
 template <class Chain>
 __device__ __forceinline__ int InputStep(const Chain& chain, int s) {
   if constexpr (Chain::kAdapted) {
@@ -115,8 +115,8 @@ __device__ __forceinline__ void BringInputs(const ChainShared<C>& shared, const 
   }
 }
 
-// Makes f16 of the first step's input, stage by stage, before the products; what follows is written
-// that way.
+// Converts the first step's input to f16, stage by stage, before the products; later inputs are
+// written in f16.
 template <class C, class Chain>
 __device__ __forceinline__ void ConvertInputs(const ChainShared<C>& shared, const Chain& chain,
                                               int thread) {
@@ -132,8 +132,8 @@ __device__ __forceinline__ void ConvertInputs(const ChainShared<C>& shared, cons
   }
 }
 
-// All tokens at once, four a lane, so that one round trip to L2 brings everything. The sum's order
-// depends on nothing but K.
+// All tokens at once, four per lane, so that one round trip to L2 loads everything. The order of
+// the sum depends only on K.
 template <class C, class Chain>
 __device__ __forceinline__ void BringNorms(const ChainShared<C>& shared, const Chain& chain,
                                            int lane) {
@@ -142,7 +142,7 @@ __device__ __forceinline__ void BringNorms(const ChainShared<C>& shared, const C
   for (int s = 0; s < chain.count; ++s) {
     const ChainStepParams& step = chain.steps[s];
     if (step.input_squares == nullptr) continue;
-    const int from = InputStep(chain, s);  // squares are of the chain
+    const int from = InputStep(chain, s);  // the step within the chain that wrote the squares
     if (lane == 0) AwaitCounter(chain.counters + from, step.input_ready, step.p.poll);
     __syncwarp();
     const StreamParams& before = chain.steps[from].p;
@@ -169,7 +169,7 @@ __device__ __forceinline__ void BringNorms(const ChainShared<C>& shared, const C
                     rsqrtf(sums[i] / static_cast<float>(before.n) + step.epsilon));
       }
     }
-    BarrierArrive(shared.NormReady());  // of each lane
+    BarrierArrive(shared.NormReady());  // by each lane
     ++norms;
   }
 }

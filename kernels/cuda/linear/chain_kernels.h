@@ -1,4 +1,4 @@
-// The table of the kernels that run several layers in one launch (chain.cuh), as the host sees it.
+// The table of kernels that run several layers in one launch (chain.cuh), for the host.
 //
 // Pure data and functions; any thread.
 #pragma once
@@ -19,31 +19,31 @@ struct ChainStepParams {
   CUtensorMap weight;
   CUtensorMap input;
   StreamParams p;  // without partials and counters
-  // Of kAccumulateF32 with a norm behind it: the next layer's input is y * gain (bf16, f16 for FP8
-  // weights), and for each tile of y and each token the sum of its squares is left for that layer.
-  // Null without.
+  // For kAccumulateF32 followed by a norm: the next layer's input is y * gain (bf16, f16 for FP8
+  // weights), and the sum of squares per tile of y and token is stored for that layer. Null
+  // without.
   const float* gain = nullptr;      // [n]
-  __nv_bfloat16* normed = nullptr;  // [rows, n], 16-bit words
+  __nv_bfloat16* normed = nullptr;  // [rows, n], 16-bit values
   float* squares = nullptr;         // [tiles of n][kernel.tokens]
   const float* input_squares =
-      nullptr;  // the same of this step's input; null without a norm in front
+      nullptr;  // the same for this step's input; null without a norm in front
   float epsilon = 0.0f;
   uint32_t input_ready =
-      0;  // what the counter of the step before reaches when all of its output is written
+      0;  // value of the previous step's counter when all of its output is written
 };
 
-// A step of a chain with low-rank adapters. A layer that they change has two steps: its sums
-// v = x down^T, of all adapters beside each other, where each row keeps its own adapter's; then the
-// layer itself, whose K goes on behind x and the weight with v and up.
+// A step of a chain with LoRA adapters. A layer with adapters has two steps: its sums v = x down^T,
+// for all adapters side by side, where each row keeps its own adapter's; then the layer itself,
+// whose K is extended by v (input) and up (weight).
 struct AdaptedStepParams : ChainStepParams {
   CUtensorMap up;               // [n, width], bf16
   CUtensorMap v;                // [rows, width], bf16
-  int32_t own_units = 0;        // of p.k_units: the rest is of `up` and `v`
-  uint32_t v_ready = 0;         // what the counter of the step before reaches when v is there
-  int32_t input_step = -1;      // that stores this step's input; -1: it was there before
-  int32_t adapter_columns = 0;  // of v, of one adapter; 0: not a step of such sums
+  int32_t own_units = 0;        // part of p.k_units; the rest belongs to `up` and `v`
+  uint32_t v_ready = 0;         // value of the previous step's counter when v is complete
+  int32_t input_step = -1;      // stores this step's input; -1: it existed before the chain
+  int32_t adapter_columns = 0;  // of v, per adapter; 0: not a step of such sums
   const int32_t* adapter_of_row = nullptr;  // [rows], with adapter_columns
-  uint32_t most_ctas = ~0u;                 // that share the step
+  uint32_t most_ctas = ~0u;                 // CTAs that may share the step
 };
 
 template <class StepT, int kMostStepsV>
@@ -53,15 +53,15 @@ struct ChainParamsOf {
   static constexpr bool kAdapted = std::is_same_v<StepT, AdaptedStepParams>;
   StepT steps[kMostStepsV];
   int32_t count = 0;
-  // Between launches: all slots of `parts` hold kChainNoSum, all counters are zero.
+  // Between launches all slots of `parts` hold kChainNoSum, and all counters are zero.
   float* parts = nullptr;        // [CTAs][2][kernel.rows * kernel.tokens]; twice that with adapters
-  int64_t parts_of_step = 0;     // elements of one such array, with adapters
-  uint32_t* counters = nullptr;  // [kMostSteps + 1]: of each step, then of CTAs that have ended
+  int64_t parts_of_step = 0;     // elements of one set, with adapters
+  uint32_t* counters = nullptr;  // [kMostSteps + 1]: one per step, then one of CTAs that have ended
 };
 using ChainParams = ChainParamsOf<ChainStepParams, kMaxChainSteps>;
 using AdaptedChainParams = ChainParamsOf<AdaptedStepParams, 2 * kMaxChainSteps>;
 
-// No sum has these bits: what arithmetic makes of a NaN is 0x7fffffff.
+// No sum has these bits: arithmetic produces the NaN 0x7fffffff.
 constexpr uint32_t kChainNoSum = 0xffffffffu;
 
 // By ascending tokens. `function` takes a ChainParams, those for adapters an AdaptedChainParams.

@@ -1,6 +1,5 @@
-// Parts of the kernel for several layers (chain.cuh): the layout of shared memory, the words by
-// which CTAs tell each other that something is there, and what happens to the sums of a finished
-// tile.
+// Parts of the kernel for several layers (chain.cuh): the layout of shared memory, the flags
+// between CTAs, and the processing of a finished tile's sums.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -16,25 +15,26 @@
 
 namespace aisp::cuda {
 
-// Shared memory of a CTA by address.
+// Shared memory addresses of a CTA.
 template <class C>
 struct ChainShared {
-  static constexpr int kConverters = C::kF16 ? 64 : 0;  // the norms' warp and one more
+  static constexpr int kConverters = C::kF16 ? 64 : 0;  // threads: the norm warp and one more
   static constexpr int kThreads = C::kConsumers + 96 + kConverters / 2;
   static constexpr int kInputStages = C::kInputStages;
-  // With as many stages both rings go round together: a stage has both, and is given back once.
+  // With equal numbers of stages both rings are one: a stage holds both operands and is released
+  // once.
   static constexpr bool kOneRing = ChainCursor<C>::kOneRing;
   static constexpr int kEmptyBarriers = C::kStages + (kOneRing ? 0 : kInputStages);
   static constexpr int kBarriers =
       C::kStages + kInputStages + kEmptyBarriers + (C::kF16 ? kInputStages : 0) + 1;
-  // Stages of weights that a CTA has asked for and not got, at most. As many as keep memory busy
-  // and no more: whatever else the chain reads (parts, counters, inputs) stands in the same queue.
+  // Limit of weight stages requested and not yet loaded: enough to keep memory busy. Everything
+  // else that the chain reads (parts, counters, inputs) waits in the same queue.
   static constexpr int kInFlightBytes =
       (C::kFormat == StreamFormat::kBf16 || C::kFormat == StreamFormat::kFp8 ? 64 : 48) << 10;
   static constexpr int kInFlight = C::kWeightBytes * C::kStages < kInFlightBytes
                                        ? C::kStages
                                        : (kInFlightBytes + C::kWeightBytes - 1) / C::kWeightBytes;
-  // Units brought into L2 between steps, beyond the ring.
+  // Units prefetched into L2 between steps, beyond the ring.
   static constexpr int kUnitsAhead = C::kNvfp4 ? 0 : 2;
   static constexpr int kInputStride = kOneRing ? C::kStageBytes : C::kInputBytes;
   static constexpr int kWeightStride = kOneRing ? C::kStageBytes : C::kWeightBytes;
@@ -59,35 +59,34 @@ struct ChainShared {
   __device__ uint32_t EmptyInput(int stage) const {
     return EmptyWeight(kOneRing ? stage : C::kStages + stage);
   }
-  // Until both operands of a unit are there, asked for at once. `first`: of the first step, whose
-  // input has to become f16.
+  // Waits for both operands of a unit at once. `first`: of the first step, whose input must be
+  // converted to f16.
   __device__ __forceinline__ void AwaitUnit(const ChainCursor<C>& cursor, bool first) const {
     const int input = cursor.input().stage;
     BarrierWaitBoth(FullWeight(cursor.weight.stage), cursor.weight.parity,
                     C::kF16 && first ? Converted(input) : FullInput(input), cursor.input().parity);
   }
-  // Gives a unit's stages back, by all lanes of each consumer warp.
+  // Releases a unit's stages, by all lanes of each consumer warp.
   __device__ __forceinline__ void Release(const ChainCursor<C>& cursor, int lane) const {
     if (!C::kNvfp4 && lane != 0) return;
     BarrierArrive(EmptyWeight(cursor.weight.stage));
     if constexpr (!kOneRing) BarrierArrive(EmptyInput(cursor.input().stage));
   }
   __device__ uint32_t NormReady() const { return EmptyWeight(kEmptyBarriers); }
-  // The first step's input has become f16.
+  // Barrier: the first step's input has been converted to f16.
   __device__ uint32_t Converted(int stage) const { return EmptyWeight(kEmptyBarriers + 1 + stage); }
-  // 1 / rms of a token for the norm number `norms` of the chain.
+  // 1 / rms of a token for norm number `norms` of the chain.
   __device__ uint32_t Norm(int norms, int token) const {
     return base + kNormAt + 4 * (norms % 2 * C::kTokens + token);
   }
-  // Sums of squares of a group of 16 rows, one for each token: the CTA's number `summed` of such
-  // sums.
+  // Sums of squares of a group of 16 rows, one per token; `summed` counts the CTA's such sums.
   __device__ uint32_t Squares(int summed, int group16) const {
     return base + kSquaresAt + 4 * C::kTokens * (summed % 2 * (C::kRows / 16) + group16);
   }
 };
 
-// This CTA's units of a step. Those that have any are the first ones of the grid. Units times CTAs
-// fit 32 bits (Chains::Fits): longer divisions would take as long as what they are in the way of.
+// This CTA's units of a step; the CTAs with any are the first of the grid. Units times CTAs fit in
+// 32 bits (Chains::Fits), since 64-bit divisions would be too slow here.
 struct ChainShare {
   uint32_t units;
   uint32_t ctas;
@@ -98,7 +97,7 @@ struct ChainShare {
     begin = blockIdx.x < ctas ? First(blockIdx.x) : all;
     end = blockIdx.x < ctas ? First(blockIdx.x + 1) : all;
   }
-  // A CTA's first unit, and the CTA that has a unit.
+  // A CTA's first unit / the CTA that has a unit.
   __device__ __forceinline__ int32_t First(uint32_t cta) const {
     return static_cast<int32_t>(cta * units / ctas);
   }
@@ -130,7 +129,7 @@ __device__ __forceinline__ void AwaitCounter(const uint32_t* counter, uint32_t t
 __device__ __forceinline__ void ReleaseAdd(uint32_t* counter, uint32_t n) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(counter), "r"(n) : "memory");
 }
-// Between ordinary accesses to global memory and the copy engine's.
+// Orders ordinary accesses to global memory and the copy engine's.
 __device__ __forceinline__ void GlobalFenceProxyAsync() {
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }
@@ -150,18 +149,17 @@ __device__ __forceinline__ float2 LoadSharedPair(uint32_t address) {
   return v;
 }
 
-// ---- sums of a tile that several CTAs share ----
-// (split-K: each CTA has multiplied a part of K)
+// ---- sums of a tile that several CTAs share ---- (split-K: each CTA has multiplied a part of K)
 
-// The CTAs that share a tile: `first` to `last`. A thread's sums come in quads (two rows, 8 apart,
-// times two tokens; quad q: tokens 8 q to 8 q + 7). The CTAs whose last tile it is are the first
-// ones; they finish it, each every finishers-th quad. A CTA publishes its sums of the one tile that
-// others finish before it waits for anybody, so none waits for ever.
+// The CTAs that share a tile: `first` to `last`. A thread's sums are in quads (rows g and g + 8,
+// two tokens; quad q has tokens 8 q to 8 q + 7). The CTAs whose last tile it is come first and
+// finish it, each every finishers-th quad. A CTA publishes its sums before it waits, so there is no
+// deadlock.
 struct TileCtas {
   int32_t first;
   int32_t last;
   int32_t finishers;
-  // `whole`: one CTA has all of the tile.
+  // `whole`: one CTA has the whole tile.
   __device__ __forceinline__ TileCtas(const ChainShare& share, int32_t tile, int32_t k_units,
                                       bool whole)
       : first(static_cast<int32_t>(blockIdx.x)), last(first), finishers(1) {
@@ -171,7 +169,7 @@ struct TileCtas {
     const bool ends = share.First(static_cast<uint32_t>(last) + 1) == (tile + 1) * k_units;
     finishers = last - first + (ends ? 1 : 0);
   }
-  // Where a CTA leaves its sums of the tile: it may do so for two tiles of a step.
+  // Where a CTA publishes its sums of the tile; it may do so for two tiles per step.
   __device__ __forceinline__ int Slot(int32_t cta) const { return cta - first < finishers ? 1 : 0; }
 };
 
@@ -182,8 +180,8 @@ __device__ __forceinline__ uint4* PartOf(float* parts, int32_t cta, int slot) {
          threadIdx.x;
 }
 
-// Leaves this CTA's sums for those that finish the tile, but for the quads that it finishes itself:
-// number `rank` of them; -1: none.
+// Publishes this CTA's sums for the finishers of the tile, except the quads that it finishes itself
+// (its number among the finishers is `rank`; -1: it is none).
 template <class C>
 __device__ __forceinline__ void WritePart(float* parts, const TileCtas& ctas, int32_t rank,
                                           const float (&sums)[C::kSums]) {
@@ -201,7 +199,7 @@ __device__ __forceinline__ void WritePart(float* parts, const TileCtas& ctas, in
 __device__ __forceinline__ bool PartIsMissing(const uint4& v) {
   return v.x == kChainNoSum || v.y == kChainNoSum || v.z == kChainNoSum || v.w == kChainNoSum;
 }
-// Polls a partial sum, of which `v` was read first, adds it and resets its slots to the marker.
+// Polls a partial sum, whose first read gave `v`, adds it and resets its slots to the marker.
 __device__ __forceinline__ void TakePart(uint4* from, uint4 v, const PollTag& poll, float* sums) {
   PollLimit<PollSite::kChainParts> limit;
   while (PartIsMissing(v)) {
@@ -215,10 +213,8 @@ __device__ __forceinline__ void TakePart(uint4* from, uint4 v, const PollTag& po
   sums[3] += __uint_as_float(v.w);
 }
 
-// What the other CTAs of a tile have of a quad, asked for early and then added in the order of the
-// CTAs.
-// The CTAs of a quad whose parts are on their way at once; a tile rarely has more than six, but
-// that of adapters' sums, which is one alone.
+// The other CTAs' sums of a quad, requested early and then added in CTA order. Requests kAtOnce
+// CTAs at a time; a tile rarely has more than six, except that of adapters' sums.
 template <class C, int kAtOnce>
 struct QuadParts {
   uint4 seen[kAtOnce];
@@ -253,7 +249,7 @@ struct QuadParts {
   }
 
  private:
-  // The parts of the CTAs from `begin` on, as many as are asked for at once.
+  // Requests the parts of the CTAs from `begin` on.
   static __device__ __forceinline__ void TakeMore(float* parts, const TileCtas& ctas, int32_t begin,
                                                   int32_t quad, const PollTag& poll,
                                                   float (&sums)[4]) {
@@ -272,7 +268,7 @@ struct QuadParts {
   }
 };
 
-// All quads of a tile that this CTA, the first, finishes alone.
+// For the case that this CTA, the first, finishes all quads of the tile alone.
 template <class C>
 __device__ __forceinline__ void AddAllParts(float* parts, const TileCtas& ctas, const PollTag& poll,
                                             float (&sums)[C::kSums]) {
@@ -294,7 +290,7 @@ __device__ __forceinline__ float ChainSiluMul(float gate, float up) {
   return __fdividef(gate, 1.0f + __expf(-gate)) * up;
 }
 
-// A thread's two rows of a tile of 64: what it needs beside the sums, fetched ahead.
+// Values besides the sums for a thread's two rows of a tile of 64, prefetched.
 template <class C>
 struct TileRows {
   int32_t row[2];
@@ -321,7 +317,7 @@ struct TileRows {
     }
   }
 
-  // What is added to. Not through L1, where an earlier step may have left older values.
+  // Loads the old values to add to. Bypasses L1, which may hold an earlier step's values.
   __device__ __forceinline__ void LoadOld(const StreamParams& p, int32_t quad, int lane,
                                           float (&old)[4]) const {
     if (p.store != Store::kAccumulateF32) return;
@@ -333,9 +329,8 @@ struct TileRows {
     }
   }
 
-  // Scales, adds the bias and stores a quad as 16-bit values. `norms`: which norm of the chain is
-  // in front of this step. Only stores are conditional: values in branches would be computed one
-  // after the other.
+  // Scales, adds the bias and stores a quad as 16-bit values. `norms`: number of the norm in front
+  // of this step. Only stores are conditional: values computed in branches would be serialised.
   template <class Step>
   __device__ __forceinline__ void Store16(const ChainShared<C>& shared, const Step& step, int norms,
                                           int32_t group_row, int32_t quad, int lane,
@@ -363,7 +358,7 @@ struct TileRows {
     }
   }
 
-  // The same as f32, added to `old` where the step adds, with what the norm behind it needs.
+  // The same as f32, added to `old` if the step accumulates, plus the outputs for a following norm.
   // `squares`: shared address for the sums of squares.
   __device__ __forceinline__ void Store32(const ChainShared<C>& shared, const ChainStepParams& step,
                                           int norms, int32_t quad, int lane, uint32_t squares_at,
@@ -399,7 +394,7 @@ struct TileRows {
   }
 
  private:
-  // Of the sums of all adapters: zeros but for the token's own.
+  // Zeroes the sums of all adapters except the token's own.
   __device__ __forceinline__ void KeepOwnAdapter(const AdaptedStepParams& step, int32_t token,
                                                  float (&value)[4]) const {
     if (step.adapter_columns == 0) return;
@@ -411,7 +406,7 @@ struct TileRows {
     }
   }
 
-  // The first of the two that a lane has in a quad.
+  // The first of a lane's two tokens in a quad.
   static __device__ __forceinline__ int32_t Token(int32_t quad, int lane) {
     return quad * 8 + 2 * (lane % 4);
   }
@@ -436,8 +431,8 @@ struct TileRows {
   }
 };
 
-// Adds up what the warps have left of a tile for eight tokens from number `first` on. All of them
-// call; shared memory has the sums twice, so that one barrier is enough.
+// Adds the warps' sums of squares for eight tokens from `first` on. Called by all; shared memory
+// holds two sets, so one barrier is enough.
 template <class C>
 __device__ __forceinline__ void StoreSquares(const ChainShared<C>& shared,
                                              const ChainStepParams& step, int32_t tile,

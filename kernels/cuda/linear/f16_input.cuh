@@ -1,5 +1,5 @@
-// Making activations of the form in f16_input.h: of bf16 that the copy engine has brought to a
-// stage, for a chain's first step, and of the sums that one step leaves for the next.
+// Converts activations to the format of f16_input.h: from bf16 in a stage, for a chain's first
+// step, and from the sums that one step leaves for the next.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -13,7 +13,7 @@
 
 namespace aisp::cuda {
 
-// Element i of a row that another step reads.
+// The address of element i of a row that another step reads.
 template <class C>
 __device__ __forceinline__ void StoreInner(__nv_bfloat16* row, int32_t i, float v) {
   if constexpr (C::kF16) {
@@ -23,15 +23,15 @@ __device__ __forceinline__ void StoreInner(__nv_bfloat16* row, int32_t i, float 
   }
 }
 
-// The bf16 in the high halves of two words, divided, as f16.
+// Converts the bf16 in the high halves of two words to f16, with the division.
 __device__ __forceinline__ uint32_t DividedF16x2(uint32_t low, uint32_t high) {
   const __half2 pair = __floats2half2_rn(__uint_as_float(low) * (1.0f / kF16Divisor),
                                          __uint_as_float(high) * (1.0f / kF16Divisor));
   return reinterpret_cast<const uint32_t&>(pair);
 }
 
-// A stage's input in place, by `threads` threads of whole warps. In 128-byte lines, swizzled: 16
-// elements are two neighbours of 16 bytes in either order.
+// Converts a stage's input in place, by `threads` threads of whole warps. Lines of 128 bytes,
+// swizzled: 16 elements are two adjacent pieces of 16 bytes, in either order.
 template <class C, int kThreads>
 __device__ __forceinline__ void ConvertInput(uint32_t input, int thread) {
   constexpr int kPieces = C::kInputBytes / 32;

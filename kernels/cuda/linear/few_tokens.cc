@@ -11,7 +11,7 @@
 namespace aisp::cuda {
 namespace {
 
-// The region: launches counted by each CTA, then the two sets of slots.
+// Layout of the region: launches counted by each CTA, then the two sets of slots.
 constexpr size_t kLaunchesBytes = 4096;
 constexpr size_t kSetsBytes = size_t{2} * kFewTokensSetSlots * sizeof(uint32_t);
 

@@ -1,4 +1,4 @@
-// The kernels for a few tokens: an instance for each format of weights.
+// The kernels for a few tokens: one instance per weight format.
 #include "kernels/cuda/linear/few_tokens.cuh"
 
 namespace aisp::cuda {

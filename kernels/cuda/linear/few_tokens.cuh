@@ -1,30 +1,27 @@
-// The kernel for a few tokens, two to eight: layers that follow each other in one launch, in the
-// structure of the kernel for one (one_token.cuh).
+// The kernel for a few tokens, two to eight: consecutive layers in one launch, structured like the
+// kernel for one (one_token.cuh).
 //
-// A CTA owns whole rows: tiles of 16, along all of K, so that no sum is shared between CTAs. Its
-// warps have one job each:
-// - the weight warp fills stages as soon as they are free, through all steps, and waits for no
-// data;
-// - eight warps multiply. Each has its own part of K, the same block of every stage, and holds the
-//   tokens of it in registers, as the fragments of its products (few_tokens_input.cuh);
-// - the finishing warp adds the warps' sums of a tile, scales, adds bias or residual, stores and
-//   publishes (few_tokens_finish.cuh);
-// - the last one empties the other set of slots and lets the next kernel start.
+// A CTA owns whole rows: tiles of 16, along all of K, so no sum is shared between CTAs. Its warps
+// have one job each: - The weight warp fills stages as soon as they are free, through all steps,
+// and waits for no data. - Eight warps multiply. Each has its own part of K, the same block of
+// every stage, and holds the tokens' values of it in registers, as fragments of its products
+// (few_tokens_input.cuh). - The finishing warp adds the warps' sums of a tile, scales, adds bias or
+// residual, stores and publishes (few_tokens_finish.cuh). - The last warp empties the other set of
+// slots and lets the next kernel start.
 //
-// Registers hold 4,096 of K of eight tokens. A longer K is multiplied in slices, through which a
-// few tiles go together: their sums wait in shared memory. A layer's tiles go round the CTAs, so
-// that what the first slice of the next layer needs is there long before the last tile.
+// Registers hold 4,096 of K for eight tokens. A longer K is multiplied in slices, by a few tiles
+// together, whose sums wait in shared memory. A layer's tiles are distributed round-robin over the
+// CTAs, so that the input of the next layer's first slice exists long before the last tile.
 //
-// Between CTAs there are no counters and no fences: a layer publishes its outputs in slots that
-// hold an empty marker until they are written, in the order in which the next layer's lanes
-// multiply them, and these poll the slots themselves. What a norm follows is published times its
-// gain; beside it sums of squares, of which the finishing warps make 1 / rms for the next layer's
-// sums.
+// There are no counters or fences between CTAs. A layer publishes its outputs in slots, which hold
+// an empty marker before, in the order in which the next layer's lanes multiply them, and these
+// poll the slots. Outputs before a norm are published times the norm's gain, along with sums of
+// squares, from which the finishing warps compute 1 / rms for the next layer's sums.
 //
-// There are two sets of slots, used in turn: a launch resets the other one to the marker
-// before it lets its successor start (token_slots.h; launches of this kernel count themselves).
+// There are two sets of slots, used alternately: a launch resets the other one before it lets its
+// successor start (token_slots.h; launches of this kernel are counted separately).
 //
-// Deadlock: as in one_token.cuh and chain.cuh, one such launch at a time on a device.
+// Deadlock: as in one_token.cuh and chain.cuh, one such launch at a time per device.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +46,7 @@ __device__ __forceinline__ void BringFewTokensWeights(const FewTokensShared<C>& 
   for (int s = 0; s < p.count; ++s) {
     const FewTokensStep& step = p.steps[s];
     const FewTokensShare share(step);
-    // Stages that are probably asked for before the step before has ended.
+    // Stages that are probably requested before the previous step has ended.
     int32_t early = s > 0 ? C::kRing : 0;
     ForTilesAndSlices<C>(step, share.count, [&](int32_t i, int32_t, int32_t first) {
       const int32_t tile = share.Tile(i);
@@ -74,7 +71,7 @@ __device__ __forceinline__ void BringFewTokensWeights(const FewTokensShared<C>& 
 
 // ---- the warps that multiply ----
 
-// A warp's block of a stage: 16 rows times kBlockK, with the tokens' vectors of it.
+// A warp's block of a stage: 16 rows times kBlockK, with the tokens' vectors for it.
 template <class C, class Release>
 __device__ __forceinline__ void MultiplyBlock(uint32_t block, const uint4* tokens, int lane,
                                               const Release& release, TokenSums& sums) {
@@ -118,12 +115,12 @@ struct FewTokensWorker {
     for (int s = 0; s < p.count; ++s) {
       const FewTokensStep& step = p.steps[s];
       const FewTokensShare share(step);
-      bool asked = false;  // for this slice's input
+      bool asked = false;  // whether this slice's input was requested
       ForTilesAndSlices<C>(step, share.count, [&](int32_t i, int32_t group, int32_t first) {
         const bool one_slice = step.stages <= C::kSliceStages;
         if (one_slice ? i == 0 : i == group) Fetch(s, first, asked);
-        // Behind the last tile of a slice its vectors are of no more use: each makes room for that
-        // of the next slice as soon as it has been multiplied.
+        // After a slice's last tile its vectors are no longer needed: each register is reloaded
+        // with the next slice's vector as soon as it has been multiplied.
         const int32_t next = first + C::kSliceStages;
         asked = C::kAsksAhead && s > 0 && next < step.stages &&
                 i + 1 == min(group + C::kGroupTiles, share.count);
@@ -145,8 +142,8 @@ struct FewTokensWorker {
     }
   }
 
-  // One tile, one slice of K. `parked`: the tile's place where its sums wait between slices.
-  // `ask`: for the vectors `behind`, in the place of these.
+  // One tile, one slice of K. `parked`: where the tile's sums wait between slices. `ask`: also
+  // loads the vectors of slice `behind` into these registers.
   __device__ __forceinline__ void MultiplySlice(const FewTokensStep& step, int32_t first,
                                                 int32_t parked, bool ask,
                                                 const FewTokensVectors<C>& behind) {
@@ -185,7 +182,7 @@ struct FewTokensWorker {
     }
     BarrierWait(shared.Taken(slot.at), slot.parity ^ 1);
     StoreShared16(shared.Sums(slot.at, warp, lane), all);
-    BarrierArrive(shared.Summed(slot.at));  // of each lane
+    BarrierArrive(shared.Summed(slot.at));  // by each lane
     slot.Advance();
   }
 };
@@ -239,7 +236,7 @@ __device__ __forceinline__ void FinishFewTokens(const FewTokensShared<C>& shared
       BarrierWait(shared.Summed(slot.at), slot.parity);
       float v[4];
       TakeSums(shared, slot.at, lane, v);
-      BarrierArriveBehind(shared.Taken(slot.at), __float_as_uint(v[0]));  // of each lane
+      BarrierArriveBehind(shared.Taken(slot.at), __float_as_uint(v[0]));  // by each lane
       slot.Advance();
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
@@ -270,8 +267,7 @@ __global__ void __maxnreg__(C::kRegisters)
     BarrierInit(shared.Begun(), 32);
     BarrierInitFence();
   }
-  // How many launches there were before this one; in front of the barrier behind which the last
-  // warp may count.
+  // Number of earlier launches; read before the barrier after which the last warp may increment it.
   const uint32_t launches = LoadRelaxed32(p.launches + blockIdx.x);
   __syncthreads();
   uint32_t* const set = p.sets + launches % 2 * kFewTokensSetSlots;

@@ -1,7 +1,7 @@
-// The launch of layers of two to eight tokens (few_tokens.cuh), seen from the host.
+// Launches layers of two to eight tokens (few_tokens.cuh); the host side.
 //
-// Who owns what: the caller owns the region, which belongs to these launches alone from SetRegion
-// on. Threads as LinearKernels.
+// Ownership: the caller owns the region, which only these launches may use after SetRegion. Threads
+// as in LinearKernels.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -24,7 +24,7 @@ class FewTokens {
   size_t region_bytes() const;
   // 256-aligned; cleared here.
   Status SetRegion(void* memory, cudaStream_t stream);
-  // Of at least two steps that FewTokensChain (table/linear_choice.h) takes.
+  // For at least two steps accepted by FewTokensChain (table/linear_choice.h).
   Status Launch(std::span<const ChainStep> steps, cudaStream_t stream);
 
  private:

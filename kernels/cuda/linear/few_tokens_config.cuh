@@ -1,4 +1,4 @@
-// Sizes of the kernels for a few tokens and what lies where in their shared memory.
+// Sizes and shared memory layout of the kernels for a few tokens.
 #pragma once
 
 #include <cstdint>
@@ -12,29 +12,29 @@ struct FewTokensConfig {
   static constexpr WeightFormat kFormat = kFormatV;
   static_assert(kFormat == WeightFormat::kBf16 || kFormat == WeightFormat::kFp8);
   static constexpr bool kNvfp4 = false;
-  // FP8 weights widen to f16, so the tokens are in f16 too (f16_input.h).
+  // FP8 weights convert to f16, so the tokens are in f16 too (f16_input.h).
   static constexpr bool kF16 = kFormat == WeightFormat::kFp8;
   static constexpr int kWarps = 8;
-  // A stage is kTokenRows rows x kStageK; each warp has its own block of kBlockK of it.
+  // A stage is kTokenRows rows x kStageK; each warp has its own block of kBlockK.
   static constexpr int kBlockK = kF16 ? 128 : 64;
   static constexpr int kStageK = kWarps * kBlockK;
   static constexpr int kBlockBytes = 2048;
   static constexpr int kStageBytes = kWarps * kBlockBytes;
   static constexpr int kThreads = kWarps * 32 + 96;
-  // What a warp holds of the tokens: its part of so many stages, in vectors of 32 of K.
+  // A warp's registers of the tokens: its part of several stages, in vectors of 32 of K.
   static constexpr int kVectorsPerStage = kBlockK / 32;
   static constexpr int kVectors = 16;
   static constexpr int kSliceStages = kVectors / kVectorsPerStage;
-  // Tiles that go through the slices of K together.
+  // Tiles that are processed together in each slice of K.
   static constexpr int kGroupTiles = 4;
   // As in one_token_config.cuh.
   static constexpr int kInFlight = (64 << 10) / kStageBytes;
   static constexpr int kInFlightEarly = (32 << 10) / kStageBytes;
   static constexpr int kRing = 12;
-  // Vectors of the next slice are asked for while the last tile of this one is multiplied. In bf16
-  // a slice takes so long that the ring hides the wait.
+  // Loads vectors of the next slice while the last tile of this one is multiplied. A bf16 slice
+  // takes so long that the ring hides the wait.
   static constexpr bool kAsksAhead = kF16;
-  static constexpr int kSlots = 4;  // tiles whose sums wait to be put together
+  static constexpr int kSlots = 4;  // tiles whose sums wait to be added
   static constexpr int kRegisters = 168;
   static_assert(kStageBytes % 1024 == 0 && kInFlight < kRing);
 };
@@ -45,7 +45,7 @@ struct FewTokensShared {
   static constexpr int kSumsAt = C::kRing * C::kStageBytes;
   static constexpr int kParkedAt = kSumsAt + C::kSlots * kTileBytes;
   static constexpr int kBarriersAt = kParkedAt + C::kGroupTiles * kTileBytes;
-  // With what the alignment of the base may take.
+  // Including the alignment of the base.
   static constexpr int kBytes = 1024 + kBarriersAt + 8 * (2 * C::kRing + 2 * C::kSlots + 1);
 
   uint32_t base;  // 1024-aligned
@@ -58,7 +58,7 @@ struct FewTokensShared {
   __device__ uint32_t Sums(int slot, int warp, int lane) const {
     return base + kSumsAt + ((slot * C::kWarps + warp) * 32 + lane) * 16;
   }
-  // The same of a tile that has been through some slices of K.
+  // The same for a tile between slices of K.
   __device__ uint32_t Parked(int tile, int warp, int lane) const {
     return base + kParkedAt + ((tile * C::kWarps + warp) * 32 + lane) * 16;
   }
@@ -66,11 +66,11 @@ struct FewTokensShared {
   __device__ uint32_t Empty(int stage) const { return Full(C::kRing + stage); }
   __device__ uint32_t Summed(int slot) const { return Full(2 * C::kRing + slot); }
   __device__ uint32_t Taken(int slot) const { return Summed(C::kSlots + slot); }
-  // The second step has begun.
+  // Barrier: the second step has begun.
   __device__ uint32_t Begun() const { return Taken(C::kSlots); }
 };
 
-// Where a warp is in a ring.
+// A warp's position in a ring.
 template <int kSize>
 struct FewTokensCursor {
   int at = 0;
@@ -83,9 +83,9 @@ struct FewTokensCursor {
   }
 };
 
-// This CTA's tiles of a step: every so many-th unit, so that the first outputs of a step come first
-// from everybody, and the next step begins with them. A unit of gate and up is two tiles, whose
-// outputs are one tile of the next step's K.
+// This CTA's tiles of a step, round-robin, so that all CTAs produce the first outputs first, with
+// which the next step begins. A unit of gate and up is two tiles, whose outputs are one tile of the
+// next step's K.
 struct FewTokensShare {
   int32_t unit_tiles;
   int32_t count;
@@ -103,8 +103,8 @@ struct FewTokensShare {
   }
 };
 
-// `take(i, slice, last)` for each of a CTA's tiles and each slice of K: all slices of a group of
-// tiles before the next group. `i`: the CTA's number of the tile.
+// Calls `take(i, slice, last)` for each tile and slice of K: all slices of a group of tiles before
+// the next group. `i`: the tile's number within the CTA.
 template <class C, class Take>
 __device__ __forceinline__ void ForTilesAndSlices(const FewTokensStep& step, int32_t count,
                                                   const Take& take) {

@@ -1,8 +1,8 @@
 // The finishing warp of the kernels for a few tokens: adds the warps' sums of a tile, scales, adds
 // bias or residual, stores and publishes.
 //
-// Its lanes hold a tile as the products leave it: lane 4 g + t has rows g and g + 8 times tokens
-// 2 t and 2 t + 1, in that order.
+// Its lanes hold a tile in the products' layout: lane 4 g + t has rows g and g + 8 times tokens 2 t
+// and 2 t + 1, in that order.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -16,14 +16,14 @@
 
 namespace aisp::cuda {
 
-// What a lane's rows need beside their sums, fetched ahead: as it is in memory, since arithmetic
-// would wait for it.
+// Values besides the sums for a lane's rows, prefetched; unconverted, since arithmetic would wait
+// for them.
 struct FewTokensRows {
   int32_t row[2];
   bool has[2];
   float scale[2] = {1.0f, 1.0f};
   float bias[2] = {0.0f, 0.0f};
-  float gain[2] = {0.0f, 0.0f};  // of the norm behind
+  float gain[2] = {0.0f, 0.0f};  // of the following norm
   float old[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 };
 
@@ -31,7 +31,7 @@ template <class C>
 __device__ __forceinline__ FewTokensRows LoadRows(const FewTokensStep& step, const float* gain,
                                                   int32_t rows, int32_t tile, int lane) {
   FewTokensRows r;
-  int32_t at[2];  // rows behind the last one take its values, so that no load hangs on a branch
+  int32_t at[2];  // clamped to the last row, so that no load depends on a branch
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     r.row[i] = tile * kTokenRows + lane / 4 + 8 * i;
@@ -48,8 +48,7 @@ __device__ __forceinline__ FewTokensRows LoadRows(const FewTokensStep& step, con
     r.gain[1] = __ldg(gain + at[1]);
   }
   if (step.store != Store::kAccumulateF32) return r;
-  // A row of y belongs to this lane in every step that adds to it, so that its own stores are what
-  // it reads.
+  // A row of y belongs to this lane in every accumulating step, so it reads its own stores.
   const float* const y = static_cast<const float*>(step.y);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -63,7 +62,7 @@ __device__ __forceinline__ FewTokensRows LoadRows(const FewTokensStep& step, con
 template <class C>
 __device__ __forceinline__ void PublishTile(uint32_t* next, int32_t tile, int32_t rows, int lane,
                                             const float (&v)[4]) {
-  // Lanes of even g get the even token, their neighbours the odd one: of both, words are made.
+  // Lanes of even g get the even token, their neighbours the odd one, to form words of pairs.
   const bool odd = lane / 4 % 2 == 1;
   uint2 words;
   if constexpr (C::kF16) {
@@ -82,7 +81,7 @@ __device__ __forceinline__ void PublishTile(uint32_t* next, int32_t tile, int32_
   StoreRelaxed(next + (tile / 2 * 32 + to) * 4 + tile % 2 * 2, words);
 }
 
-// The tile's sums of squares, a word for each token.
+// Publishes the tile's sums of squares, one word per token.
 __device__ __forceinline__ void PublishSquares(uint32_t* squares, int32_t tile, int lane,
                                                const float (&v)[4]) {
   float even = v[0] * v[0] + v[2] * v[2];
@@ -97,7 +96,7 @@ __device__ __forceinline__ void PublishSquares(uint32_t* squares, int32_t tile, 
                make_uint2(__float_as_uint(even), __float_as_uint(odd)));
 }
 
-// 1 / rms of the lane's two tokens.
+// Waits for and returns 1 / rms of the lane's two tokens.
 __device__ __forceinline__ float2 AwaitNorms(const FewTokensStep& step, const uint32_t* squares,
                                              int lane) {
   constexpr int kBatch = 16;
@@ -107,7 +106,7 @@ __device__ __forceinline__ float2 AwaitNorms(const FewTokensStep& step, const ui
   PollLimit<PollSite::kTokenSlots> limit;
   for (int32_t base = 0; base < count; base += 32 * kBatch) {
     const int32_t first = base + lane;
-    // One vector a lane, as AwaitVectors does; then all, and what is missing at once.
+    // First one vector per lane, as AwaitVectors; then all, requesting missing ones together.
     const int32_t one = first + lane % kBatch * 32;
     while (one < count && HasEmptySlot(LoadRelaxed(from + one))) limit.Count(step.poll);
     __syncwarp();
@@ -155,14 +154,14 @@ __device__ __forceinline__ float2 AwaitNorms(const FewTokensStep& step, const ui
   return make_float2(norm(second ? of[2] : of[0]), norm(second ? of[3] : of[1]));
 }
 
-// Where a finished tile goes beside y: the slots of the next step, null for the last one.
+// Where a finished tile is published: the next step's slots, null for the last step.
 struct FewTokensNext {
   uint32_t* words = nullptr;
-  uint32_t* squares = nullptr;  // null: no norm behind
+  uint32_t* squares = nullptr;  // null: no norm follows
 };
 
 // SiLU(gate) * up: rows 0 to 7 of a tile are gates, 8 to 15 ups. Two tiles make one of the next
-// step's K: `kept` is the first one's.
+// step's K; `kept` is the first one's.
 template <class C>
 __device__ __forceinline__ void StoreGated(const FewTokensStep& step, const FewTokensNext& next,
                                            int32_t rows, int32_t tile, int lane,
@@ -222,8 +221,8 @@ __device__ __forceinline__ void StoreTile(const FewTokensStep& step, const FewTo
   if (next.squares != nullptr) PublishSquares(next.squares, tile, lane, v);
 }
 
-// Scales and biases of all this CTA's rows into L2, where nothing else reads them and each step's
-// first tile would wait for memory, and a part of the norms' gains.
+// Prefetches scales and biases of all this CTA's rows into L2, where otherwise each step's first
+// tile would wait for memory, and a part of the norms' gains.
 template <class C>
 __device__ __forceinline__ void PrefetchRows(const FewTokensParams& p, int lane) {
   constexpr int kLine = 32;  // floats
@@ -241,9 +240,9 @@ __device__ __forceinline__ void PrefetchRows(const FewTokensParams& p, int lane)
   }
 }
 
-// Empties the other set and lets the next kernel start: then the kernel before is complete, this
-// launch is counted, and the other set is empty. A warp of its own does that, since its fence takes
-// microseconds, while the second step streams, where nobody waits for what is in L2.
+// Empties the other set and lets the next kernel start; by then the previous kernel is complete and
+// this launch is counted. Done by a separate warp, since its fence takes microseconds, during the
+// second step, when nobody waits for L2.
 __device__ __forceinline__ void LetNextStart(const FewTokensParams& p, uint32_t launches,
                                              int lane) {
   auto* const other = reinterpret_cast<uint4*>(p.sets + (launches + 1) % 2 * kFewTokensSetSlots);

@@ -1,8 +1,7 @@
-// How a warp of the kernels for a few tokens gets its part of a step's input: into registers, as
-// the B fragments of its products.
+// Loads a warp's part of a step's input into registers, as B fragments of its products.
 //
-// A warp has its own K: of every stage the same block. What it fetches is published in the order of
-// the fragments, so that a lane loads what it multiplies with, and waits for no other warp.
+// A warp has its own K: the same block of every stage. Inputs are published in fragment order, so
+// each lane loads what it multiplies, and no warp waits for another.
 #pragma once
 
 #include <cstdint>
@@ -14,22 +13,22 @@
 
 namespace aisp::cuda {
 
-// The tokens' fragments of a slice of K: vector v is of 32 of K, two steps of 16 with two words
+// The tokens' fragments of a slice of K: vector v covers 32 of K, two steps of 16 with two words
 // each.
 template <class C>
 struct FewTokensInput {
   uint4 v[C::kVectors];
 };
 
-// The first of K of a warp's vector.
+// First index along K of a warp's vector.
 template <class C>
 __device__ __forceinline__ int32_t VectorK(int32_t first_stage, int warp, int v) {
   return (first_stage + v / C::kVectorsPerStage) * C::kStageK + warp * C::kBlockK +
          v % C::kVectorsPerStage * 32;
 }
 
-// Polls one slot of each vector: when these are there, so is nearly all else. What everybody polled
-// everywhere would keep L2 from what it waits for.
+// Polls one slot per vector: when these have arrived, almost all others have too. Polling every
+// slot would load L2 and delay what is awaited.
 template <class C>
 __device__ __forceinline__ void AwaitVectors(const FewTokensStep& step, const uint4* from,
                                              int32_t first_stage, int warp, int lane) {
@@ -41,11 +40,11 @@ __device__ __forceinline__ void AwaitVectors(const FewTokensStep& step, const ui
   __syncwarp();
 }
 
-// A warp's vectors of a slice of what the step before has published.
+// A warp's vectors of a slice of what the previous step has published.
 template <class C>
 struct FewTokensVectors {
-  const uint4* at;  // the lane's first
-  int32_t left;     // of K from there on; nothing for lanes of no token
+  const uint4* at;  // the lane's first vector
+  int32_t left;     // remaining elements along K; none for lanes without a token
 
   __device__ __forceinline__ FewTokensVectors(const FewTokensStep& step, const uint32_t* set,
                                               int32_t rows, int32_t first_stage, int warp, int lane)
@@ -53,15 +52,14 @@ struct FewTokensVectors {
            lane),
         left(lane / 4 < rows ? step.k - VectorK<C>(first_stage, warp, 0) : 0) {}
 
-  // Begins to load vector v, a constant.
+  // Starts loading vector v, a compile-time constant.
   __device__ __forceinline__ void Ask(int v, FewTokensInput<C>& input) const {
     const int32_t further = VectorK<C>(0, 0, v);
     input.v[v] = make_uint4(0, 0, 0, 0);
     if (further < left) input.v[v] = LoadRelaxed(at + further);
   }
 
-  // Until what was asked for is there. All that is missing is asked for at once, or each would cost
-  // a round trip of its own.
+  // Waits for the requested vectors. Re-requests all missing ones together, to save round trips.
   __device__ __forceinline__ void Await(const PollTag& poll, FewTokensInput<C>& input) const {
     PollLimit<PollSite::kTokenSlots> limit;
     bool missing = true;
@@ -80,7 +78,7 @@ struct FewTokensVectors {
   }
 };
 
-// A slice of what the step before has published.
+// A slice of what the previous step has published.
 template <class C>
 __device__ __forceinline__ void FetchSlots(const FewTokensStep& step, const uint32_t* set,
                                            int32_t rows, int32_t first_stage, int warp, int lane,
@@ -93,7 +91,7 @@ __device__ __forceinline__ void FetchSlots(const FewTokensStep& step, const uint
   vectors.Await(step.poll, input);
 }
 
-// Of four lanes' four words each: word t of each of them.
+// Transposes four lanes' four words: returns word t of each of them.
 __device__ __forceinline__ uint4 TransposeWords(const uint4& w, int t) {
   const bool odd = t % 2 == 1;
   const uint32_t near0 = __shfl_xor_sync(~0u, odd ? w.x : w.y, 1);
@@ -106,8 +104,8 @@ __device__ __forceinline__ uint4 TransposeWords(const uint4& w, int t) {
   return make_uint4(high ? far0 : a.x, high ? far1 : a.y, high ? a.z : far0, high ? a.w : far1);
 }
 
-// A lane's pairs of bf16 of one step of 16, elements 2 t, 2 t + 1 and 8 further, as it multiplies
-// them.
+// A lane's pairs of bf16 in a step of 16: elements 2 t, 2 t + 1 and those 8 further, as it
+// multiplies them.
 template <class C>
 __device__ __forceinline__ uint2 FragmentOf(uint32_t low, uint32_t high) {
   if constexpr (C::kF16) {

@@ -1,5 +1,5 @@
-// The kernels for a few tokens (few_tokens.cuh) as the host sees them: what a launch needs, and the
-// table of instances.
+// The kernels for a few tokens (few_tokens.cuh) for the host: parameters of a launch, and the table
+// of instances.
 //
 // Pure data and functions; any thread.
 #pragma once
@@ -15,10 +15,10 @@
 
 namespace aisp::cuda {
 
-constexpr int kFewTokens = 8;  // at most
+constexpr int kFewTokens = 8;  // maximum
 
 struct FewTokensStep {
-  CUtensorMap weight;             // a box: 16 rows of a stage of K
+  CUtensorMap weight;             // box: 16 rows of a stage of K
   const float* scales = nullptr;  // [n], FP8
   const float* bias = nullptr;    // [n] or null
   const float* gain = nullptr;    // [k] of the norm in front; null without
@@ -29,8 +29,8 @@ struct FewTokensStep {
   int32_t k = 0;
   int32_t tiles = 0;   // of kTokenRows rows
   int32_t stages = 0;  // along K
-  // Where in a set the input's slots begin: for each 32 of K and each lane four words, as the
-  // products take them; with a norm in front then the sums of squares, [k / 16][kFewTokens].
+  // Start of the input's slots in a set: four words per 32 of K and lane, in fragment order; then,
+  // with a norm in front, sums of squares [k / 16][kFewTokens].
   int32_t input_at = 0;
   Store store = Store::kBf16;
   PollTag poll;
@@ -39,7 +39,7 @@ struct FewTokensStep {
 struct FewTokensParams {
   FewTokensStep steps[kMaxChainSteps];
   const __nv_bfloat16* x = nullptr;  // [rows, k of the first step]
-  uint32_t* sets = nullptr;          // two of kFewTokensSetSlots, used in turn
+  uint32_t* sets = nullptr;          // two of kFewTokensSetSlots, used alternately
   uint32_t* launches = nullptr;      // [CTA]
   int32_t count = 0;
   int32_t rows = 0;
@@ -48,7 +48,7 @@ struct FewTokensParams {
 struct FewTokensKernel {
   const void* function = nullptr;  // (FewTokensParams)
   int warps = 0;                   // that multiply
-  int block_k = 0;                 // of K, of a warp in a stage
+  int block_k = 0;                 // of K, per warp and stage
   int shared_bytes = 0;
   int threads = 0;
 

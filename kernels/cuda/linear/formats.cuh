@@ -1,5 +1,4 @@
-// FP8 (e4m3) and FP4 (e2m1) conversions that packing, quantising and expanding share. Device
-// functions.
+// FP8 (e4m3) and FP4 (e2m1) conversions for packing, quantising and expanding. Device functions.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -24,7 +23,7 @@ __device__ __forceinline__ float FromFp8(uint8_t v) {
   return __half2float(__half(__nv_cvt_fp8_to_halfraw(v, __NV_E4M3)));
 }
 
-// To nearest, ties to the even code.
+// Rounds to nearest, ties to the even code.
 __device__ __forceinline__ uint8_t ToFp4(float v) {
   const float m = fabsf(v);
   const int code = (m > 0.25f) + (m >= 0.75f) + (m > 1.25f) + (m >= 1.75f) + (m > 2.5f) +
@@ -41,7 +40,8 @@ __device__ __forceinline__ float FromFp4(uint32_t nibble) {
   return (nibble & 8) != 0 ? -value : value;
 }
 
-// The largest of a block's values; every thread calls and gets it. kThreads is the block's size.
+// The largest value of a block; called by all threads, which all get it. kThreads: size of the
+// block.
 template <int kThreads>
 __device__ __forceinline__ float BlockMax(float v) {
   __shared__ float warps[kThreads / 32];

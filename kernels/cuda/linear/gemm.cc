@@ -14,8 +14,8 @@
 namespace aisp::cuda {
 namespace {
 
-// Tokens whose tiles go through all weight rows together: their activations stay in L2 beside the
-// weight that passes.
+// Tokens whose tiles are processed for all weight rows together: their activations stay in L2 while
+// the weight streams past.
 constexpr int kGroupTokens = 2048;
 
 constexpr std::string_view kPart = "matrix product";  // in errors
@@ -44,7 +44,8 @@ Status AskForShared(const void* function, int bytes) {
                  "asking for shared memory");
 }
 
-// Clusters of a split kernel that run at a time: a cluster stays within a part of the device.
+// Clusters of a split kernel that can run at once: a cluster must be within one partition of the
+// device.
 Result<int> ActiveClusters(const GemmKernel& kernel, size_t split, int multiprocessors) {
   const auto ctas = static_cast<unsigned>(kGemmCluster * kGemmSplits[split]);
   cudaLaunchConfig_t config = {};

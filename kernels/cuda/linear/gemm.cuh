@@ -1,23 +1,23 @@
-// The kernel for many rows: a persistent, warp-specialised product with everything that follows it
-// in its epilogue.
+// The kernel for many rows: a persistent, warp-specialised product with its epilogue.
 //
-// A tile is 128 weight rows (the tensor core's A operand: M) x kTokens tokens (B: N), 64 or 128 of
-// K a stage. Two warpgroups of consumers take 64 weight rows each; one thread of a third group
-// keeps kStages stages in flight by the bulk copy engine. Two CTAs of a cluster take neighbouring
-// weight rows and the same tokens: each loads half of the tokens' box into the shared memory of
-// both (multicast), so that a stage costs 32 instead of 48 KiB of L2 traffic. Stages run on across
-// tiles: while a warpgroup stores its tile, the next one's operands arrive, and the other
-// warpgroup, which is free to lag by as many stages as there are, still multiplies.
+// A tile is 128 weight rows (the tensor core's A operand: M) x kTokens tokens (B: N), with 64 or
+// 128 of K per stage. Two consumer warpgroups handle 64 weight rows each; one thread of a third
+// warpgroup keeps kStages stages in flight with the copy engine. The two CTAs of a cluster have
+// adjacent weight rows and the same tokens: each loads half of the tokens' box into the shared
+// memory of both (multicast), so a stage costs 32 instead of 48 KiB of L2 traffic. Stages continue
+// across tiles: while a warpgroup stores its tile, the next tile's operands arrive, and the other
+// warpgroup, which may lag by up to kStages stages, still multiplies.
 //
 // Epilogue: sums are scaled, biased, gated (rows g and g + 8 of a fragment are gate and up),
 // transposed into shared memory by stmatrix and stored by the copy engine, which also clips at the
-// matrix's edges and adds to f32 rows in L2 (one addition per element: the same bits every time).
-// Where tiles are too few for all multiprocessors, gemm_split.cuh takes K in parts.
+// matrix's edges and adds to f32 rows in L2 (one addition per element, hence deterministic). If
+// there are fewer tiles than multiprocessors, gemm_split.cuh splits K.
 //
-// FP8: Hopper adds FP8 products in fewer bits than f32, so sums of 128 of K are added to f32 by
-// ordinary instructions, while the next ones or the other warpgroup have the tensor cores. NVFP4
-// and FP8 weights with bf16 activations are widened in registers, under the products of the stage
-// before: exactly, but for FP8's block scales, which are rounded to bf16.
+// FP8: Hopper accumulates FP8 products with fewer bits than f32, so sums of 128 of K are added to
+// f32 by ordinary instructions while the tensor cores process the next ones or the other
+// warpgroup's. NVFP4 weights, and FP8 weights with bf16 activations, are converted in registers,
+// overlapped with the previous stage's products: exactly, except for FP8's block scales, which are
+// rounded to bf16.
 #pragma once
 
 #include <cuda.h>
@@ -42,8 +42,8 @@ __device__ __forceinline__ void LoadWeightStage(const GemmShared<C>& shared, int
   if constexpr (C::kNvfp4) {
 #pragma unroll
     for (int g = 0; g < 2; ++g) {
-      // A tile may reach beyond the last row group: its surplus rows are computed from that group
-      // and not stored.
+      // A tile may extend beyond the last row group: surplus rows are computed from that group and
+      // not stored.
       const int64_t group = min(row / kNvfp4GroupRows + g, p.row_groups - 1);
       BulkLoad(shared.Weight(stage) + g * kNvfp4ChunkBytes,
                p.nvfp4 + group * p.group_bytes + static_cast<int64_t>(k_unit) * kNvfp4ChunkBytes,
@@ -54,7 +54,7 @@ __device__ __forceinline__ void LoadWeightStage(const GemmShared<C>& shared, int
   }
 }
 
-// What the tile will be added to, into L2: a box of 32 tokens x 32 columns in each of the last
+// Prefetches the old values of y into L2: a box of 32 tokens x 32 columns in each of the last
 // stages (`k` < 0).
 template <class C>
 __device__ __forceinline__ void PrefetchOutput(const CUtensorMap* output, const GemmTile& tile,
@@ -77,7 +77,7 @@ __device__ __forceinline__ void ProduceTiles(const GemmShared<C>& shared, int32_
   // the next one.
   const uint64_t weight_policy = EvictFirstPolicy();
   StageCursor<C::kStages> at;
-  // Weights of the first stages do not depend on the kernel before this one.
+  // Weights of the first stages do not depend on the previous kernel.
   const int32_t ahead = min(p.k_units, C::kStages);
   if (first_tile < tiles) {
     const GemmTile tile = TileAt<C>(p, first_tile, rank);
@@ -169,11 +169,11 @@ __global__ void __cluster_dims__(kGemmCluster, 1, 1) __launch_bounds__(kGemmThre
     ConsumeTiles(shared, rank, first, step, p, &output);
   }
   __syncwarp();
-  // The other CTA's copies and arrivals reach into this one's memory.
+  // The other CTA's copies and arrivals access this one's shared memory.
   ClusterSync();
 }
 
-// What the host has to know of an instance.
+// An instance's properties for the host.
 template <class C>
 GemmKernel DescribeGemmKernel() {
   GemmKernel kernel;

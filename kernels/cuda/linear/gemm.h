@@ -1,7 +1,8 @@
-// Products of many rows by our own kernels (gemm.cuh): which instance, its tensor maps, its launch.
+// Products with many rows by our own kernels (gemm.cuh): choice of the instance, tensor maps,
+// launch.
 //
-// Owns nothing but a table; the caller owns all memory. Threads: any, after Create. Launch
-// allocates nothing and can be captured.
+// Owns only a table; the caller owns all memory. Threads: any, after Create. Launch allocates
+// nothing and can be captured.
 #pragma once
 
 #include <cuda.h>
@@ -19,7 +20,7 @@
 
 namespace aisp::cuda {
 
-// INTERNAL: table/instances.h has other sizes than the kernels. Needs no GPU.
+// INTERNAL: the sizes in table/instances.h differ from the kernels'. Needs no GPU.
 Status CheckGemmInstances();
 
 class Gemm {
@@ -27,19 +28,19 @@ class Gemm {
   // For the current device.
   static Result<Gemm> Create();
 
-  // Whether there is an instance for such a call. FP8 weights need FP8 inputs, other weights bf16
-  // ones; rows of y start at multiples of 16 bytes.
+  // Whether there is an instance for the call. FP8 weights need FP8 inputs, other weights bf16;
+  // rows of y must be 16-byte aligned.
   bool Supports(const LinearCall& call) const;
-  // The instance (an index into GemmKernels()) that is expected to be the fastest.
+  // The instance (index into GemmKernels()) with the best estimate.
   int Choose(const LinearCall& call) const;
-  // The instances for such a call.
+  // The instances that support the call.
   std::vector<int> Instances(const LinearCall& call) const;
-  // What Supports accepts, by an instance of the weight's format.
+  // Launches a call that Supports accepts, with an instance of the weight's format.
   Status Launch(const LinearCall& call, int kernel, bool overlap, cudaStream_t stream) const;
-  // Microseconds, roughly: what Choose goes by.
+  // Estimated microseconds, used by Choose.
   double Estimate(const LinearCall& call, int kernel) const;
   std::string Describe(int kernel) const;
-  // Parts of K that Launch takes: GemmSplits() where so many clusters run at a time.
+  // Number of K parts that Launch uses: GemmSplits() if so many clusters can run at once.
   int Splits(const LinearCall& call, int kernel) const;
 
  private:
@@ -50,7 +51,7 @@ class Gemm {
 
   PFN_cuTensorMapEncodeTiled_v12000 encode_ = nullptr;
   int multiprocessors_ = 0;
-  int clusters_ = 0;  // that run at a time
+  int clusters_ = 0;  // that can run at once
   std::array<int, kNumGemmSplits> split_clusters_{};
 };
 

@@ -1,5 +1,5 @@
-// What the parts of the kernels for many rows (gemm.cuh) share: an instance's sizes, its shared
-// memory, the order of tiles.
+// Shared by the parts of the kernels for many rows (gemm.cuh): an instance's sizes, shared memory,
+// and the order of tiles.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -16,18 +16,18 @@ struct GemmConfig {
   static constexpr GemmFormat kFormat = kFormatV;
   static constexpr int kTokens = kTokensV;
   static constexpr int kStages = kStagesV;
-  static constexpr int kBuffers = kBuffersV;  // of a warpgroup's output
+  static constexpr int kBuffers = kBuffersV;  // for a warpgroup's output
   static constexpr bool kFp8 = kFormat == GemmFormat::kFp8 || kFormat == GemmFormat::kFp8Block;
   static constexpr bool kBlockScales = kFormat == GemmFormat::kFp8Block;
   static constexpr bool kNvfp4 = kFormat == GemmFormat::kNvfp4;
-  // FP8 weights that are widened in registers.
+  // FP8 weights that are converted in registers.
   static constexpr bool kWideBlock = kFormat == GemmFormat::kFp8BlockBf16;
   static constexpr bool kWide8 = kFormat == GemmFormat::kFp8Bf16 || kWideBlock;
   static constexpr bool kRowScales =
       kNvfp4 || kFormat == GemmFormat::kFp8 || kFormat == GemmFormat::kFp8Bf16;
   static constexpr int kStageK = kFp8 ? 128 : 64;
   static constexpr int kInputBytes = kTokens * 128;
-  static constexpr int kWeightRowBytes = kWide8 ? 64 : 128;  // of a stage
+  static constexpr int kWeightRowBytes = kWide8 ? 64 : 128;  // per stage
   static constexpr int kWeightBytes = kNvfp4 ? 2 * kNvfp4ChunkBytes : kGemmRows * kWeightRowBytes;
   static constexpr int kLoadedBytes = kInputBytes + kWeightBytes;
   static constexpr int kStageBytes = (kLoadedBytes + 1023) / 1024 * 1024;
@@ -35,23 +35,22 @@ struct GemmConfig {
   static constexpr int kStagingBytes = 2 * kBuffers * kBufferBytes;
   static constexpr int kSharedBytes = kStages * kStageBytes + kStagingBytes + 1024 + 16 * kStages;
   static constexpr int kSums = kTokens / 2;
-  // FP8: so many parts of the tokens are summed one after the other, so that both sums fit the
-  // registers.
+  // FP8: the tokens are summed in so many parts, so that both sums fit in registers.
   static constexpr int kParts = kTokens > 192 ? 2 : 1;
   static constexpr int kPartSums = kSums / kParts;
-  // FP8: products of two stages fit the registers.
+  // FP8: products of two stages fit in registers.
   static constexpr bool kAhead = kFormat == GemmFormat::kFp8 && kTokens == 128;
-  // Arrivals that give a stage back: a lane of each warp of both CTAs; NVFP4: all lanes of this
-  // one's (ReleaseStage).
+  // Arrivals that release a stage: one lane per warp of both CTAs; NVFP4: all lanes of this CTA's
+  // (ReleaseStage).
   static constexpr int kStageReleases = kNvfp4 ? 8 * 32 + 8 * (kGemmCluster - 1) : 8 * kGemmCluster;
   static_assert(kTokens % 64 == 0 && kSharedBytes <= 232448);
 };
 
-// Shared memory of a CTA by address; the same in both CTAs of a cluster.
+// Shared memory addresses, equal in both CTAs of a cluster.
 template <class C>
 struct GemmShared {
   uint32_t base;      // 1024-aligned
-  uint32_t pair = 0;  // first of the two CTAs of the cluster that share tokens
+  uint32_t pair = 0;  // first of the two CTAs that share tokens
   __device__ uint32_t Input(int stage) const { return base + stage * C::kStageBytes; }
   __device__ uint32_t Weight(int stage) const { return Input(stage) + C::kInputBytes; }
   __device__ uint32_t Output(int group) const {
@@ -61,7 +60,7 @@ struct GemmShared {
   __device__ uint32_t Empty(int stage) const { return Full(C::kStages) + 8 * stage; }
 };
 
-// A place in the ring of stages.
+// A position in the ring of stages.
 template <int kStages>
 struct StageCursor {
   int stage = 0;
@@ -94,8 +93,8 @@ __device__ __forceinline__ uint32_t PackBf16Pair(float low, float high) {
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
-// Rows 64 or 128 bytes long, as the copy engine reads and writes them: 16-byte pieces exchanged
-// within 1024 bytes.
+// Swizzle of rows of 64 or 128 bytes, as used by the copy engine: 16-byte pieces permuted within
+// 1024 bytes.
 template <int kRowBytes>
 __device__ __forceinline__ uint32_t Swizzled(uint32_t base, int row, int piece) {
   if constexpr (kRowBytes == 128) return base + row * 128 + ((piece ^ (row % 8)) * 16);

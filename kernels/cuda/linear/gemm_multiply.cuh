@@ -1,6 +1,6 @@
 // The main loops of the kernels for many rows (gemm.cuh): a warpgroup multiplies its 64 weight rows
-// with a tile's tokens along all of K. One for operands that both lie in shared memory, one for
-// weights that are widened in registers, one for FP8 sums.
+// with a tile's tokens along all of K. One loop for operands that are both in shared memory, one
+// for weights that are converted in registers, one for FP8 sums.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@
 
 namespace aisp::cuda {
 
-// Gives a stage back. Both CTAs load tokens into this stage of both, so both are told: by one lane,
-// since what it speaks for was read by matrix products, which a warp waits for together. NVFP4's
-// weights, which this CTA brings by itself, are read by each lane, and each lane says so: that
-// costs nothing, and racecheck takes a lane's arrival for that lane's alone.
+// Releases a stage in both CTAs, since both load tokens into both. One lane arrives for its warp:
+// the data was read by matrix products that a warp awaits together. NVFP4 weights are read per
+// lane, and each lane arrives: that costs nothing, and racecheck does not let a lane arrive for
+// others.
 template <class C>
 __device__ __forceinline__ void ReleaseStage(const GemmShared<C>& shared, int stage, int lane) {
   if constexpr (C::kNvfp4) {
@@ -52,7 +52,7 @@ __device__ __forceinline__ void MultiplyBf16(const GemmShared<C>& shared, const 
   ReleaseStage(shared, previous, lane);
 }
 
-// A lane's part of a group's 64 rows x 64 of K as A fragments of four steps: NVFP4, 16 bytes of
+// A lane's part of a group's 64 rows x 64 of K as A fragments of four steps. NVFP4: 16 bytes of
 // elements and 8 of scales.
 __device__ __forceinline__ void WidenNvfp4Stage(uint32_t chunk, int warp, int lane,
                                                 uint32_t (&a)[4][4]) {
@@ -74,7 +74,8 @@ __device__ __forceinline__ void WidenFp8Stage(uint32_t rows, int warp, int lane,
   }
 }
 
-// The scales of a warp's two groups of eight rows in block `k_block`, each a pair of bf16.
+// The scales of a warp's two groups of eight rows in block `k_block`, each duplicated as a pair of
+// bf16.
 __device__ __forceinline__ uint2 LoadBlockScales(const GemmParams& p, int32_t row,
                                                  int32_t k_block) {
   const int32_t last = (p.n - 1) / 8;
@@ -85,8 +86,8 @@ __device__ __forceinline__ uint2 LoadBlockScales(const GemmParams& p, int32_t ro
   return make_uint2(PackBf16Pair(top, top), PackBf16Pair(bottom, bottom));
 }
 
-// The weight widened in registers. Stages in pairs (K is padded), so that the fragments' registers
-// alternate.
+// For weights converted in registers. Stages are processed in pairs (K is padded), so that the
+// fragments' registers alternate.
 template <class C>
 __device__ __forceinline__ void MultiplyWidened(const GemmShared<C>& shared, const GemmParams& p,
                                                 int group, int warp, int lane, int32_t row,
@@ -130,7 +131,7 @@ __device__ __forceinline__ void MultiplyWidened(const GemmShared<C>& shared, con
   ReleaseStage(shared, previous, lane);
 }
 
-// Starts the products of a stage with part `part` of the tile's tokens.
+// Issues the products of a stage with part `part` of the tile's tokens.
 template <class C>
 __device__ __forceinline__ void StartFp8(const GemmShared<C>& shared, int stage, int group,
                                          int part, float (&sums)[C::kPartSums]) {
@@ -153,7 +154,7 @@ __device__ __forceinline__ void AddPart(const float (&added)[C::kPartSums], cons
     sums[i] = C::kBlockScales ? fmaf(added[i], scale[i / 2 % 2], sums[i]) : sums[i] + added[i];
 }
 
-// One part after the other: the registers hold the products of one.
+// One part after another: registers hold the products of one.
 template <class C>
 __device__ __forceinline__ void MultiplyFp8InParts(const GemmShared<C>& shared, const GemmParams& p,
                                                    int32_t k_units, int group, int lane,
@@ -182,15 +183,16 @@ __device__ __forceinline__ void MultiplyFp8InParts(const GemmShared<C>& shared, 
   }
 }
 
-// Keeps what reads `sums` behind the wait in front of this.
+// Keeps reads of `sums` after the preceding wait.
 template <int kCount>
 __device__ __forceinline__ void HoldSums(float (&sums)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(sums[i])::"memory");
 }
 
-// The next kCount stages, an even number. While a stage's products are added, the tensor cores have
-// the next one's; the assembler wants none of them left at the end of a loop's body.
+// The next kCount stages, an even number. While a stage's products are added, the tensor cores
+// process the next ones. The assembler requires that none are in flight at the end of a loop's
+// body.
 template <int kCount, class C>
 __device__ __forceinline__ void AddFp8Stages(const GemmShared<C>& shared, int group, int lane,
                                              StageCursor<C::kStages>& at, float (&sums)[C::kSums]) {

@@ -1,4 +1,5 @@
-// PTX of the kernels for many rows beyond ptx.cuh: clusters, multicast, stores by the copy engine.
+// PTX wrappers for the kernels for many rows beyond ptx.cuh: clusters, multicast, stores by the
+// copy engine.
 #pragma once
 
 #include <cuda.h>
@@ -12,7 +13,7 @@ namespace aisp::cuda {
 
 // ---- clusters ----
 
-// All threads of the cluster.
+// Barrier over all threads of the cluster.
 __device__ __forceinline__ void ClusterSync() {
   asm volatile(
       "barrier.cluster.arrive.release.aligned;\n"
@@ -21,7 +22,7 @@ __device__ __forceinline__ void ClusterSync() {
 }
 using ptx::BarrierArriveAt;
 
-// `address` of this CTA's shared memory in that of another one of the cluster.
+// The address in another CTA of the cluster that corresponds to `address` in this one.
 __device__ __forceinline__ uint32_t AddressIn(uint32_t address, uint32_t cta) {
   uint32_t remote;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(cta));
@@ -35,7 +36,7 @@ __device__ __forceinline__ void StoreRemote16(uint32_t address, const float* v) 
 
 // ---- loads; the box of `map` whose first element is (column, row) ----
 
-// Into the same place of all CTAs in `mask`; counts at the barrier of each.
+// To the same address in all CTAs in `mask`, signalling the barrier of each.
 __device__ __forceinline__ void TensorLoadMulticast(uint32_t to, const CUtensorMap* map, int column,
                                                     int row, uint32_t barrier, uint16_t mask) {
   asm volatile(
@@ -66,13 +67,13 @@ __device__ __forceinline__ void TensorAdd(const CUtensorMap* map, int column, in
 __device__ __forceinline__ void BulkStoreCommit() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-// Until all but the last kPending groups of this thread's stores have read shared memory.
+// Waits until all but the last kPending groups of this thread's stores have read shared memory.
 template <int kPending>
 __device__ __forceinline__ void BulkStoreWaitRead() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
-// Four 8 x 8 matrices of 16 bits, each transposed; lane i gives the address of row i % 8 of matrix
-// i / 8.
+// Stores four 8 x 8 matrices of 16-bit values, each transposed; lane i gives the address of row i %
+// 8 of matrix i / 8.
 __device__ __forceinline__ void StoreMatrix4Transposed(uint32_t address, uint32_t a, uint32_t b,
                                                        uint32_t c, uint32_t d) {
   asm volatile(
@@ -84,7 +85,7 @@ __device__ __forceinline__ void StoreShared4(uint32_t address, float v) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
 }
 
-// To 1 part in 2^23.
+// Accurate to 1 part in 2^23.
 __device__ __forceinline__ float Reciprocal(float v) {
   float r;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));

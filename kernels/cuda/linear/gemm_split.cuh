@@ -1,9 +1,10 @@
-// The kernel for many rows (gemm.cuh) where there are fewer tiles than multiprocessors: K in parts.
+// The kernel for many rows (gemm.cuh) with K split into parts, for fewer tiles than
+// multiprocessors.
 //
-// A cluster computes one tile of two CTAs' weight rows: kSplits pairs of CTAs, each of which
-// multiplies a part of K as gemm.cuh does. Then every pair finishes a part of the tokens: it gets
-// the others' sums of them through distributed shared memory, into the ring of stages, which has
-// had its use, and adds them in the order of the parts. So bits do not depend on timing.
+// A cluster computes one tile of two CTAs' weight rows with kSplits pairs of CTAs, each of which
+// multiplies a part of K as in gemm.cuh. Then each pair finishes a part of the tokens: it receives
+// the others' sums of them through distributed shared memory, in the ring of stages that is no
+// longer needed, and adds them in part order. So the result does not depend on timing.
 #pragma once
 
 #include "kernels/cuda/linear/gemm.cuh"
@@ -14,8 +15,8 @@ template <class C, int kSplits, Store kStore>
 struct SplitTile {
   static constexpr int kChunk = GemmStoreTokens(kStore);
   static constexpr int kChunks = C::kTokens / kChunk;
-  static constexpr int kChunkSums = kChunk / 2;  // of a thread
-  // Chunks of tokens that a pair finishes, at most.
+  static constexpr int kChunkSums = kChunk / 2;  // per thread
+  // Maximum of chunks of tokens that a pair finishes.
   static constexpr int kOwned = (kChunks + kSplits - 1) / kSplits;
   static constexpr int kQuads = kOwned * kChunkSums / 4;
   static_assert((kSplits - 1) * kQuads * 256 * 16 <= C::kStages * C::kStageBytes);
@@ -29,12 +30,12 @@ struct SplitTile {
     return FirstOf(part + 1) - FirstOf(part);
   }
 
-  // Where the sums of another part lie in the CTA that finishes them: `slot` counts the others.
+  // Where another part's sums are in the CTA that finishes them: `slot` counts the other parts.
   static __device__ __forceinline__ uint32_t Quad(const GemmShared<C>& shared, int slot, int quad) {
     return shared.base + ((slot * kQuads + quad) * 256 + threadIdx.x) * 16;
   }
 
-  // Hands what other pairs finish to them, and keeps the rest in `own`.
+  // Sends what other pairs finish to them, and keeps the rest in `own`.
   static __device__ __forceinline__ void Send(const GemmShared<C>& shared, int part, int rank,
                                               const float (&sums)[C::kSums],
                                               float (&own)[kOwned * kChunkSums]) {
@@ -85,7 +86,7 @@ struct SplitTile {
     }
   }
 
-  // Stores the finished tokens or adds them to y.
+  // Stores the finished tokens, or adds them to y.
   static __device__ __forceinline__ void StoreOwn(const GemmShared<C>& shared, const GemmParams& p,
                                                   const CUtensorMap* output, const RowScales& rows,
                                                   const GemmTile& tile, int part,
@@ -115,7 +116,7 @@ struct SplitTile {
     if (thread == 0) BulkStoreWaitRead<0>();
   }
 
-  // All that follows the products of a part. All consumers of the cluster call it.
+  // Everything after the products of a part. Called by all consumers of the cluster.
   static __device__ __forceinline__ void Finish(const GemmShared<C>& shared, const GemmParams& p,
                                                 const CUtensorMap* output, const RowScales& rows,
                                                 const GemmTile& tile, int part, int rank,
@@ -133,7 +134,7 @@ __device__ __forceinline__ int32_t UnitsOf(const GemmParams& p, int part) {
   return min(p.part_units, p.k_units - part * p.part_units);
 }
 
-// One thread: the stages of a part.
+// The producer thread: loads the stages of a part.
 template <class C>
 __device__ __forceinline__ void ProducePart(const GemmShared<C>& shared, int part, int rank,
                                             const GemmTile& tile, const GemmParams& p,
@@ -146,7 +147,7 @@ __device__ __forceinline__ void ProducePart(const GemmShared<C>& shared, int par
   const int32_t first_k = part * p.part_units;
   const int32_t k_units = UnitsOf(p, part);
   const int32_t ahead = min(k_units, C::kStages);
-  // Weights of the first stages do not depend on the kernel before this one.
+  // Weights of the first stages do not depend on the previous kernel.
   for (int32_t k = 0; k < ahead; ++k) {
     BarrierExpect(shared.Full(k), C::kLoadedBytes);
     LoadWeightStage(shared, k, tile.row, first_k + k, p, weight, weight_policy);
@@ -165,7 +166,7 @@ __device__ __forceinline__ void ProducePart(const GemmShared<C>& shared, int par
   }
 }
 
-// A cluster for each tile. FP8 rows and weights, Store::kAccumulateF32 or kBf16.
+// One cluster per tile. FP8 rows and weights, Store::kAccumulateF32 or kBf16.
 template <class C, int kSplits>
 __global__ void __cluster_dims__(kGemmCluster* kSplits, 1, 1) __launch_bounds__(kGemmThreads, 1)
     GemmSplitKernel(const __grid_constant__ CUtensorMap weight,
@@ -191,8 +192,7 @@ __global__ void __cluster_dims__(kGemmCluster* kSplits, 1, 1) __launch_bounds__(
   }
   ClusterSync();
   AllowNextKernel();
-  // All threads pass the same two barriers of the cluster: all stages have been used; all sums
-  // have arrived.
+  // All threads pass the same two cluster barriers: all stages were used; all sums have arrived.
   if (threadIdx.x >= 256) {
     ptx::RegistersDown<40>();
     if (threadIdx.x == 256) ProducePart(shared, part, rank, tile, p, &weight, &input, &output);

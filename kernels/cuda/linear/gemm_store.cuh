@@ -12,9 +12,8 @@
 
 namespace aisp::cuda {
 
-// v = {gate, gate, up, up}. Two quotients share a reciprocal: exponentials and reciprocals come
-// from a unit that is 8 times slower than additions, and bound this epilogue. Below -40 SiLU is 0
-// to 15 digits.
+// v = {gate, gate, up, up}. Two quotients share a reciprocal: exponentials and reciprocals are 8
+// times slower than additions and bound this epilogue. Below -40 SiLU is 0 to 15 digits.
 __device__ __forceinline__ uint32_t GatedSilu(const float (&v)[4]) {
   const float a = 1.0f + __expf(-fmaxf(v[0], -40.0f));
   const float b = 1.0f + __expf(-fmaxf(v[1], -40.0f));
@@ -22,7 +21,7 @@ __device__ __forceinline__ uint32_t GatedSilu(const float (&v)[4]) {
   return PackBf16Pair(v[0] * v[2] * (b * inverse), v[1] * v[3] * (a * inverse));
 }
 
-// What a thread multiplies and adds: its two weight rows.
+// Scales and biases of a thread's two weight rows.
 struct RowScales {
   float scale[2] = {1.0f, 1.0f};
   float bias[2] = {0.0f, 0.0f};
@@ -46,7 +45,7 @@ __device__ __forceinline__ void Finish(const GemmParams& p, const RowScales& row
                                        const float* sums, float (&v)[4]) {
   float x_scale[2] = {1.0f, 1.0f};
   if constexpr (C::kFp8) {
-    // Past L1: the kernel before this one may have written them while this one was running already.
+    // Bypasses L1: the previous kernel may have written them while this one was already running.
 #pragma unroll
     for (int h = 0; h < 2; ++h) x_scale[h] = __ldcg(p.x_scales + min(token + h, p.rows - 1));
   }
@@ -56,7 +55,7 @@ __device__ __forceinline__ void Finish(const GemmParams& p, const RowScales& row
   }
 }
 
-// A chunk of tokens into a warpgroup's buffer.
+// Writes a chunk of tokens to a warpgroup's buffer.
 template <class C, Store kStore, int kChunk>
 __device__ __forceinline__ void WriteChunk(const GemmParams& p, const RowScales& rows,
                                            uint32_t buffer, int32_t token0, int warp, int lane,

@@ -1,5 +1,5 @@
 // The wide products of the kernels for many rows: d[64 x kTokens] += A[64 x 16 or 32] B (wgmma.cuh
-// says how d lies in registers).
+// describes the register layout of d).
 //
 // One thin function each; `keep` 0 starts a new sum.
 #pragma once

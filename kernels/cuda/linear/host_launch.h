@@ -1,4 +1,4 @@
-// What the launchers of linear layers share on the host: the launch itself, and timing one.
+// Host helpers of the linear launchers: launching, and timing a launch.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,18 +12,17 @@ namespace aisp::cuda {
 
 struct LaunchShape {
   int ctas = 0;
-  int threads = 0;  // of a CTA
+  int threads = 0;  // per CTA
   size_t shared_bytes = 0;
-  bool overlap =
-      true;  // begins before the launch before it is done (programmatic dependent launch)
+  bool overlap = true;  // starts before the previous launch is done (programmatic dependent launch)
 };
 
-// `arguments`: a pointer to each of the kernel's parameters.
+// `arguments`: one pointer per kernel parameter.
 cudaError_t LaunchShaped(const void* function, const LaunchShape& shape, void** arguments,
                          cudaStream_t stream);
 
-// Microseconds of the fastest of several launches, behind one that is not counted; waits for them.
-// INTERNAL: CUDA refuses.
+// Microseconds of the fastest of several launches after an uncounted one; waits for them. INTERNAL:
+// CUDA failed.
 Result<float> BestTimeUs(cudaStream_t stream, const std::function<Status()>& launch);
 
 }  // namespace aisp::cuda

@@ -1,5 +1,4 @@
-// The launch of linear layers as the table says: those of few rows here; many_rows.h has the
-// others.
+// Launches linear layers as the table decides: few rows here, many rows in many_rows.h.
 #include "kernels/cuda/linear/linear_kernels.h"
 
 #include <cuda.h>
@@ -27,19 +26,18 @@
 namespace aisp::cuda {
 namespace {
 
-// The workspace: what chains need (chain.h), partial sums of the kernels for few rows, which these
-// leave as they found them, then what many rows need (many_rows.h). Two kernels never use it at
-// once: even one that started early writes only after the kernel before it has ended.
+// The workspace: regions of the chains (chain.h), partial sums of the few-row kernels, which
+// restore them, then memory for many rows (many_rows.h). Two kernels never use it at once: one that
+// starts early writes only after the previous kernel has ended.
 
-// What a CTA fetches into L2 beside its stages before it may begin, when memory has nothing else to
-// do: this part of its share, at most so many bytes. NVFP4 is bound by instructions and gains
-// nothing.
+// Before it may begin, a CTA prefetches into L2, besides its stages, 1 / kPrefetchPart of its share
+// up to a limit, when memory is otherwise idle. NVFP4 is bound by instructions and gains nothing.
 constexpr int64_t kPrefetchPart = 20;
-// Of those to which the kernel before announces when that is (stream_linear.cuh).
+// The same when the previous kernel announces that moment (stream_linear.cuh).
 constexpr int64_t kPrefetchPartAnnounced = 6;
 constexpr int64_t kMostPrefetched = 48 << 10;
 
-// Shared memory that is more than half of a multiprocessor's: a head's CTA has one for itself
+// More shared memory than half of a multiprocessor's: a head's CTA then runs alone on it
 // (kHeadRows).
 constexpr int kMoreThanHalf = 118 << 10;
 
@@ -80,7 +78,7 @@ size_t OutputBytes(Store store) {
   return store == Store::kBf16 || store == Store::kSiluMulBf16 ? 2 : 4;
 }
 
-// `share`: bytes of weights of a CTA.
+// `share`: bytes of weights per CTA.
 void SpreadPrefetch(const StreamKernel& kernel, int64_t share, StreamParams* p) {
   const int64_t part = kernel.announces ? kPrefetchPartAnnounced : kPrefetchPart;
   const int64_t wanted = std::min(share / part, kMostPrefetched);
@@ -120,8 +118,7 @@ class LinearKernelsImpl : public LinearKernels {
             cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  std::max(kernel.shared_bytes, kMoreThanHalf)),
             "asking for shared memory"));
-        // Where two CTAs fit beside each other, the next kernel already sits beside the one that
-        // runs.
+        // If two CTAs fit, the next kernel's already resides beside the running one.
         AISP_RETURN_IF_ERROR(CheckIn(
             kPart,
             cudaFuncSetAttribute(kernel.function, cudaFuncAttributePreferredSharedMemoryCarveout,
@@ -169,7 +166,7 @@ class LinearKernelsImpl : public LinearKernels {
     AISP_RETURN_IF_ERROR(one_token_.SetRegion(workspace_ + OneTokenAt(), stream));
     AISP_RETURN_IF_ERROR(few_tokens_.SetRegion(workspace_ + FewTokensAt(), stream));
     static_assert(kChainNoSum == 0xffffffffu);
-    // The words behind the parts only count.
+    // The words after the parts are counters.
     return CheckIn(
         kPart, cudaMemsetAsync(workspace_ + PartsAt(), 0xff, SharedPartAt() - PartsAt(), stream),
         "clearing the workspace");
@@ -236,7 +233,7 @@ class LinearKernelsImpl : public LinearKernels {
   }
 
  private:
-  // Where the part of the workspace begins that kernels and cuBLASLt share.
+  // Start of the workspace that kernels and cuBLASLt share.
   size_t SharedPartAt() const { return WordsAt() + Align(word_bytes()); }
   size_t WordsAt() const { return PartsAt() + Align(part_bytes_); }
   size_t word_bytes() const { return static_cast<size_t>(multiprocessors_) * sizeof(uint32_t); }
@@ -391,7 +388,7 @@ Status LinearKernels::Launch(const LinearCall& call, cudaStream_t stream) {
   return Launch(call, choice, stream);
 }
 
-// The table's sizes are those of the kernels.
+// Checks that the table's sizes are those of the kernels.
 Status CheckInstances() {
   const auto same = [](const StreamKernel& kernel, const StreamInstance& instance) {
     return kernel.tokens == instance.tokens && kernel.rows == instance.rows &&

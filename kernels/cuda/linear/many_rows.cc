@@ -13,8 +13,8 @@
 namespace aisp::cuda {
 namespace {
 
-// The workspace: activations in FP8 and their scales or, in the same place, a part of the weight
-// widened to bf16; gate and up before SiLU; cuBLASLt's own.
+// The workspace: activations in FP8 with scales or, in the same place, a part of the weight
+// converted to bf16; gate and up before SiLU; cuBLASLt's own.
 constexpr size_t kLtBytes = size_t{32} << 20;
 constexpr size_t kExpandBytes = size_t{96} << 20;
 constexpr int32_t kGatedRows = 2048;  // of a product whose gate and up are stored before SiLU
@@ -37,7 +37,7 @@ int64_t StrideOf(const LinearCall& call) {
   return call.y_stride > 0 ? call.y_stride : call.weight->out_features();
 }
 
-// Rows of a weight that are widened at a time: 16 or more, as few pieces as fit.
+// Weight rows converted at a time: at least 16, in as few pieces as fit.
 int64_t ExpandedRows(const PackedWeight& weight) {
   const int64_t row_bytes = weight.k * 2;
   const int64_t fitting = std::max<int64_t>(16, static_cast<int64_t>(kExpandBytes) / row_bytes);
@@ -117,7 +117,7 @@ bool ManyRows::LtHas(const LinearTraits& w, int32_t rows, bool fp8_rows) {
   const auto key = std::pair(TuningProfile::KeyOf(w, fp8_rows), rows);
   const auto known = lt_has_.find(key);
   if (known != lt_has_.end()) return known->second;
-  // Nothing of it is read: the library looks at sizes, and at whether there are scales.
+  // Nothing is read: the library only needs sizes, and whether there are scales.
   PackedWeight weight;
   weight.data = workspace_;
   weight.scales = reinterpret_cast<float*>(workspace_);
@@ -159,10 +159,10 @@ Status ManyRows::Prepare(const LinearCall& call, cudaStream_t stream) {
   const auto* known = profile_.Of(key);
   if (known != nullptr && known->contains(call.rows)) return {};
   if (!LtSupports(w, fp8_rows) || !LtHas(w, call.rows, fp8_rows)) return {};
-  // Nothing to choose from but our instances, which the estimate tells apart.
+  // Only our instances are possible, and the estimate decides between them.
   if (!GemmSupports(w, fp8_rows)) return LaunchLt(quantised, stream, LtUse::kTune);
   if (NeedsExpansion(quantised)) return {};
-  if (rounds) AISP_RETURN_IF_ERROR(Launch(call, kLt, true, stream));  // quantises
+  if (rounds) AISP_RETURN_IF_ERROR(Launch(call, kLt, true, stream));  // quantises the rows
   AISP_RETURN_IF_ERROR(LaunchLt(quantised, stream, LtUse::kTune));
   AISP_ASSIGN_OR_RETURN(float best_us, TimeBy(kLt, quantised, stream));
   int best = kLt;
@@ -194,7 +194,7 @@ std::string ManyRows::Describe(const LinearCall& call, const LinearChoice& choic
 
 // ---- cuBLASLt ----
 
-// Rows [begin, begin + rows) of a call as a product of the whole weight.
+// Rows [begin, begin + rows) of a call as a product with the whole weight.
 LtProduct ManyRows::LtCall(const LinearCall& call, int32_t begin, int32_t rows) const {
   const PackedWeight& w = *call.weight;
   LtProduct p;
@@ -268,11 +268,11 @@ Status ManyRows::MultiplyLt(const PackedWeight& w, const LtProduct& product, boo
   return {};
 }
 
-// ---- the cache: lines of cuBLASLt's (blas_lt.cc) and "choice.2 KEY ROWS TOKENS" ----
+// ---- the cache: cuBLASLt's lines (blas_lt.cc) and "choice.2 KEY ROWS TOKENS" ----
 
 void ManyRows::SaveChoice(const std::string& key, int32_t rows, int tokens) const {
   if (options_.tuning_cache.empty()) return;
-  // A cache that cannot be written costs the tuning at the next start, nothing else.
+  // If the cache cannot be written, the next start tunes again; nothing else changes.
   std::ofstream(options_.tuning_cache, std::ios::app)
       << TuningProfile::kMark << ' ' << key << ' ' << rows << ' ' << tokens << '\n';
 }

@@ -1,11 +1,11 @@
-// Linear layers of many rows: by our own kernels (gemm.h) or by cuBLASLt, whichever was or is
-// expected to be faster.
+// Linear layers with many rows: by our own kernels (gemm.h) or by cuBLASLt, whichever was measured
+// or estimated to be faster.
 //
-// Ours take every format as it is packed, and finish a call in their epilogue. cuBLASLt takes bf16,
-// and FP8 with FP8 activations; it needs other weights widened to bf16 first, gate and up stored
-// before SiLU, and the bias spread over y.
+// Our kernels accept every packed format and finish a call in their epilogue. cuBLASLt accepts
+// bf16, and FP8 with FP8 activations; other weights are first converted to bf16, gate and up stored
+// before SiLU, and the bias copied to y.
 //
-// Owns cuBLASLt's handle and the table of measured choices; the workspace is the caller's. Threads:
+// Owns cuBLASLt's handle and the table of measured choices; the caller owns the workspace. Threads:
 // one caller at a time.
 #pragma once
 
@@ -28,25 +28,24 @@ class ManyRows {
   static Result<std::unique_ptr<ManyRows>> Create(const LinearOptions& options,
                                                   int multiprocessors);
 
-  // Of a workspace for calls on `weight` of at most options.max_rows rows.
+  // Workspace for calls on `weight` with up to options.max_rows rows.
   size_t WorkspaceBytes(const PackedWeight& weight) const;
   void SetWorkspace(void* memory, size_t bytes);
 
-  // By `kernel` of GemmInstances(), or kLt; `rounds`: on its bf16 rows rounded to e4m3.
+  // Launches `kernel` of GemmInstances(), or kLt; `rounds`: first rounds the bf16 rows to e4m3.
   Status Launch(const LinearCall& call, int kernel, bool rounds, cudaStream_t stream);
-  // The call on FP8 rows, which are to lie in the workspace.
+  // The call with FP8 rows, which are placed in the workspace.
   LinearCall Quantised(const LinearCall& call) const;
-  // Measures what could serve the call unless the cache knows the winner. Synchronises; y is
-  // overwritten.
+  // Measures what could serve the call unless the cache has the winner. Synchronises; overwrites y.
   Status Prepare(const LinearCall& call, cudaStream_t stream);
-  // What was measured, now or in an earlier run.
+  // Choices measured now or in an earlier run.
   const TuningProfile& profile() const { return profile_; }
-  // Whether cuBLASLt has algorithms for all products that such a call needs.
+  // Whether cuBLASLt has algorithms for all products of such a call.
   bool LtHas(const LinearTraits& weight, int32_t rows, bool fp8_rows);
   std::string Describe(const LinearCall& call, const LinearChoice& choice) const;
 
  private:
-  // What is done with cuBLASLt's products.
+  // What to do with cuBLASLt's products.
   enum class LtUse : uint8_t { kRun, kTune, kLookUp };
 
   ManyRows(const LinearOptions& options, int multiprocessors) : options_(options) {

@@ -1,9 +1,8 @@
-// The products of one unit of work (rows of the weight x a stage of K) that lies in shared memory,
-// by a warpgroup.
+// The products of one unit (weight rows x a stage of K) in shared memory, by a warpgroup.
 //
-// `weights` and `input` are the shared addresses of the unit's operands as the copy engine wrote
-// them, C a StreamConfig. The weight is the tensor core's A operand: straight from shared memory
-// (bf16, FP8 activations) or widened in registers, to bf16 or, for activations in f16, to f16.
+// `weights` and `input` are shared addresses of the unit's operands in the copy engine's layout, C
+// a StreamConfig. The weight is the tensor core's A operand: directly from shared memory (bf16, FP8
+// activations) or converted in registers, to bf16 or, for f16 activations, to f16.
 #pragma once
 
 #include <cstdint>
@@ -16,20 +15,19 @@
 
 namespace aisp::cuda {
 
-// The same value, seen by the compiler to be equal in all lanes: what is made from it stays in
-// uniform registers. The whole warp calls.
+// The same value, known to the compiler to be equal in all lanes, so that derived values stay in
+// uniform registers. Called by the whole warp.
 __device__ __forceinline__ uint32_t Uniform(uint32_t v) {
   uint32_t u;
   asm volatile("redux.sync.min.u32 %0, %1, 0xffffffff;" : "=r"(u) : "r"(v));
   return u;
 }
-// A descriptor moved by `bytes`: one addition in uniform registers, where making it anew takes four
-// instructions.
+// A descriptor moved by `bytes`: one addition instead of the four instructions to build it.
 __device__ __forceinline__ uint64_t Moved(uint64_t descriptor, uint32_t bytes) {
   return descriptor + (bytes >> 4);
 }
 
-// Both operands in shared memory: starts the products of a stage.
+// Both operands in shared memory: issues the products of a stage.
 template <class C>
 __device__ __forceinline__ void MultiplyShared(uint32_t weights, uint32_t input, int group,
                                                float (&sums)[C::kTiles][C::kSums]) {
@@ -54,7 +52,7 @@ __device__ __forceinline__ void MultiplyShared(uint32_t weights, uint32_t input,
   WgmmaCommit();
 }
 
-// The bytes of a warp's 16 rows x 64 of K, as they lie in shared memory.
+// The unconverted bytes of a warp's 16 rows x 64 of K.
 struct RawFp8 {
   uint32_t q[2][4];
 };
@@ -81,7 +79,7 @@ __device__ __forceinline__ void LoadRaw(uint32_t weights, int tile, int chunk, i
   raw.scales = LoadShared8(at + kNvfp4DataBytes + (warp * 8 + lane / 4) * 8);
 }
 
-// To the A fragments of four steps of 16, in f16 with the elements' order of F16Offset.
+// Converts to A fragments of four steps of 16, in f16 in the order of F16Offset.
 template <bool kF16>
 __device__ __forceinline__ void Widen(const RawFp8& raw, uint32_t (&a)[4][4]) {
 #pragma unroll
@@ -105,9 +103,9 @@ __device__ __forceinline__ void Widen(const RawNvfp4& raw, uint32_t (&a)[4][4]) 
   WidenNvfp4(raw.words, raw.scales, a);
 }
 
-// The weight is widened in registers, to f16 where the input is, 64 of K at a time, while the
-// products of the 64 before are in flight. Whatever of the stage before is still in flight is done
-// when `release_previous` is called.
+// The weight is converted in registers (to f16 if the input is f16), 64 of K at a time, while the
+// previous products are in flight. `release_previous` is called when the previous stage's products
+// are done.
 template <class C, bool kF16 = false, class ReleasePrevious>
 __device__ __forceinline__ void MultiplyWidened(uint32_t weights, uint32_t input, int group,
                                                 int warp, int lane,
@@ -147,8 +145,8 @@ __device__ __forceinline__ void MultiplyWidened(uint32_t weights, uint32_t input
   }
 }
 
-// Adds the sums of one unit, times the scale of its block. `row` is the warp's first; of the
-// parameters it reads n, scales and scale_columns.
+// Adds the sums of one unit times the scale of its block. `row`: the warp's first. Reads n, scales
+// and scale_columns of the parameters.
 template <class C, class Params>
 __device__ __forceinline__ void AddStage(const Params& p, int32_t row, int32_t k_unit,
                                          const float (&stage_sums)[C::kTiles][C::kSums],

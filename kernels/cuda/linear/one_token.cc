@@ -14,10 +14,10 @@
 namespace aisp::cuda {
 namespace {
 
-// The region: launches counted by each CTA, then the two sets of slots.
+// Layout of the region: launches counted by each CTA, then the two sets of slots.
 constexpr size_t kLaunchesBytes = 4096;
 constexpr size_t kSetsBytes = size_t{2} * kTokenSetSlots * sizeof(uint32_t);
-// Shared memory of a CTA, at most (linear_choice.cc).
+// Maximum of shared memory per CTA (linear_choice.cc).
 constexpr int kMostShared = 174 << 10;
 
 int32_t DivideUp(int64_t a, int64_t b) { return static_cast<int32_t>((a + b - 1) / b); }
@@ -109,7 +109,7 @@ Result<OneToken> OneToken::Create(int multiprocessors, bool overlap) {
                 cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      kMostShared),
                 "asking for shared memory"));
-    // Another kernel's CTA fits beside each.
+    // Leaves room for another kernel's CTA beside each.
     AISP_RETURN_IF_ERROR(CheckIn(
         kPart,
         cudaFuncSetAttribute(kernel.function, cudaFuncAttributePreferredSharedMemoryCarveout,

@@ -1,4 +1,4 @@
-// The kernels for one token: an instance for each format of weights.
+// The kernels for one token: one instance per weight format.
 #include "kernels/cuda/linear/one_token.cuh"
 
 namespace aisp::cuda {

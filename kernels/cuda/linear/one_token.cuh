@@ -1,31 +1,28 @@
-// The kernel for one token: layers that follow each other in one launch, their weights streaming
-// through one ring of stages without a pause while one layer's outputs become the next one's input.
+// The kernel for one token: consecutive layers in one launch, whose weights stream through one ring
+// of stages without a pause while one layer's outputs become the next one's input.
 //
-// A CTA owns whole rows: its share of a layer's tiles of 16, along all of K, so that no sum is
-// shared between CTAs. Its warps have one job each:
-// - the weight warp fills stages as soon as they are free, through all steps, and waits for no
-// data;
-// - eight warps multiply. Each has its own part of K: the same block of every stage. It fetches
-// that part of a
-//   step's input itself (one_token_input.cuh), goes through the CTA's tiles with it, and stores its
-//   sums of a tile in shared memory;
-// - the finishing warp adds the warps' sums of a row, scales, adds bias or residual, and stores.
+// A CTA owns whole rows: its share of a layer's tiles of 16, along all of K, so no sum is shared
+// between CTAs. Its warps have one job each: - The weight warp fills stages as soon as they are
+// free, through all steps, and waits for no data. - Eight warps multiply. Each has its own part of
+// K: the same block of every stage. It loads that part of a step's input itself
+// (one_token_input.cuh), uses it for all of the CTA's tiles, and stores its sums of a tile in
+// shared memory. - The finishing warp adds the warps' sums of a row, scales, adds bias or residual,
+// and stores.
 //
-// Between CTAs there are no counters and no fences. One layer publishes its outputs in slots that
-// hold an empty marker until they are written; the consumer polls the slot itself. The residual is
-// passed on in f32 and read whole by every CTA, which computes norm and rounding itself: a norm
-// needs no further synchronization. From a layer's last product to the next one's first it is one
-// store and one load through L2.
+// There are no counters or fences between CTAs. A layer publishes its outputs in slots, which hold
+// an empty marker before; the consumer polls the slot itself. The residual is passed on in f32 and
+// read completely by every CTA, which computes norm and rounding itself, so a norm needs no further
+// synchronisation. From a layer's last product to the next one's first there is one store and one
+// load through L2.
 //
-// The first layer's input may be published by attention in front, and the last layer's outputs may
-// be published for attention behind: then the end of no launch is waited for. A slot is used once
-// a launch. There are two sets: a launch uses the one whose turn it is and resets the other
-// (token_slots.h).
+// The first layer's input may be published by the preceding attention, and the last layer's outputs
+// for the following one: then no launch waits for the end of another. A slot is used once per
+// launch. There are two sets: a launch uses one and resets the other, alternately (token_slots.h).
 //
 // Deadlock: in a launch of several steps CTAs wait for each other, so all must be resident at once;
-// see chain.cuh, which has the same rule: one such launch at a time on a device. In one of a single
-// layer no CTA waits for another; if it polls its input, it waits for attention, all of which has
-// started before it.
+// as in chain.cuh, only one such launch at a time per device. In a launch of a single layer no CTA
+// waits for another; if it polls its input, it waits for attention, all of which has started
+// before.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -41,8 +38,8 @@
 
 namespace aisp::cuda {
 
-// How many launches with slots there were before this one. In front of the barrier behind which
-// LetAttentionStart may count.
+// Number of earlier launches with slots. Read before the barrier after which LetAttentionStart may
+// increment it.
 __device__ __forceinline__ uint32_t TokenLaunches(const OneTokenParams& p) {
   if (p.sets == nullptr) return 0;
   uint32_t launches;
@@ -62,7 +59,7 @@ __device__ __forceinline__ void BringTokenStage(const OneTokenShared<C>& shared,
   const uint32_t full = shared.Full(stage);
   BarrierExpect(full, C::kStageBytes);
   if constexpr (C::kNvfp4) {
-    // Of groups of 64 rows in chunks of 64 of K: a quarter of each.
+    // In groups of 64 rows and chunks of 64 of K: a quarter of each.
     constexpr int kChunks = C::kStageK / 64;
     TensorLoad4(shared.Stage(stage), &step.weight, 0, tile % 4, k * kChunks, tile / 4, full,
                 policy);
@@ -84,7 +81,8 @@ __device__ __forceinline__ void BringTokenWeights(const OneTokenShared<C>& share
   for (int s = 0; s < p.count; ++s) {
     const OneTokenStep& step = p.steps[s];
     const TokenShare share(step.tiles);
-    int32_t early = p.ring;  // stages that are probably asked for before the step before has ended
+    int32_t early = p.ring;  // stages that are probably requested before the previous step has
+                             // ended
     for (int32_t tile = share.begin; tile < share.end; ++tile) {
       for (int32_t k = 0; k < step.stages; ++k) {
         const int limit = --early >= 0 && s > 0 ? C::kInFlightEarly : C::kInFlight;
@@ -103,11 +101,11 @@ __device__ __forceinline__ void BringTokenWeights(const OneTokenShared<C>& share
 
 // ---- the warps that multiply ----
 
-// A tile's sums of a warp, to shared memory.
+// Stores a warp's sums of a tile in shared memory.
 template <class C>
 __device__ __forceinline__ void LeaveSums(const OneTokenShared<C>& shared, const TokenCursor& slot,
                                           int warp, int lane, const TokenSums& sums) {
-  // Of rows g and g + 8.
+  // For rows g and g + 8.
   float top = sums.v[0][0];
   float bottom = sums.v[0][2];
   if constexpr (C::kNvfp4) {
@@ -119,7 +117,7 @@ __device__ __forceinline__ void LeaveSums(const OneTokenShared<C>& shared, const
   }
   BarrierWait(shared.Taken(slot.at), slot.parity ^ 1);
   if constexpr (C::kNvfp4) {
-    // Four lanes have a part of a row each. The finishing warp adds them up: it has the time.
+    // Four lanes each have a part of a row. The finishing warp, which has time, adds them.
     StoreShared4(shared.Sum(slot.at, warp, 0) + lane * 4, __float_as_uint(top));
     StoreShared4(shared.Sum(slot.at, warp, 8) + lane * 4, __float_as_uint(bottom));
   } else if (lane % 4 == 0) {
@@ -127,7 +125,7 @@ __device__ __forceinline__ void LeaveSums(const OneTokenShared<C>& shared, const
     StoreShared4(shared.Sum(slot.at, warp, lane / 4 + 8), __float_as_uint(bottom));
   }
   __syncwarp();
-  BarrierArrive(shared.Summed(slot.at));  // of each lane
+  BarrierArrive(shared.Summed(slot.at));  // by each lane
 }
 
 template <class C>
@@ -141,7 +139,7 @@ __device__ __forceinline__ float2 LoadTokenBlockScales(const OneTokenStep& step,
       __ldg(at + static_cast<int64_t>(min(2 * tile + 1, last)) * step.scale_columns));
 }
 
-// `leave` is called once, near the beginning: with NVFP4 while its first block is loaded.
+// `leave` is called once, near the beginning; with NVFP4 while the first block is loaded.
 template <class C, class Leave>
 __device__ __forceinline__ void MultiplyTile(const OneTokenShared<C>& shared,
                                              const OneTokenStep& step, int32_t tile, int ring,
@@ -204,7 +202,7 @@ __device__ __forceinline__ void MultiplyToken(const OneTokenShared<C>& shared,
     } else {
       FetchResidual<C>(step, set, input, shared.Squares(norms++ % 2, warp, lane), warp, lane);
     }
-    TokenSums before;  // of the tile before, left while this one's first block is on its way
+    TokenSums before;  // of the previous tile, stored while this one's first block is loaded
     const auto leave = [&] {
       LeaveSums<C>(shared, slot, warp, lane, before);
       slot.Advance(C::kSlots);
@@ -223,7 +221,7 @@ __device__ __forceinline__ void MultiplyToken(const OneTokenShared<C>& shared,
 
 // ---- the finishing warp: lane r has row r of a tile ----
 
-// What a row needs beside its sum, fetched ahead.
+// Values besides the sum for a row, prefetched.
 struct TokenRow {
   int32_t row;
   bool has;
@@ -243,21 +241,20 @@ __device__ __forceinline__ TokenRow LoadTokenRow(const OneTokenStep& step, int32
   }
   if constexpr (C::kF16) r.scale *= kF16Divisor;
   if (step.bias != nullptr) r.bias = __ldg(step.bias + r.row);
-  // A row of y belongs to this lane in every step that adds to it, so that its own stores are what
-  // it reads.
+  // A row of y belongs to this lane in every accumulating step, so it reads its own stores.
   if (step.store == Store::kAccumulateF32)
     r.old = __ldcg(static_cast<const float*>(step.y) + r.row);
   return r;
 }
 
-// Two neighbours as one word, as the next step multiplies them.
+// Two adjacent values as one word, as the next step multiplies them.
 template <class C>
 __device__ __forceinline__ uint32_t PackToken(float low, float high) {
   return RoundPair<C>(low * kInputFactor<C>, high * kInputFactor<C>);
 }
 
-// `next`: where the slots begin that the next step reads, or, of the last step,
-// attention behind; else null. y is stored by the last step only.
+// `next`: the slots that the next step reads or, for the last step, the following attention; else
+// null. Only the last step stores y.
 template <class C>
 __device__ __forceinline__ void StoreToken16(void* y, uint32_t* next, bool last, int32_t i,
                                              bool has, float v) {
@@ -289,8 +286,8 @@ __device__ __forceinline__ void StoreTokenRow(const OneTokenStep& step, uint32_t
   }
 }
 
-// Scales and biases of all this CTA's rows into L2, where nothing else reads them and each tile
-// would wait for memory, and a part of the norms' gains, for which all CTAs would wait.
+// Prefetches scales and biases of all this CTA's rows into L2, where otherwise each tile would wait
+// for memory, and a part of the norms' gains, for which all CTAs would wait.
 template <class C>
 __device__ __forceinline__ void PrefetchTokenRows(const OneTokenParams& p, int lane) {
   constexpr int kLine = 32;  // floats
@@ -317,8 +314,8 @@ __device__ __forceinline__ void PrefetchTokenRows(const OneTokenParams& p, int l
 }
 
 // Before the last step: lets the next kernel start, which may be attention that polls the last
-// step's slots. Until then the kernel before is complete, this launch is counted, the other set is
-// empty, and all that is stored here but the last step's outputs can be seen everywhere.
+// step's slots. By then the previous kernel is complete, this launch is counted, the other set is
+// empty, and all stores except the last step's outputs are visible everywhere.
 __device__ __forceinline__ void LetAttentionStart(const OneTokenParams& p, uint32_t launches,
                                                   int lane) {
   WaitForPreviousKernel();
@@ -333,12 +330,12 @@ __device__ __forceinline__ void LetAttentionStart(const OneTokenParams& p, uint3
   AllowNextKernel();
 }
 
-// Row r's sum of a slot, in lane r; the whole warp calls.
+// Row r's sum in a slot, returned in lane r; called by the whole warp.
 template <class C>
 __device__ __forceinline__ float TakeSum(const OneTokenShared<C>& shared, int slot, int lane) {
   float sum = 0.0f;
   if constexpr (C::kNvfp4) {
-    // Lanes 16 to 31 add what the second half of the warps has.
+    // Lanes 16 to 31 add the sums of the second half of the warps.
     constexpr int kHalf = C::kWarps / 2;
 #pragma unroll
     for (int w = 0; w < kHalf; ++w) {
@@ -393,7 +390,7 @@ __device__ __forceinline__ void FinishToken(const OneTokenShared<C>& shared,
         norm = rsqrtf(squares / static_cast<float>(step.k) + step.epsilon);
       }
       const float sum = TakeSum<C>(shared, slot.at, lane);
-      BarrierArriveBehind(shared.Taken(slot.at), __float_as_uint(sum));  // of each lane
+      BarrierArriveBehind(shared.Taken(slot.at), __float_as_uint(sum));  // by each lane
       slot.Advance(C::kSlots);
       StoreTokenRow<C>(step, next, last, row, tile, lane, sum * (row.scale * norm) + row.bias);
       row = ahead;

@@ -1,7 +1,7 @@
-// The launch of layers of one token (one_token.cuh), seen from the host.
+// Launches layers of one token (one_token.cuh); the host side.
 //
-// Who owns what: the caller owns the region, which belongs to these launches alone from SetRegion
-// on. Threads as LinearKernels.
+// Ownership: the caller owns the region, which only these launches may use after SetRegion. Threads
+// as in LinearKernels.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -17,7 +17,7 @@
 
 namespace aisp::cuda {
 
-// bf16 or FP8: 16 rows of a stage, which has a block of K for each of `warps`.
+// bf16 or FP8: 16 rows of a stage, which has one block of K for each of `warps`.
 Result<CUtensorMap> TokenWeightMap(const TensorMaps& maps, const PackedWeight& w, int block_k,
                                    int warps);
 
@@ -29,9 +29,9 @@ class OneToken {
   size_t region_bytes() const;
   // 256-aligned; cleared here.
   Status SetRegion(void* memory, cudaStream_t stream);
-  // Of steps that OneTokenChain (table/linear_choice.h) takes; a single layer is a chain of one.
+  // For steps accepted by OneTokenChain (table/linear_choice.h); a single layer is a chain of one.
   Status Launch(std::span<const ChainStep> steps, const ChainForm& form, cudaStream_t stream);
-  // Of the two sets; for attention between launches that leave and await them.
+  // The two sets, for attention between launches that publish and consume.
   TokenSlots token_slots() const { return {sets(), launches()}; }
 
  private:

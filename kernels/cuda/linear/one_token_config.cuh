@@ -1,4 +1,4 @@
-// Sizes of the kernels for one token and what lies where in their shared memory.
+// Sizes and shared memory layout of the kernels for one token.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@ struct OneTokenConfig {
   static constexpr WeightFormat kFormat = kFormatV;
   static constexpr bool kNvfp4 = kFormat == WeightFormat::kNvfp4;
   static constexpr bool kBlockScales = kFormat == WeightFormat::kFp8Block;
-  // FP8 weights widen to f16, so the token is in f16 too (f16_input.h).
+  // FP8 weights convert to f16, so the token is in f16 too (f16_input.h).
   static constexpr bool kF16 = kFormat == WeightFormat::kFp8 || kBlockScales;
   static constexpr int kWarps = 8;
-  // A stage is kTokenRows rows x kStageK; each warp has its own block of kBlockK of it: 2 KiB, and
+  // A stage is kTokenRows rows x kStageK; each warp has its own block of kBlockK: 2 KiB, plus
   // NVFP4's scales.
   static constexpr int kBlockK = kFormat == WeightFormat::kBf16 ? 64 : kNvfp4 ? 256 : 128;
   static constexpr int kStageK = kWarps * kBlockK;
@@ -25,22 +25,21 @@ struct OneTokenConfig {
   static constexpr int kBlockScaleBytes = kNvfp4 ? kTokenRows * kBlockK / 16 : 0;
   static constexpr int kStageBytes = kWarps * (kBlockBytes + kBlockScaleBytes);
   static constexpr int kThreads = kWarps * 32 + 64;
-  // Stages asked for and not there yet, at most: as many as keep memory busy. More would be a queue
-  // in which the slots that CTAs wait for stand too.
+  // Limit of stages requested and not yet loaded: enough to keep memory busy. More would form a
+  // queue, in which the polled slots wait too.
   static constexpr int kInFlight = DivideUp(64 << 10, kStageBytes);
-  // Of a step's first stages, which are asked for while other CTAs still want those of the step
-  // before, and while outputs are on their way.
+  // The same for a step's first stages, which are requested while other CTAs still load the
+  // previous step's, and while outputs are in transit.
   static constexpr int kInFlightEarly = DivideUp(32 << 10, kStageBytes);
-  // Vectors that a lane has on their way: those of a hidden size of 4,096 or so at once.
+  // Vectors that a lane loads at once: all of a hidden size of about 4,096.
   static constexpr int kResidualBatch = 32 / kWarps;
   static constexpr int kPairBatch = 64 / kWarps;
-  // At most; what they use leaves room beside for a CTA of decode attention's, up to 21.5K of the
-  // 64K registers. Each quarter of a multiprocessor has 16K: three warps of these and one of
-  // attention's.
+  // Leaves room for a CTA of decode attention, which uses up to 21.5K of the 64K registers. Each
+  // quarter of a multiprocessor has 16K: three of these warps and one of attention's.
   static constexpr int kRegisters = 128;
-  static constexpr int kSlots = kNvfp4 ? 4 : 8;  // tiles whose sums wait to be put together
+  static constexpr int kSlots = kNvfp4 ? 4 : 8;  // tiles whose sums wait to be added
   static_assert(kStageBytes % 1024 == 0);
-  // The weight warp tells a stage that has landed by its parity, so none may be a turn of the ring
+  // The weight warp detects a loaded stage by its parity, so none may be a full turn of the ring
   // behind.
   static_assert(kInFlight <= kTokenLeastRing);
 };
@@ -48,11 +47,11 @@ struct OneTokenConfig {
 template <class C>
 struct OneTokenShared {
   static constexpr int kBarriers = 2 * kTokenMaxRing + 2 * C::kSlots;
-  // NVFP4: each of four lanes has a part of a row's.
+  // NVFP4: each of four lanes has a part of a row's sum.
   static constexpr int kSumsPerRow = C::kNvfp4 ? 4 : 1;
   static constexpr int kSumBytes = C::kSlots * C::kWarps * kTokenRows * kSumsPerRow * 4;
   static constexpr int kSquareBytes = C::kWarps * 32 * 4;
-  // With what the alignment of the base may take.
+  // Including the alignment of the base.
   static constexpr int kFixedBytes = 1024 + 8 * kBarriers + kSumBytes + 2 * kSquareBytes;
 
   uint32_t base;  // 1024-aligned: the ring, then the token, sums and barriers
@@ -76,7 +75,7 @@ struct OneTokenShared {
   __device__ uint32_t Sum(int slot, int warp, int row) const {
     return sums + ((slot * C::kWarps + warp) * kTokenRows + row) * (kSumsPerRow * 4);
   }
-  // Of the squares of a lane's part of the input; of every other norm.
+  // Sums of squares of a lane's part of the input, alternating between norms.
   __device__ uint32_t Squares(int odd, int warp, int lane) const {
     return sums + kSumBytes + odd * kSquareBytes + (warp * 32 + lane) * 4;
   }
@@ -86,7 +85,7 @@ struct OneTokenShared {
   __device__ uint32_t Taken(int slot) const { return Full(2 * kTokenMaxRing + C::kSlots + slot); }
 };
 
-// Where a warp is in a ring whose size the launch decides.
+// A warp's position in a ring whose size the launch decides.
 struct TokenCursor {
   int at = 0;
   uint32_t parity = 0;

@@ -1,9 +1,8 @@
-// How a warp of the kernels for one token gets its part of a step's input into shared memory, in
-// the order of the fragments that it multiplies with.
+// Loads a warp's part of a step's input into shared memory, in the order of its fragments.
 //
-// A warp has its own K: of every stage the same block. It fetches that part itself, from x or from
-// the slots in which other CTAs publish their outputs, and waits for no one else: a slot that does
-// not say "nothing" is there.
+// A warp has its own K: the same block of every stage. It loads that part itself, from x or from
+// the slots in which other CTAs publish their outputs, and waits for no other warp: a slot without
+// the empty marker is complete.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -27,9 +26,9 @@ __device__ __forceinline__ void StoreShared2(uint32_t address, uint16_t v) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(v) : "memory");
 }
 
-// Where the eight bytes of a lane lie in which there is an even element and the next. Lane t of
-// four reads those at 8 t of a step of 16; in bf16 these are its pairs t and t + 4. Two steps are
-// interleaved, so that a lane reads both at once, but for NVFP4.
+// Address of the eight bytes of a lane that hold an even element and the next. Lane t of four reads
+// those at 8 t of a step of 16; in bf16 these are its pairs t and t + 4. Except for NVFP4, two
+// steps are interleaved, so that a lane reads both at once.
 template <class C>
 __device__ __forceinline__ uint32_t InputAt(int element) {
   const int t = element % 8 / 2;
@@ -37,19 +36,19 @@ __device__ __forceinline__ uint32_t InputAt(int element) {
   return element / 32 * 64 + t * 16 + element / 16 % 2 * 8;
 }
 
-// What the token is multiplied by before it is rounded: FP8 and NVFP4 weights are widened to less
-// or more than they are. Slots that one step publishes for the next have it in them.
+// Factor of the token before rounding, since converted FP8 and NVFP4 weights are scaled. Slots
+// published by one step for the next contain it.
 template <class C>
 constexpr float kInputFactor = C::kNvfp4 ? 1152921504606846976.0f  // 2^60: see Nvfp4Piece
                                : C::kF16 ? 1.0f / kF16Divisor
                                          : 1.0f;
 
-// Two elements as 16 bits each; `to` as InputAt says. FP8 weights widen in an order of their own:
-// see F16Offset.
+// Stores two elements as 16-bit values; `to` as in InputAt. FP8 weights convert in an order of
+// their own: see F16Offset.
 template <class C>
 __device__ __forceinline__ void PutWord(uint32_t to, int half, uint32_t word) {
   if constexpr (C::kF16) {
-    // Element r of 16 is with lane r % 8 / 2, in the half word r % 2 * 2 + (r < 8).
+    // Element r of 16 belongs to lane r % 8 / 2, in half word r % 2 * 2 + (r < 8).
     StoreShared2(to + (half == 0 ? 2 : 0), static_cast<uint16_t>(word));
     StoreShared2(to + (half == 0 ? 6 : 4), static_cast<uint16_t>(word >> 16));
   } else {
@@ -68,7 +67,7 @@ __device__ __forceinline__ uint32_t RoundPair(float a, float b) {
   }
 }
 
-// kCount words of the elements that begin at `element`, to where InputAt says that these are.
+// Stores kCount words of elements from `element` on at their InputAt addresses.
 template <class C, int kCount>
 __device__ __forceinline__ void PutWords(uint32_t to, int element,
                                          const uint32_t (&words)[kCount]) {
@@ -90,29 +89,29 @@ __device__ __forceinline__ uint32_t WithFactor(uint32_t two) {
   }
 }
 
-// The vectors of kElements elements of a warp's part that a lane takes: 32 lanes side by side, then
-// the next. From one to the next all is a constant: everybody waits while inputs are placed, so
-// that each instruction here counts.
+// A lane's vectors of kElements elements in a warp's part: 32 lanes side by side, then the next.
+// Offsets between them are compile-time constants: everybody waits while inputs are stored, so each
+// instruction counts.
 template <class C, int kElements>
 struct TokenVectors {
   static constexpr int kAcross = 32 * kElements;
   static_assert(kAcross % C::kBlockK == 0 || C::kBlockK % kAcross == 0);
 
-  int32_t element;  // of the first, in the warp's part
-  int32_t k;        // of the first
+  int32_t element;  // of the first vector, in the warp's part
+  int32_t k;        // of the first vector
 
   __device__ __forceinline__ TokenVectors(int warp, int lane) : element(lane * kElements) {
     const auto first = static_cast<uint32_t>(element);
     k = static_cast<int32_t>(first / C::kBlockK * C::kStageK + warp * C::kBlockK +
                              first % C::kBlockK);
   }
-  // Of vector i, a constant.
+  // For vector i, a compile-time constant.
   static __device__ __forceinline__ constexpr int32_t FurtherK(int i) {
     if constexpr (kAcross >= C::kBlockK) return i * (kAcross / C::kBlockK) * C::kStageK;
     constexpr int kInBlock = C::kBlockK / kAcross;
     return i / kInBlock * C::kStageK + i % kInBlock * kAcross;
   }
-  // Where the first goes.
+  // Address of the first vector.
   __device__ __forceinline__ uint32_t At(uint32_t input) const {
     const auto first = static_cast<uint32_t>(element);
     return input + first / C::kBlockK * (C::kBlockK * 2) +
@@ -120,8 +119,8 @@ struct TokenVectors {
   }
 };
 
-// Polls one vector a lane, spread over the warp's part: when these are there, so is nearly all
-// else. What everybody polled everywhere would keep L2 from what it waits for.
+// Polls one vector per lane, spread over the warp's part: when these have arrived, almost all
+// others have too. Polling every slot would load L2 and delay what is awaited.
 template <class C, int kElements>
 __device__ __forceinline__ void AwaitSome(const OneTokenStep& step, const void* from,
                                           int32_t element_bytes, int warp, int lane) {
@@ -135,9 +134,9 @@ __device__ __forceinline__ void AwaitSome(const OneTokenStep& step, const void* 
   __syncwarp();
 }
 
-// `take(to, vector, beside)` for all vectors of kElements elements of the warp's part, kBatch loads
-// in flight; `to` is where they go. With `await` `vector` has no empty slot; it is zero beyond K.
-// `beside(k, there)` is called before anything is waited for.
+// Calls `take(to, vector, beside)` for all vectors of the warp's part, kBatch loads in flight;
+// `to`: their address. With `await` no slot of `vector` is empty; it is zero beyond K. `beside(k,
+// there)` is called before anything is awaited.
 template <class C, int kElements, int kBatch, class Beside, class Take>
 __device__ __forceinline__ void ForVectors(const OneTokenStep& step, const void* from,
                                            int32_t element_bytes, bool await, uint32_t input,
@@ -168,7 +167,7 @@ __device__ __forceinline__ void ForVectors(const OneTokenStep& step, const void*
       if (there[b]) v[b] = LoadRelaxed(at + Vectors::FurtherK(b) * element_bytes);
     }
     if (await) {
-      // All that is missing is asked for at once, or each would cost a round trip of its own.
+      // Re-requests all missing vectors together, to save round trips.
       PollLimit<PollSite::kTokenSlots> limit;
       bool missing = true;
       while (missing) {
@@ -209,7 +208,7 @@ __device__ __forceinline__ void FetchToken(const OneTokenStep& step, const void*
   __syncwarp();
 }
 
-// What the step before left: 16 bits an element, as they are multiplied.
+// The previous step's outputs: 16 bits per element, ready to be multiplied.
 template <class C>
 __device__ __forceinline__ void FetchPairs(const OneTokenStep& step, const uint32_t* set,
                                            uint32_t input, int warp, int lane) {
@@ -222,8 +221,8 @@ __device__ __forceinline__ void FetchPairs(const OneTokenStep& step, const uint3
   __syncwarp();
 }
 
-// The residual stream, f32, times the norm's gain; the sum of a lane's squares goes to `squares`,
-// for the finishing warp. 1 / rms comes later, onto the sums.
+// The residual stream, f32, times the norm's gain. A lane's sum of squares goes to `squares`, for
+// the finishing warp, which applies 1 / rms to the sums.
 template <class C>
 __device__ __forceinline__ void FetchResidual(const OneTokenStep& step, const uint32_t* set,
                                               uint32_t input, uint32_t squares, int warp,

@@ -1,5 +1,5 @@
-// The kernels for one token (one_token.cuh) as the host sees them: what a launch needs, and the
-// table of instances.
+// The kernels for one token (one_token.cuh) for the host: parameters of a launch, and the table of
+// instances.
 //
 // Pure data and functions; any thread.
 #pragma once
@@ -15,11 +15,11 @@
 
 namespace aisp::cuda {
 
-// Rows of the weight that are finished together.
+// Weight rows that are finished together.
 constexpr int kTokenRows = 16;
 
 struct OneTokenStep {
-  CUtensorMap weight;             // a box: 16 rows of a stage of K
+  CUtensorMap weight;             // box: 16 rows of a stage of K
   CUtensorMap block_scales;       // NVFP4: their block scales
   const float* scales = nullptr;  // [n], or [n / 8, scale_columns]: one per 8 rows x 128 of K
   const float* bias = nullptr;    // [n] or null
@@ -31,8 +31,8 @@ struct OneTokenStep {
   int32_t tiles = 0;   // of kTokenRows rows
   int32_t stages = 0;  // along K
   int32_t scale_columns = 0;
-  // Where in a set the input's slots begin: k of f32 with a norm in front, else k / 2 pairs of
-  // 16 bits, of bf16 for the first step.
+  // Start of the input's slots in a set: k f32 values with a norm in front, else k / 2 pairs of 16
+  // bits, bf16 for the first step.
   int32_t input_at = 0;
   Store store = Store::kBf16;
   PollTag poll;
@@ -41,23 +41,23 @@ struct OneTokenStep {
 struct OneTokenParams {
   OneTokenStep steps[kMaxChainSteps];
   const __nv_bfloat16* x = nullptr;  // [k of the first step]
-  // Two sets of kTokenSetSlots (token_slots.h); null for a launch that uses none: a single
-  // step that neither consumes nor publishes.
+  // Two sets of kTokenSetSlots (token_slots.h); null if unused: a single step that neither consumes
+  // nor publishes.
   uint32_t* sets = nullptr;
   uint32_t* launches = nullptr;  // [CTA], with `sets`
-  bool consumes = false;         // x is polled in its slots
-  bool publishes = false;        // the last layer's outputs are published beside y; Store::kBf16
+  bool consumes = false;         // polls x in its slots
+  bool publishes = false;        // publishes the last layer's outputs besides y; Store::kBf16
   int32_t count = 0;
   int32_t ring = 0;         // stages in shared memory
-  int32_t input_bytes = 0;  // of the token in shared memory, for each consumer warp
+  int32_t input_bytes = 0;  // per consumer warp, for the token in shared memory
 };
 
 struct OneTokenKernel {
   const void* function = nullptr;  // (OneTokenParams)
   int warps = 0;                   // that multiply
-  int block_k = 0;                 // of K, of a warp in a stage
+  int block_k = 0;                 // of K, per warp and stage
   int stage_bytes = 0;
-  int fixed_bytes = 0;  // of shared memory beside ring and token, for a ring of kTokenMaxRing
+  int fixed_bytes = 0;  // shared memory besides ring and token, for a ring of kTokenMaxRing
   int threads = 0;
 
   int stage_k() const { return warps * block_k; }

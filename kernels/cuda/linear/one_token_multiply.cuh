@@ -1,12 +1,12 @@
 // The products of one token with a warp's block of a stage: 16 rows x C::kBlockK, by mma.sync.
 //
-// The instruction has room for eight tokens where there is one. bf16 and FP8 put it into all eight
-// columns: every column is the sum. NVFP4 makes them the token's eight blocks of 16 of 128 of K. A
-// product of one of these blocks is a sum of its own for each row, with which its scale is
-// multiplied, in the column of the same number; the seven other columns are of blocks that do not
-// belong together, and nobody looks at them. So scales are applied to sums, not to weights, the
-// token needs no zeros, and no product waits for another. Which lanes have the right columns of a
-// product is known beforehand: the others skip the addition.
+// The instruction has room for eight tokens. bf16 and FP8 put the one token in all eight columns,
+// so every column is the sum. NVFP4 puts the token's eight blocks of 16 (of 128 of K) in the
+// columns. The product with one of the weight's blocks is a separate sum per row, to which its
+// scale is applied, in the column of the same number; the other seven columns combine unrelated
+// blocks and are ignored. So scales are applied to sums instead of weights, the token needs no
+// zeros, and no product waits for another. Which lanes have the right columns is known statically:
+// the others skip the addition.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,7 @@
 
 namespace aisp::cuda {
 
-// ptx::Mma, but the compiler may move it: it mixes a block's products with the widening of what
-// follows.
+// As ptx::Mma, but the compiler may move it, to interleave products with conversions.
 template <bool kF16>
 __device__ __forceinline__ void TokenMma(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0,
                                          uint32_t b1) {
@@ -35,21 +34,21 @@ __device__ __forceinline__ void TokenMma(float (&sums)[4], const uint32_t (&a)[4
   }
 }
 
-// What a warp adds up of a tile: two chains, because products wait for each other; block scales:
-// one, of scaled sums; NVFP4: one sum for each row of the lane and each of its two columns.
+// A warp's sums of a tile: two chains, because products wait for each other; block scales: one, of
+// scaled sums; NVFP4: one sum for each of the lane's rows and columns.
 struct TokenSums {
   float v[2][4] = {};
 };
 
-// A block's operands in registers: everything is asked for before anything is used, and the stage
-// is free when the last of it is there.
+// A block's operands in registers: all loads are issued before any use, and the stage is released
+// when the last one is complete.
 
 // bf16 and FP8: lines of 128 bytes, swizzled, in pieces of 32 bytes.
 struct TokenLines {
   uint32_t q[4][4];
   uint4 token[4];
 
-  // `tokens`: loads of the token; one covers two steps of 16.
+  // `tokens`: loads of the token; each covers two steps of 16.
   template <int kTokenLoads>
   __device__ __forceinline__ void Load(uint32_t block, uint32_t input, int lane) {
 #pragma unroll
@@ -59,7 +58,7 @@ struct TokenLines {
 #pragma unroll
     for (int i = 0; i < kTokenLoads; ++i) token[i] = LoadShared16(input + i * 64 + lane % 4 * 16);
   }
-  // Of all of the block, for BarrierArriveBehind.
+  // Depends on all loads of the block, for BarrierArriveBehind.
   __device__ __forceinline__ uint32_t Loaded() const {
     return q[0][0] | q[1][0] | q[2][0] | q[3][0];
   }
@@ -97,16 +96,16 @@ __device__ __forceinline__ void MultiplyBlockFp8(uint32_t block, uint32_t input,
   release(lines.Loaded());
 }
 
-// Rows g and g + 8 have a scale each for a block of 128.
+// Rows g and g + 8 have one scale each per block of 128.
 __device__ __forceinline__ void AddScaledBlock(const TokenSums& block, float2 scale,
                                                TokenSums& sums) {
   sums.v[0][0] += scale.x * (block.v[0][0] + block.v[1][0]);
   sums.v[0][2] += scale.y * (block.v[0][2] + block.v[1][2]);
 }
 
-// 128 of K of 16 rows of NVFP4, and the token's.
+// 128 of K of 16 rows of NVFP4, and of the token.
 struct Nvfp4Piece {
-  uint4 words[2];   // one word for a block of 16
+  uint4 words[2];   // one word per block of 16
   uint32_t scales;  // rows g and g + 8, blocks 2 t and 2 t + 1
   uint2 token;      // of block g
 
@@ -124,8 +123,8 @@ struct Nvfp4Piece {
     return word[block % 4];
   }
 
-  // Elements are left times 2^-126, the token is multiplied by 2^60, scales by 2^46; the rest is in
-  // the row's scale.
+  // Elements are scaled by 2^-126, the token by 2^60, scales by 2^46; the rest is in the row's
+  // scale.
   __device__ __forceinline__ void AddTo(TokenSums& sums, int lane) const {
     float scale[4];
 #pragma unroll
@@ -147,7 +146,7 @@ struct Nvfp4Piece {
   }
 };
 
-// `loaded` is called while the block is on its way from shared memory.
+// `loaded` is called while the block is being loaded from shared memory.
 template <int kPieces, class Loaded, class Release>
 __device__ __forceinline__ void MultiplyBlockNvfp4(uint32_t block, uint32_t block_scales,
                                                    uint32_t input, int lane, const Loaded& loaded,

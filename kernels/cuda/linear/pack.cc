@@ -1,4 +1,4 @@
-// Packing of weights at load: checks, where the rows go, staging of host memory. The kernels are in
+// Packing of weights at load: checks, row placement, staging of host memory. The kernels are in
 // pack_kernels.cu.
 #include <cuda_runtime_api.h>
 
@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kAlignment = 256;
 constexpr size_t kStagingBytes = size_t{64} << 20;
-constexpr int64_t kBlock = 128;  // of FP8 block scales, and of rows that are staged together
+constexpr int64_t kBlock = 128;  // of FP8 block scales, and rows staged together
 
 constexpr size_t Align(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 constexpr int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -98,7 +98,7 @@ struct DeviceFree {
   void operator()(void* p) const { cudaFree(p); }
 };
 
-// Gives device pointers to parts of host memory, copies of them in transient memory. Device memory
+// Provides device pointers for parts in host memory, by copying to transient memory. Device memory
 // is passed through.
 class Staging {
  public:
@@ -123,7 +123,7 @@ class Staging {
         kPart, cudaMemcpyAsync(memory, from, bytes, cudaMemcpyHostToDevice, stream_), "copying"));
     return memory;
   }
-  // The copies go; waits for what uses them. Without copies nothing has to be waited for.
+  // Frees the copies after waiting for their users. Nothing to wait for without copies.
   Status Finish() {
     AISP_RETURN_IF_ERROR(CheckIn(kPart, cudaGetLastError(), "launching"));
     if (used_ == 0) return {};
@@ -160,7 +160,7 @@ const T* Offset(const T* p, int64_t elements) {
   return p == nullptr ? nullptr : p + elements;
 }
 
-// Packs rows [begin, begin + rows) of a part to where `map` says; begin is a multiple of 128.
+// Packs rows [begin, begin + rows) of a part as `map` says; begin is a multiple of 128.
 struct RowPack {
   const WeightSource& source;
   const WeightPart& part;
@@ -287,7 +287,7 @@ Result<PackedWeight> PackWeight(const WeightSource& source, void* memory, size_t
   if (layout.scales > 0) packed.scales = reinterpret_cast<float*>(base + layout.data);
   if (layout.bias > 0) packed.bias = reinterpret_cast<float*>(base + layout.data + layout.scales);
   packed.bytes = layout.total();
-  // NVFP4's padding, and biases of the parts that have none, are zero.
+  // NVFP4's padding and missing biases are zero.
   AISP_RETURN_IF_ERROR(
       CheckIn(kPart, cudaMemsetAsync(memory, 0, layout.total(), stream), "clearing memory"));
 

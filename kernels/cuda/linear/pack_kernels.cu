@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A block per 128 rows x 128 of K.
+// One block per 128 rows x 128 of K.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     ToFp8Blocks(const T* from, int64_t rows, int64_t k, RowMap map, uint8_t* to, float* scales) {
@@ -109,8 +109,8 @@ __global__ void CopyBlockScales(const float* from, int64_t rows, int64_t columns
   to[PackedRow(map, row) / 8 * columns + i % columns] = from[row / 128 * columns + i % columns];
 }
 
-// e4m3's magnitude as a packed scale byte; zero becomes the smallest scale (its block's elements
-// are set to zero).
+// An e4m3 scale's magnitude as a packed scale byte; zero becomes the smallest scale (its block's
+// elements are set to zero).
 __device__ __forceinline__ uint8_t PackScale(uint8_t e4m3) {
   const int exponent = e4m3 >> 3 & 15;
   const int mantissa = e4m3 & 7;
@@ -120,8 +120,7 @@ __device__ __forceinline__ uint8_t PackScale(uint8_t e4m3) {
   return static_cast<uint8_t>((shift - 9 + kNvfp4ScaleBias) * 8 + ((mantissa << (3 - shift)) & 7));
 }
 
-// Puts 16 elements and their scale into their places. The words are shared with the row eight below
-// or above.
+// Stores 16 elements and their scale. The words are shared with the row eight below or above.
 __device__ __forceinline__ void PutBlock(const uint8_t (&nibbles)[16], uint8_t e4m3, int64_t row,
                                          int64_t block, uint8_t* to, int64_t group_bytes) {
   uint8_t* const chunk = to + row / 64 * group_bytes + block / 4 * kNvfp4ChunkBytes;
@@ -192,7 +191,7 @@ __global__ void CopyBiasKernel(const float* from, int64_t rows, RowMap map, floa
   if (row < rows) to[PackedRow(map, row)] = from[row];
 }
 
-// ---- expanding; a thread takes 16 elements of a row ----
+// ---- expanding; one thread per 16 elements of a row ----
 
 __device__ __forceinline__ void StoreExpanded(const float (&values)[16], float scale,
                                               __nv_bfloat16* to) {
@@ -254,9 +253,9 @@ __global__ void ExpandNvfp4(const uint8_t* from, int64_t group_bytes, const floa
   StoreExpanded(values, scale, to + index * 16);
 }
 
-// ---- what cuBLASLt's epilogues do not do ----
+// ---- what cuBLASLt's epilogues cannot do ----
 
-// A thread takes eight features of a token.
+// One thread per eight features of a token.
 __global__ void SiluMulKernel(const __nv_bfloat16* x, const float* bias, int64_t count, int64_t n,
                               __nv_bfloat16* y, int64_t y_stride) {
   const int64_t index = ThreadIndex();
@@ -278,7 +277,7 @@ __global__ void SiluMulKernel(const __nv_bfloat16* x, const float* bias, int64_t
     }
     out[i] = __float2bfloat16(gate / (1.0f + __expf(-gate)) * up);
   }
-  // Rows of y need not be 16-aligned when the caller strides them.
+  // Rows of y may be unaligned if the caller strides them.
   __nv_bfloat16* const to = y + row * y_stride + group * 8;
   if (reinterpret_cast<uintptr_t>(to) % 16 == 0) {
     *reinterpret_cast<uint4*>(to) = packed;

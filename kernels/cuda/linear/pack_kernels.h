@@ -1,4 +1,4 @@
-// The kernels of packing (pack.cc) and of expanding packed weights to bf16 for cuBLASLt. Launch
+// The kernels for packing (pack.cc) and for expanding packed weights to bf16 for cuBLASLt. Launch
 // functions only; errors show in cudaGetLastError(). Pointers are device memory.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace aisp::cuda {
 
-// Where the rows of a part go among the packed weight's.
+// Where the rows of a part go in the packed weight.
 struct RowMap {
   int64_t offset = 0;
   bool gated = false;
@@ -26,20 +26,20 @@ struct SourceRows {
 };
 
 void PackBf16(const SourceRows& from, const RowMap& map, void* to, cudaStream_t stream);
-// scales[row of the packed weight].
+// Writes scales[row of the packed weight].
 void PackFp8(const SourceRows& from, const RowMap& map, void* to, float* scales,
              cudaStream_t stream);
-// Block scales are one per 8 packed rows x 128 of K. `from.rows` begins at a multiple of 128 of its
+// One block scale per 8 packed rows x 128 of K. `from.rows` starts at a multiple of 128 of its
 // part.
 void PackFp8Block(const SourceRows& from, const RowMap& map, void* to, float* scales,
                   cudaStream_t stream);
-// e4m3 rows as they are; row_scales [rows] or null for `scale`.
+// Copies e4m3 rows unchanged; row_scales [rows], or null for `scale`.
 void CopyFp8(const SourceRows& from, const float* row_scales, float scale, const RowMap& map,
              void* to, float* scales, cudaStream_t stream);
 // block_scales [ceil(rows/128), ceil(k/128)].
 void CopyFp8Block(const SourceRows& from, const float* block_scales, const RowMap& map, void* to,
                   float* scales, cudaStream_t stream);
-// `to` is zeroed before. scales[row] = what the packed weight's row is multiplied by.
+// `to` must be zeroed. scales[row]: factor of the packed weight's row.
 void PackNvfp4(const SourceRows& from, const RowMap& map, void* to, int64_t group_bytes,
                float* scales, cudaStream_t stream);
 void CopyNvfp4(const void* nibbles, const void* block_scales, float scale, int64_t rows, int64_t k,
@@ -54,7 +54,7 @@ void ExpandRows(const PackedWeight& weight, int64_t begin, int64_t rows, void* t
 // [n] or null. All bf16.
 void SiluMulInterleaved(const void* x, const float* bias, int32_t rows, int64_t n, void* y,
                         int64_t y_stride, cudaStream_t stream);
-// y = bias, or y += bias where `add`. y: bf16 or f32 [rows, n].
+// y = bias, or y += bias if `add`. y: bf16 or f32 [rows, n].
 void SpreadBias(const float* bias, bool add, bool f32, int32_t rows, int64_t n, void* y,
                 int64_t y_stride, cudaStream_t stream);
 

@@ -1,6 +1,6 @@
-// PTX of the kernels of linear layers beyond what they have in common with others
-// (kernels/cuda/ptx.cuh): waiting, the bulk copy engine, shared memory by address, and programmatic
-// dependent launch. One thin function each; see the PTX ISA for their contracts.
+// PTX wrappers for linear layers beyond kernels/cuda/ptx.cuh: waiting, the bulk copy engine, shared
+// memory by address, programmatic dependent launch. One thin function each; see the PTX ISA for
+// their contracts.
 #pragma once
 
 #include <cuda.h>
@@ -38,7 +38,7 @@ __device__ __forceinline__ void BarrierWait(uint32_t barrier, uint32_t parity) {
       "r"(parity)
       : "memory");
 }
-// Whether it has, without waiting.
+// Whether it has completed, without waiting.
 __device__ __forceinline__ bool BarrierTest(uint32_t barrier, uint32_t parity) {
   uint32_t done;
   asm volatile(
@@ -50,7 +50,7 @@ __device__ __forceinline__ bool BarrierTest(uint32_t barrier, uint32_t parity) {
       : "memory");
   return done != 0;
 }
-// Waits for two at once: a wait takes a hundred cycles even when there is nothing to wait for.
+// Waits for two at once: a wait takes a hundred cycles even if the phase is complete.
 __device__ __forceinline__ void BarrierWaitBoth(uint32_t a, uint32_t parity_a, uint32_t b,
                                                 uint32_t parity_b) {
   asm volatile(
@@ -65,7 +65,7 @@ __device__ __forceinline__ void BarrierWaitBoth(uint32_t a, uint32_t parity_a, u
       "r"(parity_a), "r"(b), "r"(parity_b)
       : "memory");
 }
-// What was there before. Acquires and releases for the whole device.
+// Returns the previous value. Acquires and releases at device scope.
 __device__ __forceinline__ uint32_t AtomicIncrement(uint32_t* counter) {
   uint32_t before;
   asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
@@ -90,7 +90,7 @@ __device__ __forceinline__ void BulkLoad(uint32_t to, const void* from, uint32_t
       "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }
-// The box of `map` whose first element is (column, row).
+// Loads the box of `map` whose first element is (column, row).
 __device__ __forceinline__ void TensorLoad(uint32_t to, const CUtensorMap* map, int column, int row,
                                            uint32_t barrier, uint64_t policy) {
   asm volatile(
@@ -99,7 +99,7 @@ __device__ __forceinline__ void TensorLoad(uint32_t to, const CUtensorMap* map, 
       "l"(map), "r"(column), "r"(row), "r"(barrier), "l"(policy)
       : "memory");
 }
-// The same of a map of three or four dimensions.
+// The same for maps of three or four dimensions.
 __device__ __forceinline__ void TensorLoad3(uint32_t to, const CUtensorMap* map, int c0, int c1,
                                             int c2, uint32_t barrier, uint64_t policy) {
   asm volatile(
@@ -116,7 +116,7 @@ __device__ __forceinline__ void TensorLoad4(uint32_t to, const CUtensorMap* map,
       "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(barrier), "l"(policy)
       : "memory");
 }
-// The same into L2 only.
+// The same, into L2 only.
 __device__ __forceinline__ void BulkPrefetch(const void* from, uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
@@ -164,11 +164,11 @@ __device__ __forceinline__ void AddRelaxed(uint32_t* to, uint32_t n) {
 
 // ---- programmatic dependent launch ----
 
-// Waits until the kernels before this one have finished and their writes are visible.
+// Waits until the previous kernels have finished and their writes are visible.
 __device__ __forceinline__ void WaitForPreviousKernel() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 }
-// Lets the next kernel start as soon as there is room; it waits by itself for what this one writes.
+// Lets the next kernel start as soon as there is room; it waits itself for this one's writes.
 __device__ __forceinline__ void AllowNextKernel() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }

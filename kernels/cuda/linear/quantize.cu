@@ -9,9 +9,9 @@ namespace aisp::cuda {
 namespace {
 
 constexpr int kMostThreads = 1024;
-constexpr int kMostUnits = 4;  // of 16 elements, of a thread
+constexpr int kMostUnits = 4;  // of 16 elements, per thread
 
-// The largest of what the threads of a block give, to all of them.
+// The maximum over a block's threads, returned to all of them.
 __device__ __forceinline__ float BlockMost(float v) {
   __shared__ float warps[kMostThreads / 32];
 #pragma unroll
@@ -26,8 +26,8 @@ __device__ __forceinline__ float BlockMost(float v) {
   return v;
 }
 
-// A block per row, which stays in registers between its largest value and the rounding: all of it
-// is under way at a time. A unit is 16 elements, 32 bytes in and 16 out, permuted.
+// One block per row, which stays in registers between finding its maximum and rounding; all loads
+// are in flight together. A unit is 16 elements, 32 bytes in and 16 out, permuted.
 template <int kUnits>
 __global__ void __launch_bounds__(kMostThreads)
     QuantizeRowsKernel(const __nv_bfloat16* x, uint8_t* y, float* scales, int64_t k) {

@@ -1,11 +1,11 @@
-// Where the warpgroups that share a tile's rows (StreamConfig::kSplits) add their sums: a piece of
-// shared memory at `base`.
+// Where the warpgroups that share a tile's rows (StreamConfig::kSplits) add their sums, in shared
+// memory at `base`.
 //
-// All of them take part at the end of every tile that the CTA works on. They go on with it in
-// turns, so that the others multiply meanwhile. A thread needs the same thread of the other
-// warpgroups only: two barriers a warp, no barrier among all. Every lane arrives for itself: that
-// costs a warp no more than one arrival behind __syncwarp, and racecheck follows it. The order of
-// addition follows from the tile's number in the CTA, so bits do not depend on timing.
+// All of them take part at the end of each of the CTA's tiles. They continue with it in turn, so
+// that the others multiply meanwhile. A thread needs only the same thread of the other warpgroups:
+// two barriers per warp, no common barrier. Each lane arrives itself: that costs a warp no more
+// than one arrival after __syncwarp, and racecheck can follow it. The order of addition depends on
+// the tile's number in the CTA, not on timing.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct SplitJoin {
 
   uint32_t base;  // 16-aligned
 
-  // By one thread, before any other calls.
+  // By one thread, before any other call.
   __device__ __forceinline__ void Init() const {
     if constexpr (C::kSplits > 1) {
       for (int warp = 0; warp < kWarps; ++warp) {
@@ -34,20 +34,19 @@ struct SplitJoin {
     }
   }
 
-  // Which of the warpgroups goes on with tile number `tiles` of the CTA.
+  // Whether this warpgroup continues with tile number `tiles` of the CTA.
   static __device__ __forceinline__ bool GoesOn(int32_t tiles) {
     return tiles % C::kSplits == static_cast<int32_t>(threadIdx.x) / C::kRowThreads;
   }
 
-  // True for the one that goes on, then with all sums.
+  // True for the one that continues; it then has all sums.
   __device__ __forceinline__ bool Add(int32_t tiles, float (&sums)[C::kTiles][C::kSums]) const {
     if constexpr (C::kSplits == 1) return true;
     const int thread = threadIdx.x % C::kRowThreads;
     const int split = threadIdx.x / C::kRowThreads;
     const int after =
-        (split + C::kSplits - tiles % C::kSplits) % C::kSplits;  // the one that goes on
-    // The one that goes on waits too: a barrier tells two phases apart, so Full has to be in this
-    // tile's.
+        (split + C::kSplits - tiles % C::kSplits) % C::kSplits;  // the one that continues
+    // It waits too: a barrier distinguishes only two phases, so Full must be in this tile's.
     if (tiles > 0) BarrierWait(Empty(thread / 32), (tiles - 1) & 1);
     if (after > 0) {
 #pragma unroll
@@ -79,7 +78,7 @@ struct SplitJoin {
   }
 
  private:
-  // Of a warp of each: the sums are there; they have been taken.
+  // Per warp: the sums are stored / were read.
   __device__ uint32_t Full(int warp) const { return base + 8 * warp; }
   __device__ uint32_t Empty(int warp) const { return base + 8 * (kWarps + warp); }
   __device__ uint32_t Quad(int slot, int quad, int thread) const {

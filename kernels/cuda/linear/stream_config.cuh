@@ -1,8 +1,8 @@
-// The sizes of one instance of a kernel for few rows: what follows from format, number of tokens
-// and shape of a unit of work.
+// The sizes of one instance of a few-row kernel, derived from format, number of tokens and unit
+// shape.
 //
-// Compile-time constants only; shared by the kernel of a single layer (stream_linear.cuh) and that
-// of several.
+// Compile-time constants only; shared by the kernel for one layer (stream_linear.cuh) and that for
+// several.
 #pragma once
 
 #include <cstdint>
@@ -18,20 +18,18 @@ template <StreamFormat kFormatV, int kTokensV, int kGroupsV, int kTilesV, int kS
 struct StreamConfig {
   static constexpr StreamFormat kFormat = kFormatV;
   static constexpr int kTokens = kTokensV;  // N of the instruction
-  static constexpr int kGroups =
-      kGroupsV;  // consumer warpgroups beside each other, of different rows
-  static constexpr int kTiles = kTilesV;  // tiles of 64 rows per warpgroup
+  static constexpr int kGroups = kGroupsV;  // consumer warpgroups side by side, with different rows
+  static constexpr int kTiles = kTilesV;    // tiles of 64 rows per warpgroup
   static constexpr int kStageK = kStageKV;
   static constexpr int kStages = kStagesV;
-  // Chains have a ring of its own for what the tokens bring: it comes from L2 and needs fewer
-  // stages.
+  // Chains have a separate ring for the inputs, which come from L2 and need fewer stages.
   static constexpr int kInputStages = kInputStagesV;
-  // Consumer warpgroups of the same rows: they take the stages in turn and add their sums at the
-  // end of a tile.
+  // Consumer warpgroups with the same rows: they alternate stages and add their sums at the end of
+  // a tile.
   static constexpr int kSplits = kSplitsV;
-  // CTAs of a kernel of a single layer for which a multiprocessor has room.
+  // Resident CTAs per multiprocessor of the kernel for one layer.
   static constexpr int kResident = kResidentV;
-  // Each warp multiplies for itself (stream_warp_multiply.cuh).
+  // Each warp multiplies separately (stream_warp_multiply.cuh).
   static constexpr bool kByWarp = kByWarpV;
 
   static constexpr bool kInput8 =
@@ -39,28 +37,27 @@ struct StreamConfig {
   static constexpr bool kNvfp4 = kFormat == StreamFormat::kNvfp4;
   static constexpr bool kBlockScales =
       kFormat == StreamFormat::kFp8Block || kFormat == StreamFormat::kFp8x8Block;
-  // Within a chain, activations for these weights are in f16 (f16_input.cuh).
+  // In a chain, activations for these weights are in f16 (f16_input.cuh).
   static constexpr bool kF16 = kFormat == StreamFormat::kFp8 || kFormat == StreamFormat::kFp8Block;
-  // In a kernel of a single layer they become that in their stage, if they are few.
+  // In the kernel for one layer, few tokens are converted to f16 in their stage.
   static constexpr bool kConvert = kF16 && kTokens <= 32;
-  // Hopper adds FP8 products in fewer bits than f32: sums of a stage are added to f32 by ordinary
-  // instructions.
+  // Hopper accumulates FP8 products with fewer bits than f32, so ordinary instructions add a
+  // stage's sums to f32.
   static constexpr bool kPromote = kInput8 || kBlockScales;
-  // FP8 by warp: a stage's operands are taken into registers before they are multiplied.
+  // FP8 by warp: a stage's operands are loaded into registers before they are multiplied.
   static constexpr bool kFp8Fragments = kByWarp && kF16 && kTokens == 8;
-  // Kernels that announce to the next one when they have asked for all of their weights, and
-  // prefetch when the one before has (stream_linear.cuh). With more tokens it costs more than it
-  // brings.
+  // Kernels that announce when they have requested all of their weights, and prefetch when the
+  // previous one has (stream_linear.cuh). With more tokens that costs more than it gains.
   static constexpr bool kAnnounces = kResident > 1 && kTokens == 8 &&
                                      (kFormat == StreamFormat::kBf16 || kF16);
   static constexpr int kRows = kGroups * kTiles * 64;
   static constexpr int kRowThreads = kGroups * 128;
   static constexpr int kConsumers = kRowThreads * kSplits;
-  // Arrivals that give a stage back: of a lane of each warp; NVFP4, whose lanes read weights
-  // themselves: of every lane, which costs the same, since racecheck takes an arrival for that
-  // lane's alone.
+  // Arrivals that release a stage: one lane per warp; for NVFP4, whose lanes read weights
+  // themselves, every lane. That costs the same, and racecheck does not let a lane arrive for
+  // others.
   static constexpr int kReleases = kNvfp4 ? kRowThreads : kRowThreads / 32;
-  static constexpr int kSums = kTokens / 2;  // accumulators of a thread per tile of 64 rows
+  static constexpr int kSums = kTokens / 2;  // accumulators per thread and tile of 64 rows
 
   static constexpr int kWeightBoxK = kFormat == StreamFormat::kBf16 ? 64 : 128;  // 128 bytes
   static constexpr int kInputBoxK = kInput8 ? 128 : 64;                          // 128 bytes
@@ -75,7 +72,7 @@ struct StreamConfig {
   static_assert(kStages % kSplits == 0 && kInputStages % kSplits == 0);
 };
 
-// Where a warp is in a ring of so many stages.
+// A warp's position in a ring of stages.
 template <int kStages>
 struct RingCursor {
   int stage = 0;
@@ -93,7 +90,7 @@ template <class C>
 using WeightCursor = RingCursor<C::kStages>;
 template <class C>
 using InputCursor = RingCursor<C::kInputStages>;
-// Where a consumer is in both rings of a chain. Rings of equal length go round together.
+// A consumer's position in both rings of a chain. Rings of equal length advance together.
 template <class C>
 struct ChainCursor {
   static constexpr bool kOneRing = C::kStages == C::kInputStages;

@@ -2,26 +2,26 @@
 // multiprocessors.
 //
 // Work is cut into units of kRows output rows x kStageK of K, numbered along K first. CTA c of G
-// takes units [c U / G, (c + 1) U / G): a few whole row tiles and, at its ends, parts of tiles
-// ("stream-K", arXiv:2301.03598). One warp brings weights, one the tokens; warpgroups of consumers
-// multiply, the weight being the tensor core's A operand so that tokens are its N. A tile that
-// several CTAs share belongs to the one that has its first unit: that is its last tile, so the
-// others' partial sums are mostly there by then. They publish them in slots that hold an empty
-// marker; the owner polls the sums themselves, adds them in the order of the CTAs, so that bits do
-// not depend on timing, and resets the slots to the marker.
+// processes units [c U / G, (c + 1) U / G): a few whole row tiles and, at its ends, parts of tiles
+// ("stream-K", arXiv:2301.03598). One warp loads weights, one the tokens; consumer warpgroups
+// multiply, with the weight as the tensor core's A operand and tokens as N. A shared tile belongs
+// to the CTA with its first unit. That is the CTA's last tile, so the others' partial sums have
+// usually arrived by then. They publish these in slots, which hold an empty marker before; the
+// owner polls the slots, adds the sums in CTA order, so that the result does not depend on timing,
+// and resets the slots.
 //
-// Programmatic dependent launch: where two CTAs fit a multiprocessor (kResident), the kernel behind
-// the next one moves in as soon as this one ends. It fills its stages with weights, then has a few
-// more units brought to L2, when memory has nothing else to do. With eight tokens kernels know when
-// that is, for about 2 us: a CTA raises a flag of its own when it has asked for all of its weights,
-// and the one that waits beside it reads that. It moves fetches in time and nothing else, so that a
-// flag that comes late, or of another kernel, or never, does no harm.
+// Programmatic dependent launch: if two CTAs fit on a multiprocessor (kResident), the kernel after
+// the next one becomes resident as soon as this one ends. It fills its stages with weights, then
+// prefetches a few more units to L2 when memory is otherwise idle. With eight tokens kernels know
+// that moment, which lasts about 2 us: a CTA raises its flag when it has requested all of its
+// weights, and the one waiting beside it reads the flag. A flag only affects the timing of
+// prefetches, so one that is late, stale or missing does no harm.
 //
-// Deadlock: an owner waits for the CTAs behind it that share its last tile, and for no others.
-// Alone on the device all are resident at once (the grid is at most one for each multiprocessor,
-// and kernels before this one end without it). Where another worker's kernels take multiprocessors,
-// CTAs start in the order of their numbers, so that of those that run only the last owner can wait
-// for one that does not, and all before it end and make room. So unlike chains these may share a
+// Deadlock: an owner waits only for the later CTAs that share its last tile. Alone on the device,
+// all CTAs are resident at once (the grid is at most one per multiprocessor, and earlier kernels
+// end without this one). If another worker's kernels occupy multiprocessors, CTAs start in the
+// order of their numbers. Then of the running ones only the last owner can wait for one that has
+// not started, and all before it end and make room. So unlike chains these kernels may share a
 // device.
 #pragma once
 
@@ -44,11 +44,11 @@
 
 namespace aisp::cuda {
 
-// Shared memory of a CTA by address.
+// Shared memory addresses of a CTA.
 template <class C>
 struct StreamShared {
   static constexpr int kConverters = !C::kConvert ? 0 : C::kTokens <= 16 ? 32 : 64;
-  // Behind the consumers: the warp of the weights, that of the tokens, and those that convert.
+  // After the consumers: the weights' warp, the tokens' warp, and those that convert.
   static constexpr int kThreads = C::kConsumers + 64 + kConverters;
   static constexpr int kJoinAt = C::kStages * (C::kStageBytes + 4 * 8);
   static constexpr int kBytes = 1024 + kJoinAt + SplitJoin<C>::kBytes;
@@ -61,16 +61,16 @@ struct StreamShared {
   }
   __device__ uint32_t FullInput(int stage) const { return FullWeight(stage) + 8 * C::kStages; }
   __device__ uint32_t Empty(int stage) const { return FullWeight(stage) + 16 * C::kStages; }
-  // The tokens are there in the form that the products need.
+  // Barrier: the tokens are in the format that the products need.
   __device__ uint32_t Ready(int stage) const {
     return C::kConvert ? FullWeight(stage) + 24 * C::kStages : FullInput(stage);
   }
   __device__ SplitJoin<C> Join() const { return {base + kJoinAt}; }
 };
 
-// ---- the warps that bring things ----
+// ---- the loading warps ----
 
-// Where a CTA's next unit lies.
+// The location of a CTA's next unit.
 struct UnitCursor {
   int32_t tile;
   int32_t k;
@@ -85,7 +85,7 @@ struct UnitCursor {
   }
 };
 
-// The thread that has weights brought.
+// The thread that loads weights.
 template <class C>
 struct WeightProducer {
   const StreamShared<C>& shared;
@@ -109,13 +109,14 @@ struct WeightProducer {
     cursor.Advance();
     ++unit;
   }
-  // All stages are free.
+  // At the start, when all stages are free.
   __device__ __forceinline__ void FillStages() {
     for (int32_t left = min(end - unit, C::kStages); left > 0; --left) Load();
   }
-  // `flag_before`: the flag of this CTA when it began.
+  // `flag_before`: this CTA's flag at its start.
   __device__ __forceinline__ void Rest(uint32_t flag_before) {
-    // Every few units one more, into L2: later they come from there while memory serves the others.
+    // Prefetches every prefetch_stride-th unit into L2, from where it is read later, while memory
+    // serves the others.
     if (!C::kAnnounces ||
         (p.prefetch_units > 0 && unit < end && KernelBeforeAskedForAll(flag_before))) {
       for (int32_t i = 0, early = unit + p.prefetch_stride / 2; i < p.prefetch_units && early < end;
@@ -131,7 +132,7 @@ struct WeightProducer {
   }
 
  private:
-  // False if it has ended without raising it.
+  // Waits for the flag of the previous kernel's CTA; false if a stage becomes free before.
   __device__ __forceinline__ bool KernelBeforeAskedForAll(uint32_t flag_before) const {
     while (!BarrierTest(shared.Empty(cursor.stage), cursor.parity ^ 1)) {
       if (LoadRelaxed32(p.asked_for_all + blockIdx.x) != flag_before) return true;
@@ -173,7 +174,7 @@ __device__ __forceinline__ void ConvertStream(const StreamShared<C>& shared, int
 
 // ---- consumers ----
 
-// Widened FP8 with eight tokens, each warp for itself.
+// Converted FP8 with eight tokens, each warp separately.
 template <class C>
 __device__ __forceinline__ void MultiplyFp8Fragments(const StreamShared<C>& shared, int32_t k,
                                                      int32_t k_end, WeightCursor<C>& cursor,
@@ -208,7 +209,7 @@ __device__ __forceinline__ void SetToZero(float (&sums)[C::kTiles][C::kSums]) {
   }
 }
 
-// Keeps what reads the sums behind a wait in front of this, which names no register.
+// Keeps reads of the sums after a preceding wait, which names no register.
 template <class C>
 __device__ __forceinline__ void PinSums(float (&sums)[C::kTiles][C::kSums]) {
 #pragma unroll
@@ -218,8 +219,7 @@ __device__ __forceinline__ void PinSums(float (&sums)[C::kTiles][C::kSums]) {
   }
 }
 
-// Multiplies this warpgroup's units of [k_begin, k_end) of a tile: every kSplits-th from number
-// `turn` on.
+// Multiplies this warpgroup's units of [k_begin, k_end) of a tile: every kSplits-th from `turn` on.
 template <class C>
 __device__ __forceinline__ void MultiplyStream(const StreamShared<C>& shared, const StreamParams& p,
                                                int32_t row0, int32_t k_begin, int32_t k_end,
@@ -280,7 +280,8 @@ __device__ __forceinline__ void MultiplyStream(const StreamShared<C>& shared, co
   PinSums<C>(sums);
 }
 
-// Into L2: they are needed when a tile is finished, with nothing else to do.
+// Prefetches scales and biases into L2, since they are needed when a tile ends and nothing can hide
+// the wait.
 template <class C>
 __device__ __forceinline__ void PrefetchScales(const StreamParams& p, int32_t begin, int32_t end) {
   if constexpr (C::kFormat != StreamFormat::kBf16 && !C::kBlockScales) {
@@ -300,8 +301,8 @@ __device__ __forceinline__ void Consume(const StreamShared<C>& shared, int32_t b
   const int lane = threadIdx.x % 32;
   WeightCursor<C> cursor;
   cursor.stage = threadIdx.x / C::kRowThreads;
-  int32_t turn = cursor.stage;  // units of the CTA until this warpgroup's next
-  int32_t tiles = 0;            // that the CTA has had a part in
+  int32_t turn = cursor.stage;  // units of the CTA until this warpgroup's next one
+  int32_t tiles = 0;            // number of tiles that the CTA has worked on
   float sums[C::kTiles][C::kSums];
   PrefetchScales<C>(p, begin, end);
   WaitForPreviousKernel();
@@ -364,8 +365,7 @@ __global__ void __launch_bounds__(StreamShared<C>::kThreads, C::kResident)
   WeightProducer<C> weights(shared, p, &weight, begin, end);
   uint32_t flag_before = 0;
   if (role == 0) {
-    // The first weights are asked for before anybody else begins: until then memory may have
-    // nothing to do.
+    // The first weights are requested before the other warps begin, since memory may be idle.
     InitBarriers(shared);
     weights.FillStages();
     if constexpr (C::kAnnounces) flag_before = LoadRelaxed32(p.asked_for_all + blockIdx.x);
@@ -384,7 +384,7 @@ __global__ void __launch_bounds__(StreamShared<C>::kThreads, C::kResident)
   }
 }
 
-// What the host has to know of an instance.
+// An instance's properties for the host.
 template <class C>
 StreamKernel DescribeStreamKernel() {
   StreamKernel kernel;

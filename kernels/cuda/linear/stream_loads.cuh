@@ -1,8 +1,8 @@
-// What the copy engine brings for one unit of work: rows of the weight x a stage of K, and the
-// tokens' part of the same K.
+// Loads one unit with the copy engine: weight rows x a stage of K, and the tokens' part of the same
+// K.
 //
-// One thread issues. `to` is a shared address, aligned to 1024 bytes; `barrier` counts the bytes.
-// Units are numbered along K first. Beyond the matrix there are zeros.
+// Issued by one thread. `to` is a shared address, aligned to 1024 bytes; `barrier` counts the
+// bytes. Units are numbered along K first. Out-of-range elements are zero.
 #pragma once
 
 #include <cuda.h>
@@ -16,7 +16,7 @@
 
 namespace aisp::cuda {
 
-// Of the unit number `k_unit` of a tile.
+// Loads the weights of unit `k_unit` of a tile.
 template <class C>
 __device__ __forceinline__ void LoadWeights(uint32_t to, uint32_t barrier, int32_t tile,
                                             int32_t k_unit, const StreamParams& p,
@@ -25,8 +25,8 @@ __device__ __forceinline__ void LoadWeights(uint32_t to, uint32_t barrier, int32
     constexpr int kBytes = C::kStageK / 64 * kNvfp4ChunkBytes;
 #pragma unroll
     for (int g = 0; g < C::kRows / 64; ++g) {
-      // A tile may reach beyond the last row group: its surplus rows are computed from that group
-      // and not stored.
+      // A tile may extend beyond the last row group: surplus rows are computed from that group and
+      // not stored.
       const int64_t group = min(tile * (C::kRows / 64) + g, p.row_groups - 1);
       BulkLoad(to + g * kBytes,
                p.nvfp4 + group * p.group_bytes + static_cast<int64_t>(k_unit) * kBytes, kBytes,
@@ -41,7 +41,7 @@ __device__ __forceinline__ void LoadWeights(uint32_t to, uint32_t barrier, int32
   }
 }
 
-// Into L2 alone, to stay there for a while.
+// Loads into L2 only.
 template <class C>
 __device__ __forceinline__ void PrefetchWeightUnit(int32_t unit, const StreamParams& p,
                                                    const CUtensorMap* map) {
@@ -62,7 +62,7 @@ __device__ __forceinline__ void PrefetchWeightUnit(int32_t unit, const StreamPar
   }
 }
 
-// The tokens' part of a unit, by its number along K.
+// Loads the tokens' part of a unit, by its number along K.
 template <class C>
 __device__ __forceinline__ void LoadInputs(uint32_t to, uint32_t barrier, int32_t k_unit,
                                            const CUtensorMap* map, uint64_t policy) {

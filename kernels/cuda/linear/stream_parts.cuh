@@ -1,6 +1,6 @@
-// Sums of a tile that several CTAs of a kernel of a single layer share: the one that has the tile's
-// first unit owns it, the others publish theirs in slots that hold an empty marker, and the owner
-// polls the sums themselves, adds them in the order of the CTAs and resets the slots.
+// Sums of a tile shared by several CTAs, in the kernel for one layer. The CTA with the tile's first
+// unit owns it. The others publish their sums in slots, which hold an empty marker before; the
+// owner polls the slots, adds the sums in CTA order and resets the slots.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ __device__ __forceinline__ void WritePart(float* parts, const float (&sums)[C::k
   }
 }
 
-// Adds the parts of the CTAs behind this one, up to `last`.
+// Adds the parts of the CTAs after this one, up to `last`.
 template <class C>
 __device__ __forceinline__ void AddParts(float* parts, int32_t last, const PollTag& poll,
                                          float (&sums)[C::kTiles][C::kSums]) {

@@ -1,5 +1,5 @@
-// A finished tile of a kernel of a single layer for few rows: scales, bias, SiLU or the sum with
-// what is there, and the store.
+// A finished tile of the few-row kernel for one layer: scales, bias, SiLU or accumulation, and the
+// store.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -17,12 +17,12 @@ __device__ __forceinline__ float SiluMul(float gate, float up) {
   return gate / (1.0f + __expf(-gate)) * up;
 }
 
-// A thread's two rows of a tile of 64: what it needs beside the sums.
+// Values besides the sums for a thread's two rows of a tile of 64.
 template <class C>
 struct StreamTile {
-  static constexpr int kOwnTokens = C::kTokens / 4;  // a thread has sums of these, for its two rows
-  // Load fetches all of it, else only what does not depend on tokens. And it may be called before
-  // the products: where weights are widened there are no registers for that.
+  static constexpr int kOwnTokens = C::kTokens / 4;  // tokens per thread, for its two rows
+  // If true, Load fetches everything and may be called before the products; otherwise only what is
+  // independent of tokens, since converting weights leaves no registers.
   static constexpr bool kHeld = C::kTokens <= 32;
   static constexpr bool kEarly = kHeld && (C::kFormat == StreamFormat::kBf16 || C::kInput8);
 
@@ -31,7 +31,7 @@ struct StreamTile {
   float scale[2];
   float bias[2] = {0.0f, 0.0f};
   float x_scale[kHeld ? kOwnTokens : 1];
-  float old[kHeld ? C::kSums : 1];  // what is added to
+  float old[kHeld ? C::kSums : 1];  // previous values of y
 
   static __device__ __forceinline__ int32_t Token(int i, int lane) {
     return i / 2 * 8 + 2 * (lane % 4) + i % 2;

@@ -1,9 +1,9 @@
-// The products of one unit of work by each warp for itself, weights widened in registers: mma.sync
-// in place of wgmma.
+// The products of one unit by each warp separately, with weights converted in registers: mma.sync
+// instead of wgmma.
 //
-// A warpgroup's product makes four warps wait for each other every 64 of K, and with few tokens it
-// takes a multiple of the time that its operations need. A warp's own product costs two loads of
-// the tokens' fragments for 64 of K instead.
+// A warpgroup's product makes four warps wait for each other every 64 of K, and with few tokens
+// takes a multiple of its operations' time. A warp's own product instead needs two loads of token
+// fragments per 64 of K.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@
 
 namespace aisp::cuda {
 
-// Adds a stage's products. With eight tokens two sums take turns, so that a product does not wait
-// for the one before it.
+// Adds a stage's products. With eight tokens two sums alternate, so that a product does not wait
+// for the previous one.
 template <class C, bool kF16>
 __device__ __forceinline__ void MultiplyByWarp(uint32_t weights, uint32_t input, int group,
                                                int warp, int lane, float (&sums)[C::kSums]) {
@@ -27,7 +27,7 @@ __device__ __forceinline__ void MultiplyByWarp(uint32_t weights, uint32_t input,
   float other[4] = {};
   Raw raw[2];
   LoadRaw<C>(weights, group, 0, warp, lane, raw[0]);
-  // Of a line of 128 bytes, swizzled: the pieces of 16 bytes that this lane's address is for.
+  // In a swizzled line of 128 bytes: the 16-byte pieces that this lane addresses.
   const uint32_t line = input + lane % 8 * 128;
   const uint32_t piece[2] = {line + ((lane / 8) ^ (lane % 8)) * 16,
                              line + ((4 + lane / 8) ^ (lane % 8)) * 16};
@@ -53,9 +53,9 @@ __device__ __forceinline__ void MultiplyByWarp(uint32_t weights, uint32_t input,
   }
 }
 
-// The same of FP8 with eight tokens, in two steps: once a warp has its part of a stage in
-// registers, the stage can be given back. Four sums take turns over all of a tile, so that no
-// product waits for the one before it.
+// The same for FP8 with eight tokens, in two steps: once a warp's part of a stage is in registers,
+// the stage can be released. Four sums alternate over the whole tile, so that no product waits for
+// the previous one.
 template <class C>
 struct Fp8Fragments {
   static constexpr int kChunks = C::kStageK / 64;
@@ -78,7 +78,7 @@ struct Fp8Fragments {
       }
     }
   }
-  // Of all that was taken, for BarrierArriveBehind.
+  // Depends on all loads, for BarrierArriveBehind.
   __device__ __forceinline__ uint32_t Loaded() const {
     uint32_t all = 0;
 #pragma unroll

@@ -45,8 +45,8 @@ Result<CUtensorMap> TensorMaps::Box(const void* data, std::span<const Dimension>
   const CUtensorMapDataType type = bytes == 1   ? CU_TENSOR_MAP_DATA_TYPE_UINT8
                                    : bytes == 2 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                                 : CU_TENSOR_MAP_DATA_TYPE_UINT32;
-  // Promotion of what L2 fetches to 256 bytes keeps a stream of rows of 128 bytes below 4.35 TB/s,
-  // whatever is in flight; without, it goes at memory's speed.
+  // No L2 promotion: fetching 256 bytes limits a stream of 128-byte rows to 4.35 TB/s, whatever is
+  // in flight; without it the stream runs at memory speed.
   const CUresult result =
       encode_(&map, type, static_cast<cuuint32_t>(dimensions.size()), const_cast<void*>(data),
               sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,

@@ -1,6 +1,6 @@
-// Descriptions of matrices for the copy engine (TMA).
+// Tensor maps: descriptions of matrices for the copy engine (TMA).
 //
-// TensorMaps is the driver's encoder, looked up once; a plain value, any thread.
+// TensorMaps holds the driver's encoder, looked up once; a plain value, any thread.
 #pragma once
 
 #include <cuda.h>
@@ -17,17 +17,17 @@ namespace aisp::cuda {
 class TensorMaps {
  public:
   static Result<TensorMaps> Find();
-  // A box of a row-major matrix, its rows 128 bytes and swizzled in shared memory. Beyond the
-  // matrix there are zeros.
+  // A box of a row-major matrix, with rows of 128 bytes, swizzled in shared memory. Out-of-range
+  // elements are zero.
   Result<CUtensorMap> Box(const void* data, size_t element_bytes, int64_t columns, int64_t rows,
                           int box_columns, int box_rows) const;
 
   struct Dimension {
     int64_t size = 0;
-    int64_t stride = 0;  // bytes; of the first dimension its elements'
+    int64_t stride = 0;  // in bytes; for the first dimension the element size
     int box = 0;
   };
-  // A box of up to five dimensions, the innermost first, of elements of 1, 2 or 4 bytes.
+  // A box of up to five dimensions, innermost first, with elements of 1, 2 or 4 bytes.
   Result<CUtensorMap> Box(const void* data, std::span<const Dimension> dimensions,
                           CUtensorMapSwizzle swizzle) const;
 

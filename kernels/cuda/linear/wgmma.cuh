@@ -1,10 +1,10 @@
 // Hopper's asynchronous tensor-core products: d[64 x N] += A[64 x 16] B[16 x N] by a warpgroup (PTX
 // ISA, section "wgmma").
 //
-// A is the weight (from shared memory, or from registers after widening), B the activations in
-// shared memory, so that the number of tokens is the N of the instruction. Both are K-major with
-// the 128-byte swizzle. Accumulator d[4 j + i] of lane (g = lane / 4, t = lane % 4) of warp w is
-// row 16 w + g + 8 (i / 2), token 8 j + 2 t + i % 2.
+// A is the weight (in shared memory, or in registers after conversion), B the activations in shared
+// memory, so that the number of tokens is the instruction's N. Both are K-major with the 128-byte
+// swizzle. Accumulator d[4 j + i] of lane (g = lane / 4, t = lane % 4) of warp w is row 16 w + g +
+// 8 (i / 2), token 8 j + 2 t + i % 2.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,9 @@ using ptx::WgmmaCommit;
 using ptx::WgmmaFence;
 using ptx::WgmmaWait;
 
-// Matrix descriptor of a K-major tile whose rows are 128 bytes, swizzled; groups of eight rows are
-// 1024 bytes apart. The address is 16-aligned and lies in the first 256 KiB, so that adding bytes /
-// 16 to the low word moves it.
+// Descriptor of a K-major tile with swizzled rows of 128 bytes; groups of eight rows are 1024 bytes
+// apart. The address is 16-aligned and in the first 256 KiB, so adding bytes / 16 to the low word
+// moves it.
 __device__ __forceinline__ uint64_t SwizzledDescriptor(uint32_t shared_address, uint32_t offset) {
   const uint32_t low = ((shared_address >> 4) | (1u << 16)) + (offset >> 4);
   constexpr uint32_t kHigh = (1u << 30) | 64;

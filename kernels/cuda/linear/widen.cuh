@@ -1,10 +1,10 @@
-// Widening FP8 and NVFP4 weights to 16 bits in registers, in the fewest instructions.
+// Converts FP8 and NVFP4 weights to 16 bits in registers with the fewest instructions.
 //
-// Both formats become bf16 by moving their bits to bf16's places, which divides the value by a
-// power of two (the exponent biases differ); one multiplication per two elements puts that right,
-// and for NVFP4 applies the block scale in the same instruction. Every step is exact: e4m3 fits
-// bf16, and e2m1 (2 significant bits) times e4m3 (4) needs 6 of bf16's 8. To f16 the hardware
-// converts two e4m3 at a time, also exactly.
+// Both formats become bf16 by moving their bits to bf16's positions, which divides the value by a
+// power of two (the exponent biases differ). One multiplication per two elements corrects that and,
+// for NVFP4, also applies the block scale. Every step is exact: e4m3 fits in bf16, and e2m1 (2
+// significant bits) times e4m3 (4) needs 6 of bf16's 8. To f16 the hardware converts two e4m3 at a
+// time, also exactly.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -40,9 +40,9 @@ __device__ __forceinline__ void WidenFp8ToF16(uint32_t word, uint32_t& low, uint
       : "r"(word));
 }
 
-// v << shift, plus `more`, as a multiplication, which runs beside the masks and shifts that
-// widening is bound by. Of a constant the compiler would make a shift again; no grid here has a
-// second dimension, but that it does not know.
+// (v << shift) + more as a multiplication, which runs beside the masks and shifts that limit
+// conversion. The compiler would turn a constant factor back into a shift, so it involves the
+// grid's second dimension, always 1.
 __device__ __forceinline__ uint32_t ShiftByMultiplying(uint32_t v, int shift, uint32_t more) {
   uint32_t one;
   asm("mov.u32 %0, %nctaid.y;" : "=r"(one));
@@ -51,13 +51,13 @@ __device__ __forceinline__ uint32_t ShiftByMultiplying(uint32_t v, int shift, ui
   return d;
 }
 
-// Two of a word's scales as a pair of bf16, times 2^106: bytes 0 and 2, or with `odd` 1 and 3.
+// Two of a word's scales as a pair of bf16, times 2^106: bytes 0 and 2, with `odd` 1 and 3.
 __device__ __forceinline__ uint32_t WidenNvfp4Scales(uint32_t word, bool odd) {
   return ShiftByMultiplying(odd ? __byte_perm(word, 0, 0x4341) : word & 0x00ff00ffu, 4,
                             0x70007000u);
 }
 
-// a times one half of b: the instruction takes the half by itself.
+// a times one half of b: the instruction selects the half.
 __device__ __forceinline__ uint32_t MulBf16x2ByHalf(uint32_t a, uint32_t b, bool high) {
   const auto pair = reinterpret_cast<const __nv_bfloat162&>(b);
   const __nv_bfloat162 d = __hmul2(reinterpret_cast<const __nv_bfloat162&>(a),
@@ -65,7 +65,8 @@ __device__ __forceinline__ uint32_t MulBf16x2ByHalf(uint32_t a, uint32_t b, bool
   return reinterpret_cast<const uint32_t&>(d);
 }
 
-// One word of nibbles without scales: the four registers of an A fragment, times 2^-126.
+// Converts one word of nibbles, without scales, to the four registers of an A fragment, times
+// 2^-126.
 __device__ __forceinline__ void PlaceNvfp4(uint32_t word, uint32_t (&a)[4]) {
   constexpr uint32_t kMask = 0x81c081c0;
   const uint32_t turned = __funnelshift_l(word, word, 6);
@@ -78,7 +79,7 @@ __device__ __forceinline__ void PlaceNvfp4(uint32_t word, uint32_t (&a)[4]) {
 // A lane's part of 16 rows x 64 of K: the A fragments of four steps of 16.
 __device__ __forceinline__ void WidenNvfp4(uint4 words, uint2 scales, uint32_t (&a)[4][4]) {
   const uint32_t word[4] = {words.x, words.y, words.z, words.w};
-  // Of rows g and g + 8 in the two halves, a block each.
+  // Rows g and g + 8 in the two halves, one block each.
   const uint32_t scale[4] = {WidenNvfp4Scales(scales.x, false), WidenNvfp4Scales(scales.x, true),
                              WidenNvfp4Scales(scales.y, false), WidenNvfp4Scales(scales.y, true)};
 #pragma unroll

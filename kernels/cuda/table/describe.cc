@@ -1,4 +1,4 @@
-// What people read of a resolved launch: kernel, grid, bytes, predicted time.
+// Describes a resolved launch for people: kernel, grid, bytes, predicted time.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,10 +14,10 @@ int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 struct Cost {
   double bytes = 0;
   double flops = 0;
-  double us = 0;  // where a formula of its own says it
+  double us = 0;  // set if a formula gives it directly
 };
 
-// Weights, rows in and rows out of a layer.
+// Weights, input rows and output rows of a layer.
 Cost CostOf(const LinearTraits& w, double rows) {
   const double x = rows * static_cast<double>(w.k) * static_cast<double>(DTypeBytes(w.input));
   const double y = rows * static_cast<double>(w.out_features()) *
@@ -31,7 +31,7 @@ double BytesOf(const TensorView& view, double rows) {
   return rows * static_cast<double>(view.cols()) * static_cast<double>(DTypeBytes(view.dtype));
 }
 
-// Keys and values of so many tokens a sequence, and the rows.
+// Keys and values of `context` tokens per sequence, and the rows.
 Cost CostOf(const AttentionParams& p, const Bucket& bucket, double context) {
   const double key =
       2.0 * p.kv.num_kv_heads * p.kv.head_dim * static_cast<double>(DTypeBytes(p.kv.dtype));
@@ -60,7 +60,7 @@ Cost CostOf(const Programme& programme, const Bucket& bucket, const PlannedLaunc
     } else if (const auto* embed = std::get_if<EmbeddingParams>(&node.params)) {
       cost.bytes = BytesOf(embed->table, rows) + BytesOf(embed->hidden, rows);
     } else if (const auto* experts = std::get_if<ExpertMlpParams>(&node.params)) {
-      // Those that rows choose if all are equally likely.
+      // Expected fraction of experts chosen under uniform routing.
       const double part = static_cast<double>(experts->experts.cols()) /
                           std::max(1, experts->packed->num_experts());
       cost.bytes = static_cast<double>(experts->packed->bytes()) * (1 - std::pow(1 - part, rows));
@@ -187,7 +187,7 @@ LaunchInfo DescribeLaunch(const Programme& programme, const Bucket& bucket,
   const DeviceFacts& d = *facts.device;
   if (d.bytes_per_us > 0) {
     const double read = cost.bytes / d.bytes_per_us;
-    // Rows of e4m3 go through the tensor cores at about this many times the speed.
+    // Approximate speedup of e4m3 rows on the tensor cores.
     const double speed = d.bf16_flops_per_us * (launch.match.rounds ? 1.6 : 1.0);
     const double multiplied = speed > 0 ? cost.flops / speed : 0;
     info.us = std::max(read, multiplied) + d.launch_us;

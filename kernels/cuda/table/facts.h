@@ -1,6 +1,6 @@
-// What the table of kernels chooses by beside the programme and the bucket: the device, and what
-// was measured on it. Plain data without any CUDA header, so that a programme can be resolved where
-// no GPU is (`aisp info --programme`).
+// What the kernel table's choices depend on besides programme and bucket: the device, and
+// measurements on it. Plain data without CUDA headers, so that a programme can be resolved without
+// a GPU (`aisp info --programme`).
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace aisp::cuda {
 
-// How a weight was packed: LinearTraits::family.
+// How a weight was packed, for LinearTraits::family.
 enum class LinearFamily : uint8_t {
   kPlain = 1,    // weights.h: row-major, f32 or bf16
   kFast,         // linear/: bf16, FP8, NVFP4 for Hopper
@@ -22,43 +22,43 @@ enum class LinearFamily : uint8_t {
 struct DeviceFacts {
   std::string name;
   int32_t multiprocessors = 0;
-  bool hopper = false;        // linear/ and attention/ run here
-  bool block_scaled = false;  // BlockScaledLinear does
-  // Nothing else of this process computes there: launches whose CTAs wait for each other may run.
+  bool hopper = false;        // linear/ and attention/ are available
+  bool block_scaled = false;  // BlockScaledLinear is available
+  // No other code of this process uses the device: CTAs of a launch may wait for each other.
   bool exclusive = true;
   bool overlap = true;
   int32_t max_rows = 0;
   int32_t max_sequences = 0;
-  // Calls of at least so many rows on FP8 weights round their rows to e4m3 first; 0: none.
+  // Calls with at least so many rows on FP8 weights first round their rows to e4m3; 0: never.
   int32_t fp8_activation_rows = 0;
-  // For predictions alone.
-  double bytes_per_us = 0;  // that a kernel reads
-  double launch_us = 0;     // of a kernel in a graph
+  // For predictions only.
+  double bytes_per_us = 0;  // read by a kernel
+  double launch_us = 0;     // per kernel in a graph
   double bf16_flops_per_us = 0;
 };
 
-// Times of kernels that were measured, by product: what ManyRows::Prepare leaves in its cache.
+// Measured choices by product: the content of the cache that ManyRows::Prepare writes.
 class TuningProfile {
  public:
-  // Of its lines. The number goes up with kernels that may change what is fastest.
+  // Prefix of its lines. The number is increased when changed kernels may invalidate choices.
   static constexpr const char* kMark = "choice.2";
 
-  // Tokens of a tile of our own kernel that was fastest, kLtTokens: cuBLASLt was.
+  // Tokens per tile of our fastest kernel; kLtTokens: cuBLASLt was faster.
   static constexpr int kLtTokens = 0;
-  // What a choice may depend on beside the rows; `fp8_rows`: the activations are e4m3.
+  // Key of everything besides rows that a choice depends on; `fp8_rows`: activations are e4m3.
   static std::string KeyOf(const LinearTraits& weight, bool fp8_rows);
 
-  // Lines "choice.2 KEY ROWS TOKENS"; others are left out.
+  // Reads lines "choice.2 KEY ROWS TOKENS"; ignores others.
   void Read(std::istream& lines);
   void Add(const std::string& key, int32_t rows, int tokens) { measured_[key][rows] = tokens; }
-  // By rows; null: nothing was measured.
+  // By rows; null: not measured.
   const std::map<int32_t, int>* Of(const std::string& key) const;
 
  private:
   std::map<std::string, std::map<int32_t, int>> measured_;
 };
 
-// An H200 as measured: the device of a map that is printed where no GPU is.
+// A measured H200: the device for maps printed without a GPU.
 DeviceFacts H200Facts();
 
 }  // namespace aisp::cuda

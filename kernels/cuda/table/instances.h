@@ -1,6 +1,6 @@
-// The instances of the kernels of linear/, as far as a choice depends on them: sizes that their
-// templates have, without CUDA. Opening the backend compares each with its kernel
-// (linear/linear.cc), so that neither can change alone.
+// The instances of linear/'s kernels, as far as choices depend on them: the sizes of their
+// templates, without CUDA. Opening the backend compares them with the kernels (linear/linear.cc),
+// so that both stay equal.
 //
 // Pure data; any thread.
 #pragma once
@@ -13,13 +13,13 @@
 
 namespace aisp::cuda {
 
-// A kernel for few rows, of one layer or of a chain.
+// A few-row kernel, for one layer or a chain.
 struct StreamInstance {
   aisp::WeightFormat format = aisp::WeightFormat::kCompute;
-  bool fp8_rows = false;  // takes activations in e4m3
-  int tokens = 0;         // rows that its sums have room for
-  int rows = 0;           // of the weight, of a unit of work
-  int stage_k = 0;        // of K, of a unit of work
+  bool fp8_rows = false;  // activations in e4m3
+  int tokens = 0;         // capacity of its sums
+  int rows = 0;           // of the weight, per unit
+  int stage_k = 0;        // of K, per unit
 };
 // By ascending tokens within a format.
 std::span<const StreamInstance> StreamInstances();
@@ -35,11 +35,11 @@ struct OneTokenInstance {
 };
 OneTokenInstance OneTokenInstanceOf(aisp::WeightFormat format);
 
-// The kernel for two to eight tokens: of K, of a warp in a stage. 0: the format has none.
+// The kernel for two to eight tokens: K per warp and stage. 0: the format has none.
 inline constexpr int32_t kMostFewTokens = 8;
 int FewTokensBlockK(aisp::WeightFormat format);
 
-// A kernel for many rows; in the order of GemmKernels().
+// A many-row kernel, in the order of GemmKernels().
 struct GemmInstance {
   aisp::WeightFormat format = aisp::WeightFormat::kCompute;
   bool fp8_rows = false;
@@ -49,12 +49,12 @@ struct GemmInstance {
 };
 std::span<const GemmInstance> GemmInstances();
 
-// Decode attention in one launch (attention/fused.cuh): query rows of an item, those of all heads
-// of a KV head in one or several rows of a sequence. A sequence has up to two items for a KV head.
+// Decode attention in one launch (attention/fused.cuh): query rows per item, over all heads of a KV
+// head and one or more rows of a sequence. A sequence has up to two items per KV head.
 inline constexpr int32_t kFusedItemRows = 16;
-// Rows of a sequence in an item of a step where sequences have several.
+// Rows of a sequence per item, in steps where sequences have several.
 constexpr int32_t FusedItemTokens(int32_t group) { return std::max(1, kFusedItemRows / group); }
-// Whether it takes steps with up to so many rows of a sequence.
+// Whether it supports steps with up to `rows` rows per sequence.
 constexpr bool FusedTakes(int32_t group, int32_t rows) {
   const int32_t tokens = FusedItemTokens(group);
   return group <= kFusedItemRows && (rows == 1 || (tokens > 1 && rows <= 2 * tokens));

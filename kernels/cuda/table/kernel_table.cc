@@ -27,7 +27,7 @@ uint16_t FormatOf(DType dtype) {
   return dtype == DType::kF8E4M3 ? kOfFp8 : kOfBf16;
 }
 
-// Of what `formats` of a row is about; kOfAny: of nothing.
+// The format that a row's `formats` refers to; kOfAny: none.
 uint16_t FormatOf(const Node& node) {
   if (const auto* linear = std::get_if<LinearParams>(&node.params))
     return FormatOf(linear->weight->traits());
@@ -42,21 +42,21 @@ const LinearTraits TraitsOf(const Node& node) { return node.As<LinearParams>().w
 
 Match One(const Query&) { return {1}; }
 
-// Whether rows of the step may have adapters that change this layer. It has launches for itself
-// then: between its product and its reader stands what they add.
+// Whether rows may have adapters that change this layer. It then has a launch of its own, followed
+// by the adapters' part.
 bool Adapts(const Query& q, int32_t index = 0) {
   const auto* linear = std::get_if<LinearParams>(&q.node(index).params);
   return q.bucket.adapters && linear != nullptr && linear->adapters != nullptr;
 }
 
-// Whether it may have them inside a chain.
+// Whether its adapters can run inside a chain.
 bool ChainAdapts(const Query& q, int32_t index = 0) {
   const auto* linear = std::get_if<LinearParams>(&q.node(index).params);
   return q.facts.device->exclusive && q.facts.chain_adapts != nullptr &&
          q.RowsOf(q.first + index) <= kMostChainRows && q.facts.chain_adapts(*linear->adapters);
 }
 
-// The norm of all embedded rows, for the one layer that reads it.
+// The norm of all embedded rows, for its only reader.
 Match EmbedNorm(const Query& q) {
   if (!q.has(1) || q.node(1).kind != NodeKind::kNorm) return {};
   if (q.programme.Producer(q.first + 1) != q.first) return {};
@@ -66,8 +66,8 @@ Match EmbedNorm(const Query& q) {
 
 Match Gather(const Query& q) { return {q.has(1) && q.node(1).kind == NodeKind::kNorm ? 2 : 0}; }
 
-// The layers from `q.first` on that follow each other by edges that may stay inside a launch, and
-// the nodes up to each of them.
+// Consecutive layers from `q.first` on whose edges may stay inside a launch, and the number of
+// nodes up to each.
 struct Run {
   std::array<ChainLink, 6> links;
   std::array<int32_t, 6> nodes{};
@@ -84,7 +84,7 @@ Run RunFrom(const Query& q, bool adapters = false) {
   NodeId last = q.first;
   int32_t at = 1;
   while (run.count < run.links.size() && q.has(at)) {
-    // All rows are gathered: nothing is.
+    // If all rows are gathered, the gather is a no-op.
     NodeId source = last;
     if (q.node(at).kind == NodeKind::kGatherRows && q.bucket.all_logits) {
       if (!q.programme.Hands(last, q.first + at, kInsideLaunch)) break;
@@ -115,7 +115,7 @@ Match MatchLinear(const Query& q) {
   int32_t rows = q.RowsOf(q.first);
   const bool adapts = Adapts(q);
   if (adapts && w.epilogue == Epilogue::kGatedSilu) {
-    // Stored as its rows are packed, gate and up both: what adapters add comes before SiLU.
+    // Gate and up are stored separately, as packed, since the adapters' part is added before SiLU.
     w.epilogue = Epilogue::kStore;
     w.output = DType::kBF16;
     rows = std::min(rows, kMostGatedAdapterRows);
@@ -133,7 +133,7 @@ Match MatchOneToken(const Query& q) {
   size_t fitting = OneTokenChain(run.all(), rows);
   if (fitting == 0 || RoundsRows(run.links[0].weight, rows, *q.facts.device)) return {};
   if (!q.facts.device->exclusive) fitting = 1;
-  // As many layers as a launch can have.
+  // As many layers as fit in one launch.
   if (q.facts.device->exclusive &&
       StreamChain(run.all(), rows, q.facts.device->multiprocessors) > std::max<size_t>(1, fitting))
     return {};
@@ -146,7 +146,7 @@ Match MatchFewTokens(const Query& q) {
   const Run run = RunFrom(q);
   const size_t fitting = FewTokensChain(run.all(), rows);
   if (fitting < 2 || RoundsRows(run.links[0].weight, rows, *q.facts.device)) return {};
-  // As many layers as a launch can have, those with adapters too.
+  // As many layers as fit in one launch, including those with adapters.
   const Run adapted = RunFrom(q, true);
   if (StreamChain(adapted.all(), rows, q.facts.device->multiprocessors) > fitting) return {};
   return {run.nodes[fitting - 1], -1, false, rows};
@@ -163,9 +163,9 @@ Match MatchChain(const Query& q) {
   return {run.nodes[fitting - 1], FindChain(run.links[0].weight.format, rows), false, rows};
 }
 
-// Beyond, that two items of a sequence each read its keys costs more than the launches saved:
-// Llama-3.1-8B with 8 rows a sequence at 1k on an H100, ms a step with decode.cu and with two
-// items: 5.96 and 5.64 at 1 sequence, 7.13 and 6.73 at 8, 9.08 and 9.63 at 32.
+// Beyond this, two items per sequence reading the same keys cost more than the saved launches.
+// Llama-3.1-8B, 8 rows per sequence at 1k context on an H100, ms per step with decode.cu / two
+// items: 5.96 / 5.64 for 1 sequence, 7.13 / 6.73 for 8, 9.08 / 9.63 for 32.
 constexpr int32_t kMostTwoItemRows = 64;
 
 Match MatchFused(const Query& q) {
@@ -179,7 +179,7 @@ Match MatchFused(const Query& q) {
   return {two_items && q.bucket.rows > kMostTwoItemRows ? 0 : 2};
 }
 
-// Sequences that decode beside prompts.
+// Decoding sequences in a step with prompts.
 Match MatchMixed(const Query& q) {
   if (q.bucket.mode != StepMode::kMixed) return {};
   if (!q.has(1) || q.node(1).kind != NodeKind::kAttend) return {};
@@ -196,14 +196,14 @@ Match MatchAttention(const Query& q) {
   return {AttentionRefusal(q.node().As<AttentionParams>(), *q.facts.device).empty() ? 1 : 0};
 }
 
-// Where attention/ does not run, f32 alone is served.
+// Without attention/ only f32 is supported.
 Match MatchPlainAttention(const Query& q) {
   const auto& p = q.node().As<AttentionParams>();
   const bool f32 = p.q.dtype == DType::kF32 && p.kv.dtype == DType::kF32;
   return {q.facts.device->hopper || f32 ? 1 : 0};
 }
 
-// Small models in f32 are meant to run there; half of a large one is not.
+// Meant for small f32 models; for others it is a slow path.
 Match MatchPlainF32Attention(const Query& q) {
   return {q.node().As<AttentionParams>().kv.dtype == DType::kF32 ? MatchPlainAttention(q).nodes
                                                                  : 0};
@@ -291,8 +291,8 @@ bool HasFusedDecode(const RopeAppendParams& rope, const AttentionParams& p, int3
          rope.qkv.dtype == DType::kBF16 && FusedTakes(p.num_heads / p.kv.num_kv_heads, rows);
 }
 
-// Llama-3.1-8B in bf16 on an H100, ms of a step of 15 new rows behind 1,024, 2,048, 4,096 and
-// 16,384 keys: 6.01, 6.34, 7.12, 11.3 without splitting, 6.33, 6.41, 6.58, 7.18 with it.
+// Llama-3.1-8B in bf16 on an H100, ms per step of 15 new rows after 1,024, 2,048, 4,096 and 16,384
+// keys: 6.01, 6.34, 7.12, 11.3 without splitting, 6.33, 6.41, 6.58, 7.18 with it.
 constexpr int32_t kLeastSplitContext = 2560;
 
 int32_t SplitTokens(const Bucket& bucket) {
@@ -332,7 +332,7 @@ const KernelRow* FindRow(const Query& q, Match* match) {
   return nullptr;
 }
 
-// The shape of a layer's attention, as far as a plan depends on it.
+// Whether two attention layers have the same shape, as far as a plan depends on it.
 bool SameShape(const AttentionParams& a, const AttentionParams& b) {
   return a.num_heads == b.num_heads && a.kv.num_kv_heads == b.kv.num_kv_heads &&
          a.kv.head_dim == b.kv.head_dim && a.kv.block_tokens == b.kv.block_tokens &&
@@ -347,7 +347,7 @@ const AttentionParams* AttentionOf(const Programme& programme, const PlannedLaun
   return &programme.node(launch.covered().back()).As<AttentionParams>();
 }
 
-// Whose launch is the first of its shape plans for the others.
+// The first launch of each shape plans for the others.
 void MarkPlans(const Programme& programme, const Bucket& bucket, const DeviceFacts& device,
                std::vector<PlannedLaunch>& launches) {
   std::vector<const AttentionParams*> seen;
@@ -364,11 +364,11 @@ void MarkPlans(const Programme& programme, const Bucket& bucket, const DeviceFac
   }
 }
 
-// Edges between decode attention of one sequence and the layers around it are published slot by
-// slot where the launches are neighbours, both can, and the values have no other reader.
+// Edges between one sequence's decode attention and the adjacent layers use slots if the launches
+// are neighbours, both support it, and the values have no other reader.
 void PublishBetweenLaunches(const Programme& programme, const Bucket& bucket,
                             const DeviceFacts& device, std::vector<PlannedLaunch>& launches) {
-  constexpr int32_t kMostKvHeads = 64;  // each has CTAs of its own on any card of this kind
+  constexpr int32_t kMostKvHeads = 64;  // each needs its own CTAs on any card of this kind
   if (!device.exclusive) return;
   for (size_t i = 1; i + 1 < launches.size(); ++i) {
     PlannedLaunch& before = launches[i - 1];
@@ -395,7 +395,7 @@ void PublishBetweenLaunches(const Programme& programme, const Bucket& bucket,
   }
 }
 
-// A norm whose one reader rounds its rows to e4m3 leaves them so.
+// A norm whose only reader rounds its rows to e4m3 writes e4m3 itself.
 void RoundInNorms(const Programme& programme, std::vector<PlannedLaunch>& launches) {
   for (size_t i = 1; i < launches.size(); ++i) {
     PlannedLaunch& norm = launches[i - 1];
@@ -413,20 +413,20 @@ void RoundInNorms(const Programme& programme, std::vector<PlannedLaunch>& launch
 
 }  // namespace
 
-// rows.cu: a block holds the row.
+// In rows.cu a block must hold the row.
 bool RoundsInNorm(int64_t width) { return width % 16 == 0 && width <= 16384; }
 
 Bucket CanonicalBucket(const Bucket& bucket) {
   Bucket b = bucket;
   b.rows = static_cast<int32_t>(PaddedRows(bucket.rows));
   b.logit_rows = static_cast<int32_t>(PaddedRows(bucket.logit_rows));
-  // One sequence is a matter of its own, the others are the launchers'.
+  // Only one sequence versus several matters here; launchers handle the rest.
   b.sequences = bucket.mode == StepMode::kDecode && bucket.sequences == 1 ? 1 : 2;
   b.rows_per_sequence = bucket.mode == StepMode::kDecode ? 1 : 2;
   if (bucket.mode == StepMode::kVerify) b.rows_per_sequence = VerifyRows(bucket.rows_per_sequence);
   b.prompt_context = SplitTokens(bucket) > 0 ? kLeastSplitContext : 0;
   b.draws = bucket.draws > 0 ? 1 : 0;
-  b.draw_filters = b.draw_masks = false;  // one launcher for all
+  b.draw_filters = b.draw_masks = false;  // one launcher handles all cases
   return b;
 }
 

@@ -1,10 +1,10 @@
-// The table of the CUDA backend: every kernel that a node of a programme can run in, in the order
-// in which they are asked. The first row that takes a node, or a run of nodes that begins with it,
-// computes it. There is no other place where a kernel is chosen.
+// The kernel table of the CUDA backend: every kernel that can compute a node of a programme, in
+// order of preference. The first row that accepts a node, or a run of nodes starting with it,
+// computes it. Kernels are chosen nowhere else.
 //
-// A new kernel is a row here, its launcher in cuda_step.cc or step_linear.cc and a file of its own.
+// A new kernel needs a row here, a launcher in cuda_step.cc or step_linear.cc, and its own file.
 //
-// Pure functions and data without any CUDA header: a programme can be resolved where no GPU is.
+// Pure functions and data without CUDA headers: a programme can be resolved without a GPU.
 #pragma once
 
 #include <array>
@@ -49,19 +49,19 @@ enum class KernelId : uint8_t {
   kDraw,
 };
 
-// Most nodes of a launch: a chain of six layers with their norms, and a gathering of all rows.
+// Maximum of nodes per launch: a chain of six layers with norms, and a gather of all rows.
 inline constexpr size_t kMostNodes = 12;
 
-// What a row says when it is asked for the nodes from some node on.
+// A row's answer for the nodes from some node on.
 struct Match {
-  int32_t nodes = 0;  // how many it computes; 0: none
+  int32_t nodes = 0;  // number of nodes that it computes; 0: none
   int32_t instance = -1;
   bool rounds = false;  // rows are rounded to e4m3 first
-  int32_t rows = 0;     // of linear layers: that are computed
-  bool adapts = false;  // with what adapters add
+  int32_t rows = 0;     // of linear layers: rows that are computed
+  bool adapts = false;  // includes adapters
 };
 
-// What rows are asked about.
+// The question to a row.
 struct Query {
   const Programme& programme;
   const Bucket& bucket;
@@ -79,7 +79,7 @@ struct Query {
   }
 };
 
-// Formats of weights or, for attention, of the pool; any number of them.
+// Formats of weights or, for attention, of the pool, as a bit set.
 enum FormatSet : uint16_t {
   kOfF32 = 1,
   kOfBf16 = 2,
@@ -94,13 +94,13 @@ struct KernelRow {
   std::string_view name;
   NodeKind first;      // kind of the first node that it computes
   uint16_t formats;    // FormatSet
-  int32_t least_rows;  // of the step's or the logits', whichever the node has
+  int32_t least_rows;  // rows of the step or logit rows, whichever the node has
   int32_t most_rows;   // 0: any number
-  bool exclusive;      // needs the device for itself
-  uint8_t consumes;    // forms in which it may have its input (HandOver)
-  uint8_t publishes;   // forms in which its output may come
+  bool exclusive;      // needs the device exclusively
+  uint8_t consumes;    // HandOver forms accepted for its input
+  uint8_t publishes;   // HandOver forms possible for its output
   Match (*match)(const Query& query);
-  std::string_view slow;  // why it is a slow path; empty: it is none
+  std::string_view slow;  // why it is a slow path; "": it is none
 };
 
 std::span<const KernelRow> KernelTable();
@@ -111,49 +111,49 @@ struct PlannedLaunch {
   std::array<NodeId, kMostNodes> nodes{};
   int32_t num_nodes = 0;
   Match match;
-  // Slots instead of rows in memory (token_slots.h): of the input, of the output.
+  // Input / output in slots instead of rows in memory (token_slots.h).
   bool consumes_slots = false;
   bool publishes_slots = false;
-  // e4m3 rows in the workspace of linear layers instead of rows of its own.
+  // Input / output as e4m3 rows in the workspace of linear layers.
   bool consumes_fp8 = false;
   bool publishes_fp8 = false;
-  bool plans = false;            // attention: the step's first of its shape, which plans for all
-  int32_t completes_layer = -1;  // KV of this layer is enqueued once this is
+  bool plans = false;            // attention: the first of its shape, which plans for all
+  int32_t completes_layer = -1;  // KV of this layer is enqueued after this launch
 
   std::span<const NodeId> covered() const { return {nodes.data(), static_cast<size_t>(num_nodes)}; }
 };
 
-// UNIMPLEMENTED names the node that no row takes, and why.
+// UNIMPLEMENTED names the node that no row accepts, and why.
 Result<std::vector<PlannedLaunch>> Resolve(const Programme& programme, const Bucket& bucket,
                                            const ChoiceFacts& facts);
-// Buckets of which the table says the same map to one.
+// Maps buckets with equal answers from the table to one.
 Bucket CanonicalBucket(const Bucket& bucket);
 
-// Whether a norm of such rows may leave them as e4m3 for the layer that rounds them.
+// Whether a norm of such rows may write e4m3 for the layer that rounds them.
 bool RoundsInNorm(int64_t width);
 
-// Rows of a gated layer with adapters that are computed before SiLU, at a time.
+// Rows of a gated layer with adapters computed before SiLU at a time.
 inline constexpr int32_t kMostGatedAdapterRows = 2048;
-// Rows of a chain, and ranks of all adapters of a layer together that one takes: they are all
-// multiplied, whichever of them rows have.
+// Limits of a chain with adapters: rows, and the sum of all adapters' ranks per layer, since all
+// adapters are multiplied for all rows.
 inline constexpr int32_t kMostChainRows = 64;
 inline constexpr int32_t kMostChainAdapterWidth = 256;
 
-// What people read of a launch; `context`: keys of a sequence that attention is predicted for.
+// Describes a launch for people; `context`: keys per sequence for which attention is predicted.
 LaunchInfo DescribeLaunch(const Programme& programme, const Bucket& bucket,
                           const ChoiceFacts& facts, const PlannedLaunch& launch, int64_t context);
 
 // ---- attention ----
 
-// Whether attention/ has kernels for the layer; else why not.
+// Why attention/ has no kernel for the layer; "": it has.
 std::string_view AttentionRefusal(const AttentionParams& params, const DeviceFacts& device);
-// Rotation, append and attention of up to `rows` rows a sequence in one launch.
+// Whether one launch can rotate, append and attend for up to `rows` rows per sequence.
 bool HasFusedDecode(const RopeAppendParams& rope, const AttentionParams& params, int32_t rows,
                     const DeviceFacts& device);
-// Rows of a sequence up to which its keys are split over CTAs in a step that computes few rows of
-// prompts with many keys; 0: they are not, and a tile of query rows meets its keys in one CTA.
+// For steps with few prompt rows and long contexts: the maximum rows per sequence whose keys are
+// split over CTAs; 0: not split, one CTA processes a tile of query rows with all its keys.
 int32_t SplitTokens(const Bucket& bucket);
-// The launch of one sequence alone, whose rows may be handed over in slots.
+// Whether this is the launch for a single sequence, whose rows may use slots.
 bool IsOneSequenceDecode(const Bucket& bucket, const AttentionParams& params,
                          const DeviceFacts& device);
 

@@ -9,24 +9,24 @@
 namespace aisp::cuda {
 namespace {
 
-// Measured (docs/performance.md). From these rows on our own kernels are expected to be faster,
-// where nothing near was measured.
+// Measured (docs/performance.md). From these rows on our kernels are expected to be faster where
+// nothing similar was measured.
 constexpr int32_t kTunedLtRows = 32;
 constexpr int32_t kOwnGemmRows = 640;
 constexpr int32_t kOwnGatedGemmRows = 256;
-constexpr double kNear = 1.42;  // ratio of numbers of rows
-// Of the estimate: the clock under this load, and what a launch costs beside its stages.
+constexpr double kNear = 1.42;  // ratio of row counts
+// Parameters of the estimate: the clock under this load, and a launch's cost besides its stages.
 constexpr double kCyclesPerUs = 1550.0;
 constexpr double kLaunchUs = 4.0;
-constexpr double kExchangeUs = 3.0;  // of the sums of parts of K
+constexpr double kExchangeUs = 3.0;  // for exchanging sums of K parts
 constexpr int64_t kLeastSplitStages = 8;
-constexpr int32_t kSplitTokens = 128;  // of tiles that are split
+constexpr int32_t kSplitTokens = 128;  // per split tile
 
 constexpr size_t kMostChainLinks = 6;
-constexpr size_t kSquareBytes = size_t{512} << 10;  // chain.cc: of a layer
+constexpr size_t kSquareBytes = size_t{512} << 10;  // chain.cc: per layer
 constexpr int64_t kHeadWidth = 65536;               // linear.h: kHeadRows
-// Shared memory of a CTA for one token: of several layers so much that decode attention's fits
-// beside it, of a single one so much that the next launch's does, but for a head's.
+// Shared memory of a CTA for one token: for several layers small enough for decode attention's CTA
+// beside it, for one layer (except a head) small enough for the next launch's.
 constexpr int kSharedOfChain = 174 << 10;
 constexpr int kSharedOfOne = 112 << 10;
 constexpr int kMostRing = 24;
@@ -48,7 +48,7 @@ int Find(std::span<const StreamInstance> instances, aisp::WeightFormat format, b
   return -1;
 }
 
-// The tensor cores take 4 cycles a token; widening and the additions of FP8 do not shrink with the
+// Tensor cores take 4 cycles per token; converting weights and FP8 additions do not depend on
 // tokens.
 double StageCycles(const GemmInstance& g) {
   const bool fp8 = IsFp8(g.format);
@@ -80,7 +80,7 @@ LinearChoice ChooseFast(const LinearTraits& w, int32_t rows, bool fp8_rows,
     }
   }
   choice.rounds = rounds;
-  // Few rows that are rounded have been measured nowhere: our own kernel takes any number.
+  // Few rounded rows were never measured: our kernel supports any number.
   const bool few = rounds && choice.rows <= OwnRows(w.format, true) && GemmSupports(w, true);
   const int many = few ? ExpectedGemm(w, choice.rows, true, facts.device->multiprocessors)
                        : ChooseManyRows(w, choice.rows, fp8_rows || rounds, facts);
@@ -101,8 +101,7 @@ LinearChoice ChooseFast(const LinearTraits& w, int32_t rows, bool fp8_rows,
   return choice;
 }
 
-// Whether a layer may stand in a chain behind `before`: it reads what that one stores, and nothing
-// else.
+// Whether a layer can follow `before` in a chain: it reads that one's output and nothing else.
 bool Follows(const LinearTraits& before, const ChainLink& next) {
   if (before.out_features() != next.weight.k) return false;
   const StoreForm store = StoreOf(before);
@@ -120,7 +119,7 @@ StoreForm StoreOf(const LinearTraits& w) {
   return w.output == DType::kBF16 ? StoreForm::kBf16 : StoreForm::kF32;
 }
 
-// Measured: beyond these cuBLASLt is faster where it takes the format as it is.
+// Measured: above these cuBLASLt is faster if it supports the format directly.
 int32_t OwnRows(aisp::WeightFormat format, bool fp8_rows) {
   const bool as_it_is = format == aisp::WeightFormat::kCompute || fp8_rows;
   return as_it_is || format == aisp::WeightFormat::kFp8Block ? 64 : 128;
@@ -189,7 +188,7 @@ int GemmSplits(const LinearTraits& w, int32_t rows, int instance, int multiproce
   const int64_t steps = DivideUp(w.k, g.step_k);
   int best = 1;
   for (const int splits : {2, 3, 4}) {
-    // Short parts would gain less than their exchange takes.
+    // The exchange of sums costs more than short parts would gain.
     const bool pays = steps / splits * (g.step_k / g.stage_k) >= kLeastSplitStages;
     if (pays && tiles * splits <= multiprocessors / 2) best = splits;
   }
@@ -278,7 +277,7 @@ size_t OneTokenChain(std::span<const ChainLink> links, int32_t rows) {
     if (i > 0 && !Follows(links[i - 1].weight, links[i])) break;
     if (i > 0) slots += OneTokenSlots(links[i]);
     if (slots > kTokenStepSlots) break;
-    // A wider layer may leave too little room for stages that a narrower chain had.
+    // A wider layer may leave too little room for the stages of earlier, narrower ones.
     if (OneTokenRing(links.first(i + 1)) >= kLeastRing) fitting = i + 1;
   }
   return fitting;

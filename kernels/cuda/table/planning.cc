@@ -38,7 +38,7 @@ class PlanningDevice final : public Device {
   Result<MemoryInfo> GetMemoryInfo() const override {
     return MemoryInfo{size_t{140} << 30, size_t{140} << 30};
   }
-  // Host memory is real: small, and written.
+  // Host memory is real, since it is small and written to.
   Result<Buffer> Allocate(size_t bytes, MemoryKind kind) override {
     const int access = kind == MemoryKind::kHost ? PROT_READ | PROT_WRITE : PROT_NONE;
     void* const data =
@@ -141,7 +141,7 @@ class PlanningOps final : public Ops {
       out.push_back(DescribeLaunch(programme, bucket, facts, launch, context_));
     return std::make_unique<PlannedStep>(std::move(out));
   }
-  // What is described are the sizes themselves.
+  // Descriptions need the exact sizes.
   Bucket Canonical(const Bucket& bucket) const override { return bucket; }
 
   Status Embedding(const EmbeddingParams&, Stream&) override { return NothingRuns(); }

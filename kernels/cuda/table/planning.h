@@ -1,7 +1,7 @@
-// A GPU that is not there: a device and operations on which a model loads as on the real one,
-// without a byte of weights, so that its programme can be resolved by the same table and printed.
+// A simulated GPU: a device and operations with which a model loads as on a real one, without any
+// weights, so that its programme can be resolved by the same table and printed.
 //
-// Addresses are reserved and never touched. Running anything is an error. Threads as Device and
+// Addresses are reserved and never accessed. Running anything is an error. Threads as in Device and
 // Ops.
 #pragma once
 
@@ -19,11 +19,11 @@ struct PlanningBackend {
   std::unique_ptr<Ops> ops;
 };
 
-// `context`: keys of a sequence for which attention's bytes and time are predicted.
+// `context`: keys per sequence for which attention's bytes and time are predicted.
 PlanningBackend MakePlanningBackend(const DeviceFacts& device, TuningProfile profile,
                                     int64_t context);
 
-// How PackLinear packs a weight on such a device. UNIMPLEMENTED: not at all.
+// How PackLinear would pack a weight on such a device. UNIMPLEMENTED: unsupported.
 Result<LinearTraits> PackedTraits(const LinearSource& source, const DeviceFacts& device);
 
 }  // namespace aisp::cuda

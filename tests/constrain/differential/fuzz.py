@@ -42,8 +42,8 @@ def instances(schema, seed, oracle, known=()):
     out = []
     for valid, texts in found.items():
         for text in texts:
-            # Whole numbers with an exponent are written with one digit before it, which json.dumps does not know.
-            # Nor are there spellings of more than 37 digits under a bound.
+            # Whole numbers with an exponent have one digit before it, which json.dumps does not
+            # write. Numbers of more than 37 digits have no spelling under a bound.
             usual = re.search("[0-9]\\.[0-9]+e\\+|[0-9]{38}", text) is None
             out.append((text, valid, usual))
             value = json.loads(text)
@@ -80,11 +80,11 @@ def cases_of(seeds):
         try:
             oracle = Oracle(schema)
             yield seed, schema, oracle, instances(schema, seed, oracle)
-        except TypeError:  # the library's own faults
+        except TypeError:  # errors inside the library
             continue
 
 
-# Seeds beyond the number of files begin with the first again.
+# Seeds beyond the number of files start again with the first file.
 def cases_of_corpus(folder, seeds):
     names = sorted(n for n in os.listdir(folder) if n.endswith(".json"))
     for seed in seeds:
@@ -94,7 +94,7 @@ def cases_of_corpus(folder, seeds):
         try:
             oracle = Oracle(schema, formats=False)
             yield f"{seed} ({names[seed % len(names)]})", schema, oracle, instances(schema, seed, oracle, known)
-        except Exception as error:  # the library's own, of every kind
+        except Exception as error:  # errors of any kind inside the library
             print(f"skipped {names[seed % len(names)]}: {type(error).__name__}: {str(error)[:100]}")
 
 
@@ -133,7 +133,7 @@ class Tally:
         for sample in verdict.get("samples", []):
             if "dead_end" in sample:
                 self.wrong(seed, schema, "dead end", sample["text"], show)
-            # The library takes time that doubles with each level where schemas refer to themselves.
+            # The library's time doubles with each level where schemas refer to themselves.
             if sample["whole"] and nesting(json.loads(sample["text"])) <= 8:
                 self.counts["drawn"] += 1
                 if not oracle.valid(sample["text"]):

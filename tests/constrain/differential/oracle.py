@@ -65,7 +65,7 @@ def multiple_of(validator, factor, instance, _schema):
         yield jsonschema.ValidationError("not a multiple")
 
 
-# The order of the whole: the library's sort compares neighbours alone.
+# Uses a total order: the library's sort compares only neighbours.
 def unique_items(validator, wanted, instance, _schema):
     if wanted and validator.is_type(instance, "array"):
         for i, one in enumerate(instance):
@@ -73,7 +73,7 @@ def unique_items(validator, wanted, instance, _schema):
                 yield jsonschema.ValidationError("not unique")
 
 
-# The library asks `false` of every item here, whatever the schema says.
+# The library applies `false` to every item here, whatever the schema says.
 def unevaluated_items(validator, schema, instance, parent):
     if validator.is_type(instance, "array"):
         seen = _utils.find_evaluated_item_indexes_by_schema(validator, instance, parent)
@@ -138,7 +138,8 @@ def adjusted(base):
     if base is not jsonschema.Draft4Validator:
         whole = whole.redefine("integer", is_integer)
     keywords = {"multipleOf": multiple_of, "uniqueItems": unique_items}
-    # Not of these drafts any more, but still read as it was, which the standard's own tests have as an option.
+    # No longer part of these drafts, but still read as before, as an option of the standard's own
+    # tests.
     if base in (jsonschema.Draft201909Validator, jsonschema.Draft202012Validator):
         keywords["dependencies"] = jsonschema.Draft7Validator.VALIDATORS["dependencies"]
     if "unevaluatedItems" in base.VALIDATORS and base is jsonschema.Draft202012Validator:

@@ -32,8 +32,10 @@ class SchemaMaker:
         self.r = random.Random(seed)
         self.draft = self.r.choice(["2020-12"] * 5 + ["draft-07"] * 2 + ["2019-09", "draft-04"])
         self.names = self.r.sample(NAMES, 4)
-        self.patterns = self.r.sample(PATTERNS, 3)  # few, so that the same one meets other limits
-        self.dense = self.r.choice([.15, .15, .5])  # how often a schema has a join of others beside it
+        self.patterns = self.r.sample(PATTERNS, 3)  # few, so that the same one meets different
+                                                    # limits
+        self.dense = self.r.choice([.15, .15, .5])  # how often a schema gets a combination of other
+                                                    # schemas
         self.only = self.r.choice([None] * 6 + ["numeric", "string", "array", "object", "unique"])
         self.defs = self.r.sample(["d0", "d1", "d/2", "d~3"], self.r.randrange(3))
         self.anchored = self.draft[0] == "2" and self.r.random() < .3
@@ -58,7 +60,7 @@ class SchemaMaker:
                 out["$id" if self.draft != "draft-04" else "id"] = "http://here.test/folder/root.json"
         return json.loads(json.dumps(out))
 
-    # What a definition may be called besides its place.
+    # Names of a definition apart from its path.
     def names_of(self, name):
         plain = name.replace("/", "").replace("~", "")
         if self.by_id:
@@ -206,7 +208,7 @@ class SchemaMaker:
                 out.update(self.join(depth - 1, {"array"}))
         return out
 
-    # A schema of few values, so that unique items run out.
+    # A schema with few values, so that unique items run out.
     def few(self, depth):
         kind = self.r.choice(["enum", "range", "text", "boolean", "list", "object", "join"]) if depth > 0 else "enum"
         if kind == "range":
@@ -341,7 +343,7 @@ class InstanceMaker:
                     return self.merged(schema, schema[keyword], depth)
         return self.of_type(schema, depth)
 
-    # A value of one part, with the members that the whole names.
+    # A value of one part, with the members that the whole schema names.
     def merged(self, schema, part, depth):
         value = self.make(part, depth - 1)
         if isinstance(value, dict) and set(schema) & {"properties", "required"}:
@@ -419,7 +421,7 @@ class InstanceMaker:
             out[name] = self.make(known.get(name, other), depth - 1)
         return out
 
-    # One place changed.
+    # Changes one place.
     def mutated(self, value):
         value = json.loads(json.dumps(value))
         if isinstance(value, dict) and value and self.r.random() < .8:

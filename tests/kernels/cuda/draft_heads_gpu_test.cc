@@ -1,5 +1,5 @@
-// Heads that read the target's states, on the GPU: whoever proposes, the answers are those of a run
-// without, and as many tokens stand as on the CPU.
+// Draft heads that read the target's hidden states, on the GPU: the answers are those of a run
+// without them, and as many tokens are accepted as on the CPU.
 #include <array>
 #include <optional>
 
@@ -15,7 +15,7 @@
 namespace aisp {
 namespace {
 
-// The built-in model and its head of one method.
+// The built-in model and its draft head of one method.
 struct Built {
   std::string method, target, folder;
   ModelSpec spec;
@@ -105,9 +105,8 @@ struct Built {
 
 class GpuDrafts : public testing::TestWithParam<const char*> {};
 
-// Prompts of random tokens in small pools, so that sequences are preempted; lengths that are
-// chosen, so that plain steps are launched ahead; and all of it in steps launched operation by
-// operation.
+// Random prompts in small pools, so that sequences are preempted. The lengths let plain steps be
+// launched ahead. All of it also runs with steps launched operation by operation.
 TEST_P(GpuDrafts, AnswersAreThoseWithoutThem) {
   const std::optional<Built> built = Built::Find(GetParam());
   if (!built) GTEST_SKIP() << "the built-in models are not there";
@@ -144,13 +143,13 @@ TEST_P(GpuDrafts, AnswersAreThoseWithoutThem) {
                 static_cast<unsigned long long>(counts.accepted),
                 static_cast<unsigned long long>(counts.drafted));
     EXPECT_GT(counts.drafted, 300u);
-    // The head knows the target's own texts; prompts of random tokens are none. Medusa's heads do
-    // not see what is drawn.
+    // The head learned the target's own texts, which random prompts are not. Medusa's heads do not
+    // see the drawn tokens.
     EXPECT_GT(counts.accepted * (built->method == "medusa" ? 16 : 6), counts.drafted);
   }
 }
 
-// Greedy and sampled, one at a time and six together: in f32 the drafts are the CPU's.
+// Greedy and sampled, one at a time and six together: in f32 the drafts are those of the CPU.
 TEST_P(GpuDrafts, AsManyTokensStandAsOnTheCpu) {
   const std::optional<Built> built = Built::Find(GetParam());
   if (!built) GTEST_SKIP() << "the built-in models are not there";
@@ -205,7 +204,7 @@ struct Told3 {
   }
 };
 
-// Each text for one token first, then for more: the second time its KV is found.
+// Each text for one token first, then for more: the second time its KV is a prefix hit.
 Told3 RunTwice(const Built& built, CudaBackend& gpu, DType dtype, int32_t window) {
   const auto executor = Built::Made(AsyncExecutor::Create(
       built.target, {.base = built.Target(dtype, 120)}, *gpu.device, *gpu.ops));
@@ -233,8 +232,7 @@ Told3 RunTwice(const Built& built, CudaBackend& gpu, DType dtype, int32_t window
   return told;
 }
 
-// The head drafts what it did the first time; without kept features it begins behind what was
-// found.
+// The head drafts the same as the first time; without kept features it begins after the prefix hit.
 TEST_P(GpuDrafts, BehindACachedPrefixAreThoseBehindAComputedOne) {
   const std::optional<Built> built = Built::Find(GetParam());
   if (!built) GTEST_SKIP() << "the built-in models are not there";
@@ -244,7 +242,7 @@ TEST_P(GpuDrafts, BehindACachedPrefixAreThoseBehindAComputedOne) {
     EXPECT_GT(told.counts[kComputed].drafted, 100u);
     EXPECT_GT(told.rate(kComputed), 0.5);
     EXPECT_NEAR(told.rate(kCached), told.rate(kComputed), 0.01);
-    // Medusa's heads read no more than the last position, which is computed.
+    // Medusa's heads read only the last position, which is always computed.
     if (built->method == "medusa") {
       EXPECT_NEAR(told.rate(kForgotten), told.rate(kCached), 0.01);
     } else {

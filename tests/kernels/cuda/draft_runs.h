@@ -1,4 +1,5 @@
-// Engines with a proposer on the GPU: requests, what became of them, and how many tokens stood.
+// Engines with a proposer on the GPU: requests, their answers, and how many draft tokens were
+// accepted.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -67,12 +68,12 @@ inline std::vector<DraftedAnswer> RunAll(Executor& executor, std::vector<Sequenc
   return answers;
 }
 
-// Six beginnings of stories that the model tells, greedy from there on.
+// Six beginnings of stories that the model continues, decoded greedily.
 inline std::vector<SequenceRequest> OwnTexts(Executor& executor) {
   std::vector<SequenceRequest> requests;
   for (uint64_t seed = 1; seed <= 6; ++seed) {
     SequenceRequest r;
-    // "Tell me a story about a fox and a river.", as the chat template renders it.
+    // "Tell me a story about a fox and a river.", rendered by the chat template.
     r.tokens = {1, 3, 58, 415, 383, 265, 1209, 547, 265, 1872, 277, 265, 1164, 20, 5, 4};
     r.prompt_tokens = static_cast<int32_t>(r.tokens.size());
     r.max_new_tokens = 160;

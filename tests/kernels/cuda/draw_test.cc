@@ -122,7 +122,7 @@ class DrawRig {
     std::vector<uint32_t> masks;
   };
   size_t MaskWords() const { return static_cast<size_t>(vocabulary_ + 31) / 32; }
-  // A row for each case, and what all of them point to.
+  // A row for each case, and the arrays that the rows point to.
   Inputs InputsOf(const std::vector<Case>& cases, uint32_t position) const {
     Inputs in;
     for (const Case& c : cases) {
@@ -167,7 +167,7 @@ Case RandomCase(std::mt19937& random, int32_t vocabulary) {
   p.seed = random();
   p.choice = random() % 4;
   p.temperature = chance(4) ? 0.0f : 0.3f + static_cast<float>(random() % 100) / 60.0f;
-  // Few and many candidates are drawn from in different ways.
+  // Few and many candidates are drawn by different code.
   if (chance(2)) p.top_k = static_cast<int32_t>(1 + random() % (chance(4) ? 3000 : 60));
   if (chance(2)) p.top_p = 0.05f + static_cast<float>(random() % 95) / 100.0f;
   if (chance(3)) p.min_p = static_cast<float>(random() % 30) / 100.0f;
@@ -183,7 +183,7 @@ Case RandomCase(std::mt19937& random, int32_t vocabulary) {
   }
   if (chance(4)) c.banned = {static_cast<TokenId>(random() % static_cast<unsigned>(vocabulary))};
   if (chance(3)) {
-    // Of few tokens or of many; never of none but the banned one.
+    // Masks of few tokens or of many; never of only the banned one.
     const unsigned one_in = chance(2) ? 2 : static_cast<unsigned>(vocabulary / 3);
     c.mask.resize(static_cast<size_t>(vocabulary + 31) / 32);
     for (unsigned t = 0; t < static_cast<unsigned>(vocabulary); ++t) {
@@ -206,7 +206,7 @@ TEST(GpuDraw, RandomSettingsGiveTheHostsTokens) {
     DrawRig rig(&gpu, vocabulary, kRows);
     for (uint32_t position = 3; position < 6; ++position) {
       rig.logits().Randomise(random, position == 4 ? 1.0f : 3.0f);
-      // Many equal logits: ties have to fall as on the host.
+      // Many equal logits: ties must be broken as on the host.
       if (position == 5) {
         for (int64_t i = 0; i < rig.logits().host.elements(); ++i)
           rig.logits().Set(i, std::round(rig.logits().host.as<float>()[i]));
@@ -229,13 +229,13 @@ TEST(GpuDraw, RandomSettingsGiveTheHostsTokens) {
       }
     }
   }
-  // exp and log of the two differ in the last bit, which may decide a draw or a boundary once in a
-  // long while.
+  // exp and log of device and host differ in the last bit, which may very rarely change a draw or a
+  // boundary.
   EXPECT_LE(different, checked / 200) << "of " << checked;
 }
 
-// Rows that do not filter are drawn in other launches than rows that do, from scratch memory that
-// both use.
+// Rows without filters are drawn in separate launches from rows with filters; both use the same
+// scratch memory.
 TEST(GpuDraw, RowsThatDoNotFilterGiveTheHostsTokensBetweenOthers) {
   AISP_OPEN_GPU(gpu);
   std::mt19937 random(std::random_device{}());
@@ -262,7 +262,7 @@ TEST(GpuDraw, RowsThatDoNotFilterGiveTheHostsTokensBetweenOthers) {
           ASSERT_EQ(drawn[i].status, DrawStatus::kDrawn);
           ++checked;
           different += drawn[i].token != host.token ? 1 : 0;
-          // Under a mask the host computes them (AsyncExecutor).
+          // With a mask the host computes them (AsyncExecutor).
           if (cases[i].params.num_logprobs == 0 && cases[i].mask.empty() &&
               drawn[i].token == host.token) {
             EXPECT_NEAR(drawn[i].logprob, host.logprob->logprob, 1e-4);

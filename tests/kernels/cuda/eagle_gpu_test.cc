@@ -1,5 +1,5 @@
-// An EAGLE-3 head on the GPU: its logits are the CPU's, and features come to the host and back.
-// draft_heads_gpu_test.cc has what it proposes.
+// An EAGLE-3 head on the GPU: its logits are the CPU's, and features are copied to the host and
+// back. draft_heads_gpu_test.cc tests its drafts.
 #include <cstring>
 #include <optional>
 
@@ -14,7 +14,7 @@
 namespace aisp {
 namespace {
 
-// With an embedding of its own; device and operations outlive it.
+// A head with its own embedding; device and operations outlive it.
 struct EagleOn {
   EagleOn(Device& device, Ops& ops, const EagleSpec& spec, DType dtype, DType kv_dtype,
           std::span<const float> embedding_values) {
@@ -62,7 +62,7 @@ TEST(GpuEagle, HasTheLogitsOfTheCpuInBf16) {
   ExpectParity(gpu, DType::kBF16, 3e-2);
 }
 
-// A target that gives features and its head, of the built-in models.
+// A target that provides features and its head, of the built-in models.
 struct Pair {
   static std::optional<Pair> Create(CudaBackend& gpu, DType dtype) {
     const std::string target = StoryDirectory("story-7m"),
@@ -112,8 +112,8 @@ std::vector<float> InF32(std::span<const std::byte> rows, DType dtype) {
   return out;
 }
 
-// What a step brings to the host is what it leaves on the device, and what is brought back has the
-// same bits.
+// The features that a step copies to the host equal those on the device, and copying them back
+// keeps the bits.
 TEST(GpuEagle, FeaturesComeToTheHostAndBackAsTheyAre) {
   AISP_OPEN_GPU(gpu);
   for (const DType dtype : {DType::kF32, DType::kBF16}) {

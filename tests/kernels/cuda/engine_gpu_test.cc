@@ -1,5 +1,5 @@
-// Constrained sequences and proposed tokens on the GPU, as an engine runs them: with two steps in
-// flight, masks that are made while a forward pass runs, and plain sequences beside them.
+// Constrained sequences and draft tokens on the GPU, as an engine runs them: with two steps in
+// flight, masks computed during a forward pass, and plain sequences in the same steps.
 #include <cmath>
 #include <cstdio>
 #include <map>
@@ -44,7 +44,7 @@ std::vector<SequenceRequest> Requests(uint64_t seed, int32_t vocabulary) {
   return out;
 }
 
-// Proposes what the sequences of `answers` drew, with mistakes.
+// Proposes the tokens of the sequences in `answers`, with mistakes.
 class RecordedProposer final : public Proposer {
  public:
   using Book = std::map<uint64_t, std::vector<TokenId>>;  // by seed
@@ -147,7 +147,7 @@ TEST(GpuEngine, ConstraintsAndProposedTokensGiveWhatTheCpuDraws) {
   }
 }
 
-// Greedy; the likeliest two with each token.
+// Greedy, with logprobs of the two likeliest tokens.
 std::vector<SequenceRequest> GreedyRequests(uint64_t seed, int32_t vocabulary) {
   std::vector<SequenceRequest> out = Requests(seed, vocabulary);
   for (SequenceRequest& r : out) {
@@ -161,12 +161,12 @@ std::vector<SequenceRequest> GreedyRequests(uint64_t seed, int32_t vocabulary) {
   return out;
 }
 
-// How far apart two greedy runs of the same requests are.
+// The differences between two greedy runs of the same requests.
 struct Distance {
-  float logprob = 0;  // the most, of tokens in front of the first that differs
-  float gap = 0;      // the most between the likeliest two where the runs part
-  size_t parted = 0;  // sequences
-  size_t tokens = 0;  // in front of that
+  float logprob = 0;  // largest difference, of tokens before the first that differs
+  float gap = 0;      // largest gap between the two likeliest tokens where the runs differ
+  size_t parted = 0;  // sequences that differ
+  size_t tokens = 0;  // tokens before that
 };
 
 void AddDistance(const std::vector<Answer>& a, const std::vector<Answer>& b, Distance* d) {
@@ -184,8 +184,8 @@ void AddDistance(const std::vector<Answer>& a, const std::vector<Answer>& b, Dis
   }
 }
 
-// Rows that are verified go through other kernels than a row alone, and so does a batch of another
-// size: the one changes no more than the other.
+// Verify steps use other kernels than single rows, and so does a batch of another size: the former
+// may change results no more than the latter.
 TEST(GpuEngine, ProposedTokensInBf16ChangeNoMoreThanAnotherBatchDoes) {
   const std::string directory = StoryDirectory("story-7m");
   if (directory.empty()) GTEST_SKIP() << "no models/story-7m here";

@@ -80,8 +80,8 @@ TEST_P(GpuGolden, Bf16StaysCloseToTheRecordedLogits) {
     const double error = RelativeError(rig.LastLogits(sequence, 256), c.last_logits);
     RecordProperty("relative_error", std::to_string(error));
     printf("%s bf16: %.4f\n", GetParam().c_str(), error);
-    // A router's choice is discrete: where two experts are close, rounding may change it, and with
-    // it the logits by more.
+    // Routing is discrete: where two experts are close, rounding may change the choice, and then
+    // the logits by more.
     const bool routed = GetParam().find("moe") != std::string::npos || GetParam() == "mixtral" ||
                         GetParam() == "deepseek-v3";
     EXPECT_LT(error, routed ? 0.2 : 0.05);
@@ -128,7 +128,7 @@ class GreedyBatch {
     greedy_.temperature = 0;
   }
 
-  // A prompt in a step of its own.
+  // Each prompt in its own step.
   void Prefill(size_t i) {
     const auto sequence = static_cast<int32_t>(i);
     for (int32_t b = 0; b < kBlocks; ++b) tables_[i].push_back(sequence * kBlocks + b);
@@ -154,7 +154,7 @@ class GreedyBatch {
     lengths_[i] = count;
   }
 
-  // All together, with two steps in flight and tokens that stay on the device.
+  // All prompts together, with two steps in flight and tokens that stay on the device.
   void Decode() {
     std::vector<Step> steps(kDecodeSteps);
     Launch(steps[0]);
@@ -206,8 +206,7 @@ class GreedyBatch {
   std::vector<std::vector<int32_t>> tables_;
 };
 
-// A step through a graph or operation by operation, alone or beside others: the drawn tokens are
-// the same.
+// A step in a graph or operation by operation, alone or in a batch: the drawn tokens are the same.
 TEST(GpuExecutor, BatchedGreedyTokensAreThoseOfEachAloneAndOfPlainLaunches) {
   std::vector<std::vector<TokenId>> alone;
   const auto cases = LoadGolden("llama");
@@ -246,7 +245,7 @@ TEST(GpuExecutor, BatchedGreedyTokensAreThoseOfEachAloneAndOfPlainLaunches) {
 
 struct Step {
   TokenId token = -1;
-  float margin = 0;  // of its logit over the next best one
+  float margin = 0;  // its logit's lead over the next best one
 };
 
 Step BestOf(const std::vector<float>& logits) {
@@ -260,9 +259,8 @@ Step BestOf(const std::vector<float>& logits) {
   return step;
 }
 
-// Other kernels serve other numbers of rows, and bf16 rounds after each: the greedy token has to be
-// the same wherever its logit leads by more than the rounding can take, and that is nearly
-// everywhere.
+// The number of rows decides the kernel, and bf16 rounds after each. The greedy token must be the
+// same wherever its logit leads by more than rounding can change, which is nearly everywhere.
 TEST(GpuExecutor, Bf16GreedyTokensAloneAndBatchedAreTheSameBeyondAMargin) {
   constexpr float kMargin = 0.25f;
   constexpr size_t kSteps = 40;
@@ -286,7 +284,7 @@ TEST(GpuExecutor, Bf16GreedyTokensAloneAndBatchedAreTheSameBeyondAMargin) {
     const auto length = static_cast<int32_t>(tokens.size());
     return rig.NewSequence(std::move(tokens), length);
   };
-  // The recorded story is what follows, whatever is drawn, so that every step can be compared.
+  // Feeds the recorded story, whatever is drawn, so that every step can be compared.
   std::vector<std::vector<Step>> alone(prompts.size());
   for (size_t i = 0; i < prompts.size(); ++i) {
     auto sequence = sequence_of(i);
@@ -323,7 +321,7 @@ TEST(GpuExecutor, Bf16GreedyTokensAloneAndBatchedAreTheSameBeyondAMargin) {
   EXPECT_GT(beyond, steps * 3 / 4);
 }
 
-// Copies each layer's keys out of the pool when it is told of the layer.
+// Copies each layer's keys out of the pool when the layer is reported.
 class KeySink final : public LayerSink {
  public:
   KeySink(Device& device, const ServingExecutor& executor) : device_(device), executor_(executor) {}

@@ -1,4 +1,4 @@
-// The GPU of a test, or the reason why it is skipped; and tensors on it.
+// The GPU of a test, or the reason for skipping it; and tensors on it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@
 
 namespace aisp {
 
-// Looks beside the test program and in the build's lib folder.
+// Looks in the test program's folder and in the build's lib folder.
 inline Result<CudaBackend> OpenTestGpu(const std::string& tuning_cache = "") {
   std::error_code ignored;
   const std::string here =
@@ -92,7 +92,7 @@ class TwinTensor {
     for (int64_t i = 0; i < host.elements(); ++i) Set(i, normal(random));
     return Upload();
   }
-  // What no kernel ought to leave.
+  // Fills memory with values that no kernel may leave.
   TwinTensor& Poison() {
     std::memset(bytes_.data(), 0xff, bytes_.size());
     return Upload();

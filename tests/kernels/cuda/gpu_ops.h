@@ -1,5 +1,5 @@
-// The operations of a GPU beside those of the CPU, for comparing them on fresh random inputs; the
-// seed is printed.
+// The operations of a GPU and of the CPU, for comparing them on fresh random inputs; the seed is
+// printed.
 #pragma once
 
 #include <cstdio>
@@ -11,8 +11,8 @@ namespace aisp {
 // |gpu - reference| / |reference|. FP8 and NVFP4: the reference multiplies the same quantised
 // operands.
 constexpr double kF32 = 1e-4, kBf16 = 1e-2, kQuantised = 5e-3;
-// Scales of blocks are rounded to bf16 (2^-9): with few blocks along K all of an output errs to one
-// side, gate and up both.
+// Block scales are rounded to bf16 (2^-9): with few blocks along K all outputs err in the same
+// direction, gate and up both.
 constexpr double kQuantisedBlocks = 8e-3;
 
 class GpuOps : public testing::Test {
@@ -39,7 +39,7 @@ class GpuOps : public testing::Test {
     ASSERT_TRUE(synced.has_value()) << synced.error().message;
   }
 
-  // A part of a model on the GPU, from what it is given.
+  // Computes a part of a model on the GPU from given inputs.
   void RunOnGpu(const Programme& programme, const Bucket& bucket, const StepInputs& inputs) {
     auto step = gpu_.ops->Prepare(programme, gpu_.ops->Canonical(bucket));
     ASSERT_TRUE(step.has_value()) << step.error().message;

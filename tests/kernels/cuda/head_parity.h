@@ -1,5 +1,5 @@
-// A head that drafts token by token on the CPU and on the GPU, given the same random tokens and
-// features: how far apart its logits are.
+// A draft head on the CPU and on the GPU, given the same random tokens and features: the difference
+// of its logits.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@
 
 namespace aisp {
 
-// A head with a device's memory around it.
+// A head with its buffers on one device.
 struct HeadOn {
   HeadOn(Device& on, std::unique_ptr<FeatureHead> made, DType kv_dtype)
       : device(on), head(std::move(made)) {
@@ -35,7 +35,7 @@ struct HeadOn {
     AISP_CHECK(device.Synchronize(*stream).has_value());
   }
 
-  // A step; the head's logits of the wanted rows, over the target's vocabulary.
+  // Runs a step; returns the head's logits of the wanted rows, over the target's vocabulary.
   std::vector<float> Run(const ForwardBatch& batch, std::span<const float> features,
                          std::span<const int32_t> outputs, int32_t pad_to) {
     std::vector<const std::byte*> rows;
@@ -79,7 +79,7 @@ struct HeadOn {
   KvLayout layout;
 };
 
-// Of the tokens that the head has a logit for; the others are no one's.
+// Over the tokens for which the head has logits; the other entries are undefined.
 inline double LogitDistance(const std::vector<float>& a, const std::vector<float>& b) {
   double difference = 0, norm = 1e-30;
   for (size_t i = 0; i < a.size(); ++i) {
@@ -100,7 +100,8 @@ class HeadParity {
   HeadParity(HeadOn& cpu, HeadOn& gpu)
       : cpu_(cpu), gpu_(gpu), token_(0, cpu.head->shape().vocabulary - 1) {}
 
-  // So many rows of each, with features; how far apart the logits behind the last ones are.
+  // Runs so many rows of each, with features; returns the difference of the logits after the last
+  // rows.
   double Begin(const std::array<int32_t, 3>& counts, int32_t pad_to, bool draws = true) {
     alive_ = {0, 1, 2};
     Take({counts.begin(), counts.end()});
@@ -110,7 +111,7 @@ class HeadParity {
     return LogitDistance(cpu_.Run(batch(), features, {}, 0),
                          gpu_.Run(batch(), features, {}, pad_to));
   }
-  // A row of each that is named by where it was among those of the last step.
+  // One row of each, named by its position among the rows of the last step.
   double GoOn(const std::vector<int32_t>& outputs, int32_t pad_to) {
     std::vector<size_t> next;
     for (const int32_t output : outputs) next.push_back(alive_[static_cast<size_t>(output)]);
@@ -150,7 +151,8 @@ class HeadParity {
   std::vector<SequenceRows> sequences_;
 };
 
-// Prompts, rows behind a verified draft with as many as a graph has, one each; then what goes on.
+// Prompts, the rows after a verified draft (as many as a graph has), one row each; then rows that
+// continue a draft.
 inline void ExpectHeadParity(HeadOn& cpu, HeadOn& gpu, double tolerance) {
   HeadParity parity(cpu, gpu);
   parity.Begin({17, 20, 9}, 0, /*draws=*/false);

@@ -1,5 +1,5 @@
-// LoRA adapters on the GPU: the kernels against sums in double precision, models against
-// checkpoints with the adapter merged, and an engine's graphs against the CPU's engine.
+// LoRA adapters on the GPU: kernels against sums in double precision, models against checkpoints
+// with the adapter merged, and an engine's graphs against the engine on the CPU.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -46,7 +46,7 @@ class GpuAdapters : public GpuOps {
     }
     adapted.adapters.resize(kSlots);
     std::normal_distribution<float> normal;
-    // The first changes everything, the second one part, the third has the greatest rank.
+    // The first adapter changes everything, the second one part, the third has the highest rank.
     const int32_t ranks[kSlots] = {5, 16, c.most_rank};
     for (size_t slot = 0; slot < kSlots; ++slot) {
       for (size_t i = 0; i < c.outs.size(); ++i) {
@@ -69,7 +69,7 @@ class GpuAdapters : public GpuOps {
   static float Round(const LayerCase& c, float v) {
     return c.dtype == DType::kBF16 ? FromBf16(ToBf16(v)) : v;
   }
-  // What the adapter of a row adds to its outputs, before SiLU.
+  // What a row's adapter adds to its outputs, before SiLU.
   static std::vector<double> Delta(const AdaptedLinear& adapted, int32_t slot, const TensorView& x,
                                    int64_t row, int64_t columns) {
     std::vector<double> delta(static_cast<size_t>(columns));
@@ -88,7 +88,7 @@ class GpuAdapters : public GpuOps {
     return delta;
   }
 
-  // A layer with its weights on both sides.
+  // A layer with its weights on host and device.
   struct Layer {
     std::vector<TwinTensor> weights;
     std::vector<TensorView> parts;
@@ -116,7 +116,7 @@ class GpuAdapters : public GpuOps {
     return layer;
   }
 
-  // The layer on the GPU; null `adapter_of_row`: without adapters.
+  // Runs the layer on the GPU; null `adapter_of_row`: without adapters.
   void RunLayer(const LayerCase& c, const Layer& layer, const AdaptedLinear& adapted, int32_t rows,
                 const TensorView& x, const TensorView& to, const int32_t* adapter_of_row) {
     ProgrammeBuilder b;
@@ -144,7 +144,7 @@ class GpuAdapters : public GpuOps {
     RunOnGpu(programme, bucket, inputs);
   }
 
-  // What output `i` of a gated layer has to be, with what the adapter adds to gate and up.
+  // The expected output `i` of a gated layer, with the adapter's contribution to gate and up.
   static double GatedOutput(const LayerCase& c, const Layer& layer, const TensorView& x,
                             int64_t row, int64_t i, double gate, double up) {
     for (int64_t k = 0; k < c.in; ++k) {
@@ -155,7 +155,7 @@ class GpuAdapters : public GpuOps {
     return gate / (1 + std::exp(-gate)) * up;
   }
 
-  // Holds outputs with adapters against sums in double precision and against those without.
+  // Compares outputs with adapters to sums in double precision and to outputs without adapters.
   static void Compare(const LayerCase& c, const Layer& layer, const AdaptedLinear& adapted,
                       const std::vector<int32_t>& slots, const TensorView& x, const TensorView& got,
                       const TensorView& without) {
@@ -174,7 +174,7 @@ class GpuAdapters : public GpuOps {
                   : before + own;
         const double is = TwinTensor::Get(got, row * columns + i);
         ASSERT_FALSE(std::isnan(is)) << row << ", " << i;
-        // A chain adds in another order.
+        // A chain adds in a different order.
         if (slot < 0 && !gated && c.most_rank == 128) {
           ASSERT_EQ(is, before);
         }
@@ -232,7 +232,7 @@ TEST_F(GpuAdapters, AddToTheResidualStream) {
 
 TEST_F(GpuAdapters, AddBeforeSilu) { Run({.epilogue = Epilogue::kGatedSilu, .outs = {648, 648}}); }
 
-// Few ranks: in the launch of the layer itself, up to 64 rows.
+// Low ranks: in the launch of the layer itself, up to 64 rows.
 TEST_F(GpuAdapters, AddInsideALaunch) {
   Run({.outs = {384, 128, 136}, .most_rank = 16});
   Run({.in = 1336, .outs = {264}, .most_rank = 64});
@@ -352,7 +352,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 // ---- an engine ----
 
-// Greedy answers to one prompt, one for each adapter ("": none), all at once.
+// Greedy answers to one prompt, one for each adapter ("": none), all in one batch.
 std::vector<std::vector<TokenId>> Answers(Engine& engine, const std::vector<TokenId>& prompt,
                                           const std::vector<std::string>& adapters) {
   std::map<SequenceId, size_t> whose;
@@ -414,7 +414,7 @@ TEST(GpuLoraEngine, TokensAreThoseOfTheCpuAlsoOfAdaptersThatComeAndGo) {
   load(*two);
   EXPECT_EQ(Answers(engine, prompt, adapters), expected);
   EXPECT_EQ(Answers(engine, prompt, {""})[0], expected[0]);
-  // In each other's places: graphs find what is there now.
+  // The adapters swap slots: graphs must read the current contents.
   engine.DropAdapter(one->digest());
   engine.DropAdapter(two->digest());
   load(*two);

@@ -1,5 +1,5 @@
-// Medusa's heads on the GPU: their logits are the CPU's. draft_heads_gpu_test.cc has what they
-// propose.
+// Medusa's heads on the GPU: their logits are the CPU's. draft_heads_gpu_test.cc tests their
+// drafts.
 #include <random>
 
 #include "engine/async_executor.h"
@@ -13,7 +13,7 @@ namespace {
 
 constexpr int32_t kMostRows = 24;
 
-// Random features of so many rows, as the device reads them; the logits of one head there.
+// Random features of so many rows, in the device's format; the logits of one head there.
 class HeadsOnGpu {
  public:
   HeadsOnGpu(CudaBackend& gpu, const MedusaSpec& spec, const std::string& folder, DType dtype,
@@ -40,7 +40,7 @@ class HeadsOnGpu {
     heads_->FormatFeatures(features, stored.data());
     const Buffer memory = *device_.Allocate(stored.size(), MemoryKind::kDevice);
     ASSERT_TRUE(device_.Copy(memory.data(), stored.data(), stored.size(), *stream_));
-    // Backwards, so that no row lies where it is read.
+    // In reverse order, so that no row is at its own index.
     std::vector<const std::byte*> places;
     for (int32_t i = rows; i > 0; --i) {
       places.push_back(static_cast<const std::byte*>(memory.data()) +

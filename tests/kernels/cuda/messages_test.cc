@@ -1,4 +1,4 @@
-// What somebody is told whose GPU cannot be used: the reason, the values, and what to do instead.
+// Error messages for GPUs that cannot be used: the reason, the values, and what to do instead.
 #include <gmock/gmock.h>
 
 #include "kernels/cuda/capability.h"
@@ -21,7 +21,7 @@ TEST(GpuMessages, WithoutADriverTheCpuIsNamed) {
 TEST(GpuMessages, AnOldDriverIsToldItsVersionAndOurs) {
   EXPECT_TRUE(cuda::CheckDriver(13000, 13000).has_value());
   EXPECT_TRUE(cuda::CheckDriver(14020, 13010).has_value());
-  // A driver of the same major version serves every minor one.
+  // A driver of the same major version supports every minor one.
   EXPECT_TRUE(cuda::CheckDriver(13000, 13010).has_value());
   const Status old = cuda::CheckDriver(12040, 13000);
   ASSERT_FALSE(old.has_value());
@@ -48,7 +48,7 @@ TEST_F(GpuMessage, MemoryThatIsNotThereIsToldWithWhatIsFreeAndWhatHelps) {
   EXPECT_EQ(memory.error().code, Code::kResourceExhausted);
   EXPECT_THAT(memory.error().message, AllOf(HasSubstr("1 PiB"), HasSubstr("free"),
                                             HasSubstr("--kv-memory"), HasSubstr("--quantization")));
-  // The device goes on.
+  // The device stays usable.
   EXPECT_TRUE(gpu_.device->Allocate(4096, MemoryKind::kDevice).has_value());
 }
 

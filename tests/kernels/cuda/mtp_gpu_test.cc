@@ -1,4 +1,4 @@
-// A next-token layer on the GPU: its logits are the CPU's, of whatever kind the model's layers are.
+// A next-token layer on the GPU: its logits are the CPU's, for every kind of layer.
 #include <filesystem>
 #include <fstream>
 
@@ -56,8 +56,8 @@ TEST(GpuMtp, HasTheLogitsOfTheCpuInBf16) {
   ExpectParity(gpu, GoldenDirectory("llama"), GoldenDirectory("llama-mtp"), DType::kBF16, 3e-2);
 }
 
-// A checkpoint of random weights in `folder`: of a next-token layer behind this model's, shaped as
-// its last one.
+// Writes a checkpoint of random weights to `folder`: a next-token layer for this model, shaped as
+// its last layer.
 void WriteLayerBehind(const std::string& model, const std::string& folder) {
   Json config = Json::parse(*ReadTextFile(model + "/config.json"));
   config["num_nextn_predict_layers"] = 1;
@@ -101,7 +101,7 @@ TEST(GpuMtp, WithLatentAttentionAndExpertsHasTheLogitsOfTheCpu) {
   std::filesystem::create_directories(folder);
   WriteLayerBehind(model, folder);
   ExpectParity(gpu, model, folder, DType::kF32, 1e-4);
-  // In bf16 a row may choose another expert; it runs.
+  // In bf16 a row may choose another expert, so this only checks that it runs.
   const auto target = TargetOn(gpu, model, DType::kBF16);
   HeadOn head = LayerOn(*gpu.device, *gpu.ops, folder, target->model(), DType::kBF16);
   HeadOn same = LayerOn(*gpu.device, *gpu.ops, folder, target->model(), DType::kBF16);

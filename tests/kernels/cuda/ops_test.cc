@@ -34,7 +34,7 @@ TEST_F(GpuOps, LinearStoresAndAccumulates) {
         LinearSource source{parts, biases, dtype, epilogue};
         auto on_gpu = gpu_.ops->PackLinear(source);
         ASSERT_TRUE(on_gpu.has_value()) << on_gpu.error().message;
-        // In f32 on the CPU whatever the GPU does: a reference of higher precision.
+        // The CPU uses f32 whatever the GPU uses: a reference of higher precision.
         source.compute_dtype = DType::kF32;
         auto on_cpu = cpu_->PackLinear(source);
         ASSERT_TRUE(on_cpu.has_value());
@@ -124,7 +124,7 @@ TEST_P(GpuEmbedding, ReadsTokensAndSlots) {
         cpu_->Embedding(params([](TwinTensor& t) { return t.host; }), *host_stream_).has_value());
     Done(gpu_.ops->Embedding(params([](TwinTensor& t) { return t.gpu; }), *stream_));
     EXPECT_EQ(hidden.Error(), 0);
-    // With the norm of what was embedded.
+    // With the norm of the embedded rows.
     TwinTensor w = Make(DType::kF32, {dim});
     w.Randomise(random_);
     for (const DType out : {DType::kF32, DType::kBF16}) {
@@ -149,7 +149,8 @@ struct PagedShape {
   std::vector<std::pair<int32_t, int32_t>> sequences;  // rows, context
 };
 
-// A batch of a paged pool's rows on both sides: whole contexts, or the last rows of each sequence.
+// A batch of a paged pool's rows on both devices: whole contexts, or the last rows of each
+// sequence.
 struct PagedBatch {
   PagedBatch(const std::function<TwinTensor(int64_t)>& make, const PagedShape& s, bool whole,
              int32_t n, int32_t blocks)
@@ -207,7 +208,7 @@ class GpuPagedPool : public GpuOps {
     const PagedBatch whole(make, s, true, total, blocks);
     Append(s, compute, whole, pool, kv_host);
     if (HasFatalFailure()) return;
-    // From here on both attend over the same pool.
+    // From here on both read the same pool.
     pool.Upload();
     const PagedBatch last(make, s, false, rows, blocks);
     Attend(s, compute, last, pool, kv_host);
@@ -360,8 +361,8 @@ TEST_F(GpuOps, DeviceMemoryIsZeroedAndRangesAreCopied) {
   EXPECT_TRUE(handle.has_value()) << handle.error().message;
 }
 
-// More ranges than one launch takes, of odd places and lengths among aligned ones, between two
-// pieces of device memory.
+// More ranges than one launch takes, at odd offsets and lengths among aligned ones, between two
+// device buffers.
 TEST_F(GpuOps, ManyRangesArriveAndNothingElseChanges) {
   constexpr size_t kSource = size_t{8} << 20;
   std::vector<uint8_t> from(kSource);

@@ -1,5 +1,5 @@
-// What rows of a prompt bring beside KV and draws, on the GPU as on the CPU: embeddings, logprobs
-// of known tokens; in steps that others decode in.
+// Outputs of a prompt's rows apart from KV and draws, on the GPU as on the CPU: embeddings and
+// logprobs of known tokens, in steps with decode rows.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -92,7 +92,7 @@ void ExpectClose(const std::vector<Outcome>& got, const std::vector<Outcome>& wa
   }
 }
 
-// Both executors over the same requests, the GPU's with and without graphs.
+// Runs both executors on the same requests, the GPU's with and without graphs.
 void Compare(const std::string& directory, DType compute, const Tolerance& tolerance) {
   ModelExecutorOptions base;
   base.model.compute_dtype = DType::kF32;

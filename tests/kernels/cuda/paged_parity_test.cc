@@ -1,5 +1,6 @@
-// What ops_test.cc leaves of the paged pool: FP8 pools, latent attention, rotation and attention
-// together. Every operation against the CPU's on the same, quantised, operands.
+// Operations on the paged pool that ops_test.cc does not cover: FP8 pools, latent attention,
+// rotation and attention together. Each is compared with the CPU's on the same, quantised,
+// operands.
 #include "tests/kernels/cuda/gpu_ops.h"
 
 namespace aisp {
@@ -104,7 +105,7 @@ TEST_F(GpuPagedParity, RopeAppendInEveryFormatLeavesPaddingAlone) {
         p.kv = rig.Pool(pool.gpu.data, kv, kKvHeads, dim);
         Done(gpu_.ops->RopeAppend(p, *stream_));
         for (int64_t i = 0; i < elements; ++i) pool.Set(i, wide_pool[static_cast<size_t>(i)]);
-        // The CPU rotated the queries in place; its keys and values it left.
+        // The CPU rotated the queries in place, but not the keys and values.
         for (int64_t r = 0; r < rows - kPadding; ++r) {
           for (int64_t c = 0; c < int64_t{kHeads} * dim; ++c)
             qkv.Set(r * width + c, wide[static_cast<size_t>(r * width + c)]);
@@ -182,7 +183,7 @@ class GpuPagedTogether : public GpuPagedParity {
  protected:
   static constexpr int32_t kHeads = 8, kKvHeads = 2, kDim = 128, kBlock = 64;
 
-  // A programme of both nodes on the GPU, of a batch with one pool.
+  // A programme of both nodes on the GPU, for a batch with one pool.
   void RunTogether(const RopeAppendParams& rope, const AttentionParams& attention,
                    int32_t sequences, int32_t rows) {
     ProgrammeBuilder b;
@@ -228,7 +229,7 @@ class GpuPagedTogether : public GpuPagedParity {
     rope.num_heads = kHeads, rope.batch = rig.Batch(false, rows);
     rope.kv = rig.Pool(pool.Widened(&wide_pool).data, DType::kF32, kKvHeads, kDim);
     ASSERT_TRUE(cpu_->RopeAppend(rope, *host_stream_).has_value());
-    // Attention sees the pool as it is stored.
+    // Attention reads the pool in its stored precision.
     for (float& v : wide_pool) v = kv == DType::kBF16 ? FromBf16(ToBf16(v)) : FromE4M3(ToE4M3(v));
     AttentionParams p;
     p.q = rope.qkv, p.q_head_dim = p.v_head_dim = kDim, p.num_heads = kHeads;

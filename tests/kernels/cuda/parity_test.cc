@@ -1,5 +1,5 @@
-// What ops_test.cc leaves of the operations on rows: quantised weights, layers that run together,
-// every setting of routing, copies of large host memory. Every operation against the CPU's on the
+// Operations on rows that ops_test.cc does not cover: quantised weights, layers that run together,
+// every setting of routing, copies of large host memory. Each is compared with the CPU's on the
 // same, quantised, operands.
 #include "tests/kernels/cuda/gpu_ops.h"
 
@@ -32,7 +32,7 @@ StoredWeight RandomStored(WeightFormat format, bool one_scale, int64_t n, int64_
     w.codes.resize(static_cast<size_t>(n * k / 2));
     w.groups.resize(static_cast<size_t>(n * k / 16));
     for (uint8_t& c : w.codes) c = static_cast<uint8_t>(random());
-    // From the subnormals of e4m3 to 15.
+    // From the subnormals of e4m3 up to 15.
     for (uint8_t& g : w.groups) g = static_cast<uint8_t>(1 + random() % 0x56);
     w.part.scale = some(random);
     for (int64_t r = 0; r < n; ++r) {
@@ -59,7 +59,7 @@ StoredWeight RandomStored(WeightFormat format, bool one_scale, int64_t n, int64_
                    w.scales[static_cast<size_t>(scale)];
       }
     }
-    // One scale for a part is spread over its rows by whoever reads the checkpoint.
+    // Whoever reads the checkpoint spreads a part's single scale over its rows.
     if (one_scale && !block) w.scales.assign(static_cast<size_t>(n), w.scales[0]);
     w.part.scales = w.scales;
     w.view = TensorView::Dense(w.codes.data(), DType::kF8E4M3, {n, k});
@@ -73,7 +73,7 @@ class GpuQuantisedLinear : public GpuParity {
   struct Shape {
     int64_t n1, n2, k;
   };
-  // Blocks of scales must not straddle parts; gate and up are of equal height.
+  // Blocks of scales must not straddle parts; gate and up have the same height.
   static std::vector<Shape> ShapesOf(WeightFormat format, Epilogue epilogue) {
     if (epilogue == Epilogue::kGatedSilu) return {{128, 128, 144}, {384, 384, 1040}};
     if (format == WeightFormat::kFp8Block) return {{128, 72, 144}, {256, 520, 1040}};
@@ -154,7 +154,7 @@ TEST_F(GpuQuantisedLinear, IsTheProductOfItsQuantisedOperands) {
   }
 }
 
-// o, then norm and gate+up, then down, then norm and qkv, as a layer runs them together.
+// o, then norm and gate+up, then down, then norm and qkv, as a layer runs them.
 class GpuLinearRun : public GpuParity {
  protected:
   static constexpr int64_t kHidden = 264, kMixed = 192, kInner = 520, kQkv = 296;
@@ -178,7 +178,7 @@ class GpuLinearRun : public GpuParity {
     w.norm.Randomise(random_);
     return w;
   }
-  // `gated`: gate and up with SiLU in one; else it stands alone.
+  // `gated`: gate and up with SiLU in one; otherwise a single layer.
   static Layers Pack(Ops& ops, const Weights& w, DType dtype, Epilogue gated) {
     const auto pack = [&](std::vector<TensorView> parts, Epilogue epilogue, DType output) {
       auto packed = ops.PackLinear({parts, {}, dtype, epilogue, output});
@@ -191,12 +191,12 @@ class GpuLinearRun : public GpuParity {
             pack({w.qkv.host}, Epilogue::kStore, dtype)};
   }
 
-  // x, the residual, what lies between, and q, k and v.
+  // x, the residual, the intermediate results, and q, k and v.
   struct Rows {
     TwinTensor x, hidden, normed, inner, normed2, y;
   };
   void RunOnGpuTogether(const Layers& l, const TwinTensor& norm, const Rows& r, int32_t rows) {
-    // Norms of the rows beyond `rows` are of anything.
+    // The norms of rows after `rows` may have any value.
     ProgrammeBuilder b;
     b.GivenResidual(r.hidden.gpu);
     b.LinearAdd(b.Given(r.x.gpu), {l.o.get(), r.x.gpu, r.hidden.gpu}, "o");
@@ -214,7 +214,7 @@ class GpuLinearRun : public GpuParity {
     inputs.batch.rows = inputs.batch.num_sequences = rows;
     RunOnGpu(programme, bucket, inputs);
   }
-  // One after the other in f32; q, k and v.
+  // The same in f32, one layer after the other, up to q, k and v.
   std::vector<float> RunOnCpu(const Layers& l, const TwinTensor& norm, const Rows& r, int32_t rows,
                               int64_t capacity) {
     const auto size = [&](int64_t cols) { return static_cast<size_t>(capacity * cols); };
@@ -319,7 +319,7 @@ TEST_F(GpuParity, SelectExpertsWithEverySetting) {
   }
 }
 
-// Copies of pageable memory go through threads and page-locked pieces from a size on.
+// Above a certain size, copies of pageable memory are split over threads and page-locked pieces.
 TEST_F(GpuParity, LargeHostMemoryArrivesWhole) {
   for (const size_t bytes : {(size_t{4} << 20) - 1, size_t{4} << 20, (size_t{37} << 20) + 12'347}) {
     std::vector<uint8_t> from(bytes + 3), back(bytes, 0);

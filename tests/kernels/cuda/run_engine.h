@@ -1,4 +1,5 @@
-// An engine over an executor until all requests have ended: the loop of tests that compare devices.
+// Runs an engine over an executor until all requests have ended: the loop of tests that compare
+// devices.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,8 +14,8 @@
 
 namespace aisp {
 
-// `on_token`: what came for requests[i], in order; an error is a failure of the test. `on_step`:
-// every collected step, behind its tokens; may be empty.
+// `on_token`: the events of requests[i], in order; an error fails the test. `on_step`: called after
+// each step's tokens; may be empty.
 inline void RunEngine(Executor& executor, const EngineOptions& options,
                       std::vector<SequenceRequest> requests,
                       const std::function<void(size_t i, TokenOutput& output)>& on_token,

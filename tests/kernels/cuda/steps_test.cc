@@ -1,6 +1,6 @@
-// A few whole steps of a small model in every number format, as an engine runs them: a long prompt
-// beside a short one, then decoding with tokens that stay on the device, drawn greedily and at
-// random. Small enough for compute-sanitizer (tools/gpu_sanitize.sh).
+// A few whole steps of a small model in every number format, as an engine runs them: a long and a
+// short prompt in one step, then decoding with tokens that stay on the device, drawn greedily and
+// at random. Small enough for compute-sanitizer (tools/gpu_sanitize.sh).
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <ostream>
@@ -23,9 +23,9 @@ struct Format {
   const char* name;
   std::optional<WeightFormat> weights;
   DType kv;
-  double limit;  // of the logits, against f32 on the CPU
+  double limit;  // of the logits' difference from f32 on the CPU
 };
-// What a failure prints, and a list of tests.
+// Shown in failures and in lists of tests.
 void PrintTo(const Format& format, std::ostream* out) { *out << format.name; }
 
 struct TestSequence {
@@ -57,7 +57,8 @@ std::vector<TestSequence> Prompts(const std::string& directory) {
   return sequences;
 }
 
-// One step over the rows of every sequence that are not computed yet; what it draws is appended.
+// Runs one step over the rows of every sequence that are not computed yet; appends the drawn
+// tokens.
 void Step(AsyncExecutor& executor, std::vector<TestSequence>& sequences,
           std::vector<int32_t>& computed) {
   std::vector<TokenId> tokens;
@@ -70,7 +71,7 @@ void Step(AsyncExecutor& executor, std::vector<TestSequence>& sequences,
     rows.push_back({static_cast<int32_t>(tokens.size()), length - computed[i], length,
                     static_cast<int32_t>(table.size())});
     for (int32_t p = computed[i]; p < length; ++p) {
-      // What the step before drew is still on the device.
+      // The token that the last step drew is still on the device.
       tokens.push_back(computed[i] > 0 ? kTokenOnDevice
                                        : sequences[i].tokens[static_cast<size_t>(p)]);
       positions.push_back(p);
@@ -122,7 +123,7 @@ class GpuSteps : public testing::TestWithParam<Format> {
     if (directory_.empty()) GTEST_SKIP() << "models/story-7m is not there";
   }
 
-  // The choices among matrix kernels are kept for the next run in the same TEST_TMPDIR: timing them
+  // The tuning results of matrix kernels are kept for the next run in the same TEST_TMPDIR: tuning
   // under a sanitizer takes minutes.
   void Run(bool graphs, size_t count, std::vector<TestSequence>* sequences) {
     auto opened = OpenTestGpu(testing::TempDir() + "/aisp_steps_tuning");
@@ -146,7 +147,7 @@ class GpuSteps : public testing::TestWithParam<Format> {
     for (int i = 0; i <= kDecodeSteps; ++i)
       ASSERT_NO_FATAL_FAILURE(Step(executor, *sequences, computed));
     ReadLogits(*opened->device, executor, *sequences);
-    // Two launches a layer, and what stands before and behind the layers.
+    // Two launches a layer, and those before and after the layers.
     const auto layers = static_cast<size_t>(executor.kv_layout().num_layers);
     if (graphs) {
       EXPECT_LE(executor.GraphOperations(static_cast<int32_t>(count)), 2 * layers + 12);
@@ -175,8 +176,8 @@ class GpuSteps : public testing::TestWithParam<Format> {
   std::string directory_;
 };
 
-// Two tests, so that the tool that is slow enough for it has a whole prompt and whole steps of
-// decoding without graphs.
+// Two tests, so that the slowest tool can run one with a whole prompt and one with whole decode
+// steps without graphs.
 TEST_P(GpuSteps, LogitsAreTheCpus) {
   std::vector<TestSequence> plain;
   ASSERT_NO_FATAL_FAILURE(Run(false, 2, &plain));
@@ -195,7 +196,7 @@ TEST_P(GpuSteps, GraphsGiveTheBitsOfPlainLaunches) {
   }
 }
 
-// One sequence alone has kernels of its own, which hand its rows to each other while they run.
+// A single sequence has its own kernels, which hand rows to each other while they run.
 TEST_P(GpuSteps, OneSequenceAlone) {
   std::vector<TestSequence> plain, captured;
   ASSERT_NO_FATAL_FAILURE(Run(false, 1, &plain));

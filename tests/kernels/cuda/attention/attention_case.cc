@@ -37,12 +37,12 @@ float FloatFromE4M3(uint8_t bits) {
 uint8_t E4M3FromFloat(float value) {
   const uint8_t sign = std::signbit(value) ? 0x80 : 0;
   const float magnitude = std::min(std::fabs(value), 448.0f);
-  // To the nearest multiple of the step at this magnitude, ties to even, as the default rounding
-  // mode does.
+  // Rounds to the nearest multiple of the step at this magnitude, ties to even, as in the default
+  // rounding mode.
   const int exponent = magnitude < 0x1p-6f ? -6 : std::ilogb(magnitude);
   const float steps = std::nearbyint(std::ldexp(magnitude, 3 - exponent));
   const int code = static_cast<int>(steps) +
-                   (exponent + 6) * 8;  // steps below 8 are subnormal; 16 carries over by itself
+                   (exponent + 6) * 8;  // steps below 8 are subnormal; 16 carries into the exponent
   return static_cast<uint8_t>(sign | std::min(code, 0x7e));
 }
 
@@ -93,7 +93,7 @@ struct RandomNormal {
   float Next() { return normal(random); }
 };
 
-// Random keys and values of one sequence, into the blocks that its table names.
+// Puts random keys and values of one sequence into the blocks of its table.
 void FillPool(const AttentionCase& c, const RowSpan& span, RandomNormal& random, HostStep& h) {
   const int64_t part = static_cast<int64_t>(c.block_tokens) * c.head_dim;
   for (int32_t t = 0; t < span.context_len; ++t) {
@@ -121,7 +121,7 @@ void FillPool(const AttentionCase& c, const RowSpan& span, RandomNormal& random,
   }
 }
 
-// Random queries, in rows as of a fused qkv buffer: k and v of the row behind q.
+// Random queries in the rows of a fused qkv buffer: k and v of the row are after q.
 void FillQueries(const AttentionCase& c, RandomNormal& random, HostStep& h) {
   h.q_stride = static_cast<int64_t>(c.heads + 2 * c.kv_heads) * c.head_dim;
   const int64_t element = static_cast<int64_t>(DTypeBytes(c.q));
@@ -282,8 +282,8 @@ AttentionConfig ConfigOf(const AttentionCase& c) {
   return config;
 }
 
-// Three runs of a step, the second with the plan of the first: the first one's output, and whether
-// the others gave the same.
+// Three runs of a step, the second with the plan of the first. Returns the first run's output and
+// whether the others gave the same.
 Status RunThrice(const Attention& attention, const AttentionBatch& batch, StepKind kind,
                  const AttentionCall& call, std::vector<uint8_t>* first, bool* repeatable) {
   const DeviceBytes workspace(attention.workspace_bytes());

@@ -1,6 +1,6 @@
 // A step of attention on random data, on the device and in double precision on the host.
 //
-// Whatever the kernels must not look at is NaN: unused blocks, slots past a context, gaps between
+// Whatever the kernels must not read is NaN: unused blocks, slots past a context, gaps between
 // rows; the output starts as NaN.
 #pragma once
 
@@ -48,7 +48,7 @@ struct CaseResult {
 CaseResult RunCase(const AttentionCase& c);
 bool HaveGpu();
 
-// Device memory for the length of a scope.
+// Device memory, freed at the end of the scope.
 class DeviceBytes {
  public:
   explicit DeviceBytes(size_t bytes);
@@ -65,7 +65,7 @@ class DeviceBytes {
   void* data_ = nullptr;
 };
 
-// An index or a size that is an expression of counts.
+// Casts an expression of counts to an index or a size.
 constexpr size_t Index(int64_t n) { return static_cast<size_t>(n); }
 
 uint16_t Bf16FromFloat(float value);

@@ -1,5 +1,5 @@
-// Attention on the GPU against double precision on the host, with FP8 against the same quantised
-// keys and values.
+// Attention on the GPU against double precision on the host; FP8 against the same quantised keys
+// and values.
 #include "kernels/cuda/attention/attention.h"
 
 #include <gtest/gtest.h>
@@ -177,8 +177,8 @@ TEST(CudaPrefillAttention, SlidingWindow) {
   }
 }
 
-// The kernel takes weights against a reference that it seldom looks for anew: scores a few hundred
-// apart must neither overflow nor vanish, whichever tile the largest is in.
+// The softmax reference maximum is seldom updated: scores a few hundred apart must neither overflow
+// nor vanish, whichever tile has the largest.
 TEST(CudaPrefillAttention, ScoresFarApart) {
   for (float scale : {12.0f, 60.0f, 400.0f}) {
     for (int32_t dim : {64, 128, 256}) {
@@ -195,7 +195,7 @@ TEST(CudaPrefillAttention, ScoresFarApart) {
   }
 }
 
-// ---- prompts of few rows, whose keys are split over CTAs ----
+// ---- prompts of few rows, with the keys split over CTAs ----
 
 AttentionCase SplitCase(std::vector<SequenceCase> sequences, int32_t most = 64) {
   AttentionCase c = PrefillCase(std::move(sequences));

@@ -1,5 +1,5 @@
-// Attention of one sequence between layers of one token: rows that go from kernel to kernel as
-// slots give the bits of rows that lie in memory when the kernel before has ended.
+// Attention of one sequence between the layers of a single-row step. Rows handed over as slots
+// while the kernels run must give the same bits as rows in memory.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -23,8 +23,8 @@ constexpr int32_t kQkv = (kHeads + 2 * kKvHeads) * kDim;
 constexpr int64_t kHidden = 1152;
 constexpr int kLayers = 5;
 
-// Layers of the same weights with a pool each, one after the other as in a decode step: attention,
-// then a chain.
+// Layers of the same weights with a pool each, in the order of a decode step: attention, then a
+// chain.
 class HandOver : public testing::Test {
  protected:
   void SetUp() override {
@@ -58,7 +58,7 @@ class HandOver : public testing::Test {
     if (stream_ != nullptr) cudaStreamDestroy(stream_);
   }
 
-  // The step of a context of so many keys; 0: its only row is padding.
+  // A step with so many keys in context; 0: its only row is padding.
   void Prepare(int32_t context) {
     const int32_t blocks = std::max(1, (context + kBlockTokens - 1) / kBlockTokens);
     std::vector<int32_t> table(static_cast<size_t>(blocks));
@@ -104,15 +104,15 @@ class HandOver : public testing::Test {
     ASSERT_TRUE(done) << done.error().ToString();
   }
 
-  // The step's first q, k and v.
+  // The q, k and v of the step's first layer.
   LinearCall First(Half& half) {
     LinearCall call = half.Steps().back().call;
     call.x = start_->get();
     return call;
   }
 
-  // One step, whose layers and attention hand each other slots or rows. The last chain's q, k and v
-  // are nobody's.
+  // One step whose layers and attention hand over slots or rows. Nobody reads the last chain's q, k
+  // and v.
   void Step(Half& half, bool by_slots) {
     const std::vector<ChainStep> steps = half.Steps();
     ChainStep first;
@@ -178,7 +178,7 @@ TEST_F(HandOver, SlotsGiveTheBitsOfRows) {
       for (int run = 0; run < 50; ++run) {
         Restart(half);
         ASSERT_EQ(cudaGraphLaunch(replay, stream_), cudaSuccess);
-        const std::vector<uint16_t> bits = Outcome(half);  // padding: it ends
+        const std::vector<uint16_t> bits = Outcome(half);  // padding: it must end
         ASSERT_TRUE(bits == expected || context == 0) << "replay " << run;
       }
       cudaGraphExecDestroy(replay);
@@ -187,7 +187,7 @@ TEST_F(HandOver, SlotsGiveTheBitsOfRows) {
   }
 }
 
-// Steps with and without slots follow each other as they come.
+// Steps with and without slots in mixed order.
 TEST_F(HandOver, StepsWithSlotsAndStepsWithRowsLeaveNothingBehind) {
   Half half(*kernels_, random_, WeightFormat::kFp8, {kHeads * kDim, kHidden, 2944, kQkv, false}, 1);
   Prepare(300);

@@ -59,7 +59,7 @@ std::vector<float> Random(size_t count, uint64_t seed) {
   return values;
 }
 
-// A head, normalised (null weight: not) and rotated, in double precision.
+// A head in double precision, normalised (unless the weight is null) and rotated.
 std::vector<double> RotatedHead(const float* x, const float* weight, const float* angles,
                                 int32_t dim) {
   std::vector<double> head(x, x + dim);
@@ -141,7 +141,7 @@ void CheckQueries(const RopeCase& c, const HostRows& host, const std::vector<flo
   }
 }
 
-// Keys and values of each row are in its slot, and nothing else was written.
+// The keys and values of each row are in its slot, and nothing else was written.
 void CheckPool(const RopeCase& c, const HostRows& host, const std::vector<float>& pool) {
   const auto dim = static_cast<size_t>(c.dim);
   size_t written = 0;
@@ -252,7 +252,7 @@ TEST(CudaRopeAppend, BlockSizesAndHeadCounts) {
   }
 }
 
-// More heads than a thread block has under way at a time.
+// More heads than a thread block processes at a time.
 TEST(CudaRopeAppend, ManyHeads) {
   for (int32_t dim : {64, 128, 256}) {
     RopeCase c;

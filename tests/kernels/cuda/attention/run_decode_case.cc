@@ -37,7 +37,7 @@ double Load(const std::vector<uint8_t>& from, int64_t at, DType type, float scal
   return FloatFromBf16(bits);
 }
 
-// Rows of random values as a pool keeps them: slices of one long row of normal values.
+// Rows of random values in the pool's format: slices of one long row of normal values.
 class RandomRows {
  public:
   RandomRows(DType type, float scale, uint64_t seed) : element_(DTypeBytes(type)) {
@@ -92,7 +92,7 @@ std::vector<float> RotationTable(const DecodeShape& c, int32_t positions) {
   return table;
 }
 
-// What the step must have written to the pool, and that it wrote nothing else.
+// Checks what the step must have written to the pool, and that it wrote nothing else.
 void CheckPool(const DecodeShape& c, const DecodeStep& h, const std::vector<uint8_t>& after) {
   std::vector<uint8_t> rest = after;
   const int64_t element = static_cast<int64_t>(DTypeBytes(c.kv));
@@ -121,12 +121,12 @@ void CheckPool(const DecodeShape& c, const DecodeStep& h, const std::vector<uint
   EXPECT_TRUE(rest == h.pool) << "a slot was written that is not the step's";
 }
 
-// |out - reference| / |reference| over all, and of the worst head.
+// out - reference| / |reference| over all heads, and of the worst one.
 struct Errors {
   double all = 0, worst = 0;
 };
 
-// Attention of one head of row `r`, which is no padding, over the keys in `pool`.
+// Attention of one head of row `r`, which is not padding, over the keys in `pool`.
 std::vector<double> AttendedHead(const DecodeShape& c, const DecodeStep& h, size_t r, int32_t head,
                                  const std::vector<uint8_t>& pool) {
   const size_t dim = Index(c.dim);
@@ -182,7 +182,7 @@ Errors CheckOutput(const DecodeShape& c, const DecodeStep& h, const std::vector<
         } else {
           std::memcpy(&is, &out[Index(4 * at)], 4);
         }
-        if (padding) {  // still what it was
+        if (padding) {  // must be unchanged
           error[job] += std::isnan(is) ? 0.0 : 1e30;
           norm[job] = 1e-30;
           continue;

@@ -1,6 +1,6 @@
-// Decode steps in one launch: random steps, the device side that replays them in a graph, and the
-// checks against double precision on the host, of what is appended to the pool and of the attention
-// over what the pool then holds.
+// Decode steps in one launch: random steps, the device side that replays them in a graph, and
+// checks against double precision on the host, of the KV that is appended to the pool and of the
+// attention over the pool after that.
 //
 // Whatever must not be read is NaN; the output starts as NaN.
 #pragma once
@@ -15,7 +15,7 @@
 
 namespace aisp::cuda {
 
-// In the place of a context: a sequence with no rows, and one whose row has a negative position.
+// Special values of a context: a sequence without rows, and one whose row has a negative position.
 constexpr int32_t kNoRows = 0;
 constexpr int32_t kNoPosition = -1;
 
@@ -34,27 +34,26 @@ struct DecodeShape {
   int32_t split = 0;      // AttentionConfig::split_tokens
 };
 
-// A step's sequences and their rows, one after the other.
+// A step's sequences and their rows, in order.
 struct DecodeStep {
   std::vector<RowSpan> spans;
   std::vector<int32_t> tables, positions, slots;
   std::vector<uint8_t> qkv, pool;  // bf16 rows; the pool before the step
   std::vector<float> q_norm, k_norm, cos_sin;
   int64_t blocks = 0;
-  // Of each row: its sequence, and how many keys it sees; 0: a row of padding.
+  // The sequence of each row, and how many keys the row sees; 0: a row of padding.
   std::vector<int32_t> row_sequences, row_contexts;
 };
 
-// Sequences of `contexts` keys, the new ones included, in a pool of `blocks`. They have as many
-// rows as `rows` says (which a context bounds), and places for shape.most_rows each; without it one
-// row.
+// Sequences of `contexts` keys, the new ones included, in a pool of `blocks`. They have `rows` rows
+// each (at most the context), padded to shape.most_rows; one row each without `rows`.
 DecodeStep MakeDecodeStep(const DecodeShape& c, const std::vector<int32_t>& contexts, uint64_t seed,
                           int64_t blocks, const std::vector<int32_t>& rows = {});
-// As many as the contexts need, and some that are never used.
+// As many blocks as the contexts need, and some that are never used.
 int64_t BlocksOf(const DecodeShape& c, const std::vector<int32_t>& contexts);
 
 // The device side of steps of one shape and one number of sequences: a graph of launches that is
-// replayed with other contents.
+// replayed with different contents.
 class DecodeRunner {
  public:
   DecodeRunner(const DecodeShape& c, int32_t sequences, int32_t max_context, int64_t blocks,
@@ -63,8 +62,8 @@ class DecodeRunner {
   DecodeRunner(const DecodeRunner&) = delete;
   DecodeRunner& operator=(const DecodeRunner&) = delete;
 
-  // Replays the graph on a step; all its launches must give the same bits. Without `check`: those
-  // of the step before, too.
+  // Replays the graph on a step; all its launches must give the same bits. Without `check` they
+  // must also equal those of the step before.
   void Step(const DecodeStep& h, bool check = true);
 
  private:
@@ -72,7 +71,7 @@ class DecodeRunner {
     if (!status) error_ = status.error().ToString();
   }
   void Capture();
-  // Of a mixed step, whose launches depend on its sequences: without a graph.
+  // For a mixed step, whose launches depend on its sequences: without a graph.
   void Launch(const DecodeStep& h);
   RopeAppendCall Rope() const;
   AttentionBatch Batch() const;

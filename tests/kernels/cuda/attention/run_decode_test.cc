@@ -120,7 +120,7 @@ TEST(CudaRunDecode, LongSequenceBesideShortOnes) {
   ExpectRight(c, {5, 40000, 17, 200, 1, 64, 90, 3});
 }
 
-// ---- several rows of a sequence: proposed tokens to be verified ----
+// ---- several rows of a sequence: draft tokens to verify ----
 
 TEST(CudaRunDecode, RowsOfOneSequenceOfEveryOddLength) {
   for (DType kv : {DType::kBF16, DType::kF8E4M3}) {
@@ -222,7 +222,7 @@ TEST(CudaRunDecode, RowsGiveTheSameBitsInEveryReplay) {
   }
 }
 
-// ---- prompts beside sequences that decode ----
+// ---- prompts in a step with sequences that decode ----
 
 TEST(CudaRunMixed, PromptsAmongSequencesThatDecode) {
   for (DType kv : {DType::kBF16, DType::kF8E4M3}) {
@@ -308,7 +308,7 @@ TEST(CudaRunMixed, GivesTheSameBitsAgain) {
   }
 }
 
-// One graph, many contents: nothing is left behind by a step of another shape of work.
+// One graph with changing contents: a step with another distribution of work leaves nothing behind.
 TEST(CudaRunDecode, GraphReplaysWithOtherContents) {
   if (!HaveGpu()) GTEST_SKIP() << "no GPU";
   std::mt19937 random(21);
@@ -373,7 +373,8 @@ TEST(CudaRunDecode, SaysWhereThereIsNoKernel) {
   ASSERT_TRUE(narrow);
   EXPECT_EQ((*narrow)->RunDecode(batch, rope, {}, nullptr, nullptr).error().code,
             Code::kUnimplemented);
-  config.max_decode_tokens = 9;  // rows of a sequence, of four heads each: two items have eight
+  config.max_decode_tokens = 9;  // rows of a sequence with four heads each: two work items have
+                                 // eight
   rope.qkv_type = DType::kBF16;
   auto many = Attention::Create(config);
   ASSERT_TRUE(many);

@@ -1,5 +1,5 @@
-// The operands of cuBLASLt's block-scaled products. The products themselves need tensor cores that
-// no GPU seen so far has; what goes into them does not.
+// The operands of cuBLASLt's block-scaled products. The products need tensor cores that no tested
+// GPU has; preparing their operands does not.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ TEST(BlockScaled, ScalesLieInTilesOf128RowsAnd4Groups) {
   EXPECT_EQ(TiledScaleOffset(127, 3, 128), 31 * 16 + 3 * 4 + 3);
   EXPECT_EQ(TiledScaleOffset(0, 4, 128), 512);
   EXPECT_EQ(TiledScaleOffset(128, 0, 128), 1024);
-  // Every place is somebody's, whatever the padding.
+  // Every offset belongs to one scale, whatever the padding.
   for (const int64_t k : {16, 80, 256}) {
     std::vector<int> seen(TiledScaleBytes(200, k), 0);
     for (int64_t row = 0; row < 256; ++row) {
@@ -52,7 +52,7 @@ TEST(BlockScaled, RowsAreQuantisedToTheNearestCode) {
   std::vector<uint16_t> x(kRows * kColumns);
   std::vector<float> values(x.size());
   for (size_t i = 0; i < x.size(); ++i) {
-    // A group of zeros among them.
+    // One of the groups is all zeros.
     const float v = i < 16 ? 0.0f : normal(random);
     uint32_t bits;
     std::memcpy(&bits, &v, sizeof(bits));
@@ -83,7 +83,7 @@ TEST(BlockScaled, RowsAreQuantisedToTheNearestCode) {
       float nearest = 1e9f;
       for (const float magnitude : kCodes)
         nearest = std::min(nearest, std::fabs(std::fabs(values[i]) - magnitude * scale));
-      // Rounding of the scale's inverse may choose the other of two codes that are all but equally
+      // Rounding the scale's inverse may choose the other of two codes that are almost equally
       // near.
       EXPECT_LE(std::fabs(got - values[i]), nearest * 1.001f + 1e-6f) << row << " " << c;
     }

@@ -1,6 +1,7 @@
-// Several linear layers in one launch: each step against a double-precision product of what the
-// step before it gave, on fresh random inputs and poisoned outputs (half_layer.h); the same bits
-// every time; in a graph and behind a kernel that is still writing the input. Needs a Hopper GPU.
+// Several linear layers in one launch. Each step is compared with a double-precision product of the
+// output of the step before it, on fresh random inputs and poisoned outputs (half_layer.h). The
+// bits are the same every time, also in a graph and after a kernel that is still writing the input.
+// Needs a Hopper GPU.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,7 +25,7 @@ using test::Matrix;
 using test::Shape;
 using test::ToBf16;
 
-// What the table says of kernels is what they are; needs no GPU.
+// The table's constants of the kernels equal those of the kernels; needs no GPU.
 TEST(KernelInstances, AreThoseOfTheTable) {
   const Status same = CheckInstances();
   EXPECT_TRUE(same) << same.error().message;
@@ -106,7 +107,7 @@ TEST_F(ChainTest, WideShapes) {
   }
 }
 
-// Sums that CTAs leave each other stay in the chains' part of the workspace.
+// Partial sums that CTAs pass to each other stay in the chains' part of the workspace.
 TEST_F(ChainTest, WritesNothingBehindItsRegion) {
   for (const auto format : kFormats) {
     for (const int32_t rows : {9, 32, 64}) {
@@ -130,8 +131,8 @@ TEST_F(ChainTest, WritesNothingBehindItsRegion) {
   }
 }
 
-// Against sums of each row's own adapter in double precision: of one slot and of several, of so
-// many ranks that they fill no unit of K, one, and more.
+// Against sums of each row's own adapter in double precision: adapters of one slot and of several,
+// with ranks below one unit of K, of one unit, and of more.
 TEST_F(ChainTest, AdaptersOfEachRow) {
   for (const auto& [slots, columns] : {std::pair(1, 16), {1, 48}, {4, 32}, {5, 48}, {2, 128}}) {
     for (const int32_t rows : {1, 2, 8, 9, 31, 64}) {
@@ -158,8 +159,8 @@ TEST_F(ChainTest, AdaptersOfEachRow) {
   }
 }
 
-// One token has a kernel of its own where layers are multiples of 128 wide: stages that K does not
-// fill, tiles that rows do not.
+// One token has its own kernel where layers are multiples of 128 wide: K that does not fill stages,
+// rows that do not fill tiles.
 TEST_F(ChainTest, OneTokenTiny) {
   for (const auto format : kFormats) RunAndCheck(format, {128, 128, 128, 40, true}, {1});
 }
@@ -170,8 +171,8 @@ TEST_F(ChainTest, OneToken) {
   }
 }
 
-// Two to eight tokens have one, too, in bf16 and FP8: every number of them; a K of less than a
-// stage, of stages that it does not fill, and of several slices.
+// Two to eight tokens also have their own kernel, in bf16 and FP8: every number of tokens; K of
+// less than a stage, of partly filled stages, and of several slices.
 TEST_F(ChainTest, FewTokensTiny) {
   for (const auto format : kFewTokensFormats) {
     RunAndCheck(format, {128, 128, 128, 40, true}, {2, 3, 4, 5, 6, 7, 8});
@@ -184,15 +185,15 @@ TEST_F(ChainTest, FewTokens) {
     RunAndCheck(format, {1024, 4480, 8576, 6144, true}, {7});
   }
 }
-// More tiles than go through the slices of K together, on as many CTAs as there are.
+// More tiles than share the slices of K, on as many CTAs as the GPU has.
 TEST_F(ChainTest, FewTokensOfALongFirstStep) {
   for (const auto format : kFewTokensFormats) {
     RunAndCheck(format, {4224, 8576, 256, 264, true}, {8});
   }
 }
 
-// A row is what it is in a step of fewer rows, wherever it stands. Many times, each on inputs that
-// the host makes in between: stages that were given back too early were seen there one time in ten.
+// A row gets the same bits in a step of fewer rows, at any index. Repeated on inputs that the host
+// makes in between: stages that were released too early failed here one time in ten.
 TEST_F(ChainTest, FewTokensOfAnyNumberHaveTheSameBits) {
   for (const Shape& shape : {Shape{1024, 4480, 8576, 1536, true}, {1152, 1408, 2944, 997, true}}) {
     for (const auto format : kFewTokensFormats) {
@@ -220,7 +221,7 @@ TEST_F(ChainTest, FewTokensOfAnyNumberHaveTheSameBits) {
           ASSERT_TRUE(
               std::equal(stream.begin(), stream.begin() + rows * shape.hidden, residual.begin()))
               << rows;
-          // Rows that were not asked for stay as they were.
+          // Rows that were not requested are not changed.
           ASSERT_TRUE(std::all_of(some.begin() + written, some.end(),
                                   [](float v) { return std::isnan(v); }));
         }
@@ -244,13 +245,13 @@ TEST_F(ChainTest, FewTokensARowIsTheSameWhateverTheOthersHold) {
   }
 }
 
-// What a launch publishes stays in its part of the workspace, and in the end all slots of the next
+// What a launch publishes stays in its part of the workspace, and at its end all slots of the next
 // launch's set are empty: launches of other widths follow each other.
 TEST_F(ChainTest, FewTokensOfTwoShapesInTurn) {
   for (const auto format : kFewTokensFormats) {
     Half wide(*kernels_, random_, format, {4096, 2048, 5632, 3000, false}, 8);
     Half small(*kernels_, random_, format, {128, 128, 128, 40, true}, 3);
-    // Both use the workspace of the one made last.
+    // Both use the workspace of the one that was made last.
     for (int run = 0; run < 9; ++run) {
       Half& half = run % 3 == 0 ? small : wide;
       half.Reset(stream_);
@@ -282,8 +283,8 @@ TEST_F(ChainTest, TheSameBitsEveryTime) {
   }
 }
 
-// FP8 weights have activations in f16: far beyond its range the result is not a number, and never a
-// wrong one.
+// FP8 weights have activations in f16: far beyond its range the result must be NaN or infinite,
+// never a wrong number.
 TEST_F(ChainTest, ActivationsOfAnySize) {
   for (const auto format : kFormats) {
     for (const int32_t rows : {1, 12, 40}) {

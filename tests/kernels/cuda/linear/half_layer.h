@@ -1,6 +1,6 @@
-// The linear layers between two attentions with random weights, all they read and write, and what
-// they should give: each layer's double-precision product of what the layer before it left. Test
-// support; needs a GPU.
+// The linear layers between two attentions with random weights, all their inputs and outputs, and
+// the expected results: each layer's double-precision product of the output of the layer before it.
+// Test support; needs a GPU.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ struct Shape {
   bool bias;
 };
 
-// The four layers between two attentions and all they read and write.
+// The four layers between two attentions and all their buffers.
 class Half {
  public:
   Half(LinearKernels& kernels, std::mt19937& random, WeightFormat format, const Shape& shape,
@@ -64,7 +64,7 @@ class Half {
     EXPECT_TRUE(kernels.SetWorkspace(workspace_->get(), workspace, nullptr));
   }
 
-  // Another input and residual stream.
+  // Draws another input and residual stream.
   void Renew(std::mt19937& random, float size = 1.0f) {
     std::normal_distribution<float> normal;
     for (uint16_t& v : x0_) v = ToBf16(size * normal(random));
@@ -115,7 +115,7 @@ class Half {
     return steps;
   }
 
-  // Outputs are poisoned, the residual stream starts anew.
+  // Poisons the outputs and resets the residual stream.
   void Reset(cudaStream_t stream) {
     EXPECT_EQ(
         cudaMemcpyAsync(h_->get(), h0_.data(), h0_.size() * 4, cudaMemcpyHostToDevice, stream),
@@ -125,7 +125,7 @@ class Half {
     }
   }
 
-  // All that a run writes.
+  // All outputs of a run.
   std::vector<uint16_t> Bits() const {
     std::vector<uint16_t> bits;
     for (const auto* v : {&normed_[0], &normed_[1], &act_, &y_}) {
@@ -141,7 +141,7 @@ class Half {
     return bits;
   }
 
-  // Every output of a run, element by element, from the input that its step had.
+  // Checks every output of a run, element by element, computed from the input that its step had.
   void Check() {
     Sums h{{h0_.begin(), h0_.end()}, std::vector<double>(h0_.size())};
     Accumulate(h, Product(0, Values(*x_)));
@@ -151,7 +151,7 @@ class Half {
     const bool kept = KeepsInner();
     Sums y = Normalised(Product(3, Normed(h, 1)), h.value, 3);
     if (kept) {
-      // What adapters add has passed through bf16.
+      // The adapters' contribution was rounded to bf16.
       ExpectNear(h_->Get(), h, adapters_.empty() ? 2e-5 : 5e-3, "residual stream");
       Round(y, false);
       ExpectNear(Values(*y_), y, 5e-3, "qkv");
@@ -161,8 +161,7 @@ class Half {
     }
   }
 
-  // Whether the run left what is between the steps where the caller can see it; one of one token
-  // need not.
+  // Whether the run wrote its intermediate results to memory; a run of one token need not.
   bool KeepsInner() const {
     const std::vector<uint16_t> bits = act_->Get();
     return std::any_of(bits.begin(), bits.end(), [](uint16_t b) { return b != 0xffff; });
@@ -170,7 +169,7 @@ class Half {
 
   uint16_t* x() { return x_->get(); }
   void RestoreX() { x_->Set(x0_); }
-  // Rows from `first` on become NaN.
+  // Sets the rows from `first` on to NaN.
   void PoisonRows(int32_t first) {
     std::vector<uint16_t> x = x0_;
     std::fill(x.begin() + first * shape_.attention, x.end(), uint16_t{0xffff});
@@ -181,17 +180,17 @@ class Half {
   uint16_t* y_data() { return y_->get(); }
 
  private:
-  // What should come, and by how much what comes may differ by the roundings on the way.
+  // An expected value, and how far the rounding on the way may move it.
   struct Sums {
     std::vector<double> value, error;
   };
-  static constexpr double kUnitF32 = 0x1p-23;  // of an addition or a product that may cut off
-  // A norm's factor, and an exponential function as the device approximates it.
+  static constexpr double kUnitF32 = 0x1p-23;  // of an addition or a product that may truncate
+  // The relative error of a norm's factor, and of the device's approximate exponential function.
   static constexpr double kFunction = 0x1p-16;
 
   // The error of a sum of `k` products in any order is at most the unit, times the additions that a
-  // product goes through, times the sum of all magnitudes. A tensor core adds sixteen products at a
-  // time, to a quarter of the unit each; parts of K and what scales them are no more than 64.
+  // product passes, times the sum of all magnitudes. A tensor core adds sixteen products at a time,
+  // to a quarter of the unit each; splits of K and their scaling add at most 64 more.
   static double SumError(int64_t k) {
     return (static_cast<double>((k + 15) / 16) * (1.0 + 16 * 0.25) + 64) * kUnitF32;
   }
@@ -201,7 +200,7 @@ class Half {
       h.value[i] += add.value[i];
     }
   }
-  // Kept in bf16, or as steps leave it for each other.
+  // Rounded to bf16, or as steps pass it on.
   static void Round(Sums& sums, bool f16) {
     for (size_t i = 0; i < sums.value.size(); ++i) {
       const double size = std::abs(sums.value[i]) + sums.error[i];
@@ -249,7 +248,7 @@ class Half {
     return values;
   }
 
-  // What one step left for the next, rows of `width`.
+  // The output of one step that the next one reads, rows of `width`.
   std::vector<float> InnerValues(const DeviceVector<uint16_t>& v, int64_t width) const {
     if (!f16_) return Values(v);
     const std::vector<uint16_t> bits = v.Get();
@@ -334,7 +333,8 @@ class Half {
     return y;
   }
 
-  // The input of a layer with a norm in front carries the gain; 1 / rms comes later.
+  // The input of a layer with a norm in front is multiplied by the gain here; 1 / rms is applied
+  // later.
   std::vector<float> Normed(const Sums& h, size_t which) const {
     Sums expected = h;
     for (size_t i = 0; i < h.value.size(); ++i) {
@@ -345,7 +345,8 @@ class Half {
     return Inner(*normed_[which], std::move(expected), shape_.hidden, 4e-3);
   }
 
-  // What the next step reads: as the run left it, if it is near what is expected, or that, rounded.
+  // The next step's input: the run's own value if it is near the expected one, else the expected
+  // one, rounded.
   std::vector<float> Inner(const DeviceVector<uint16_t>& left, Sums expected, int64_t width,
                            double limit) const {
     if (KeepsInner()) {
@@ -362,14 +363,14 @@ class Half {
     return values;
   }
 
-  // No element is off by more than the roundings on its way can be, and all of them together by no
-  // more than `limit`, relative to the root of their sum of squares.
+  // No element may be off by more than the rounding on its way allows, and all together by at most
+  // `limit` times the root of their sum of squares.
   void ExpectNear(const std::vector<float>& y, const Sums& sums, double limit,
                   const char* what) const {
     const std::vector<double>& expected = sums.value;
     ASSERT_EQ(y.size(), expected.size()) << what;
-    // An adapter's sum that bf16 rounds the other way moves what it adds by 2^-8 of itself, which
-    // may be many times what is left near zero.
+    // If bf16 rounds an adapter's sum the other way, its contribution moves by 2^-8 of itself,
+    // which may be many times a result near zero.
     if (!adapters_.empty()) return ExpectNearAsWhole(y, expected, 5e-3, what);
     double squares = 0.0, errors = 0.0;
     for (size_t i = 0; i < y.size(); ++i) {
@@ -381,9 +382,9 @@ class Half {
     ASSERT_LT(std::sqrt(errors / squares), limit) << what;  // false for NaN
   }
 
-  // Where the reference has rounded what is between the steps itself: one value that goes the other
-  // way moves all that come after it by a part of their size together, so that an element near zero
-  // may be off by much of its own.
+  // For references that round the intermediate results themselves: one value that rounds the other
+  // way moves all later ones by a fraction of their common size, so an element near zero may be off
+  // by much of its own value.
   static void ExpectNearAsWhole(const std::vector<float>& y, const std::vector<double>& expected,
                                 double limit, const char* what) {
     ASSERT_EQ(y.size(), expected.size()) << what;
@@ -408,7 +409,7 @@ class Half {
 
   Shape shape_;
   int32_t rows_;
-  bool f16_;  // what lies between steps
+  bool f16_;  // type of the intermediate results
   std::vector<std::vector<Matrix>> matrices_;
   std::vector<std::unique_ptr<DeviceVector<uint8_t>>> memory_;
   std::vector<PackedWeight> weights_;

@@ -100,7 +100,7 @@ class LinearTest : public ::testing::Test {
     return input;
   }
 
-  // The values that a call has to give, [rows, out], from the parts' values.
+  // The expected values of a call, [rows, out], from the parts' values.
   std::vector<double> Expected(const std::vector<Matrix>& matrices, const Input& input,
                                int32_t rows, int64_t k, bool gated) {
     std::vector<float> w;
@@ -130,7 +130,7 @@ class LinearTest : public ::testing::Test {
     return out;
   }
 
-  // Runs a call twice on poisoned outputs; the bits have to agree. Returns the values, [rows, out].
+  // Runs a call twice on poisoned outputs; the bits must be equal. Returns the values, [rows, out].
   std::vector<float> Run(Store store, InputFormat format, Input& input, int32_t rows,
                          const std::vector<float>& before) {
     const bool f32 = store == Store::kF32 || store == Store::kAccumulateF32;
@@ -213,8 +213,8 @@ class LinearTest : public ::testing::Test {
         const std::vector<float> y = Run(store, input_format, input, rows, before);
         ASSERT_EQ(y.size(), sum.size());
         const bool f32 = store == Store::kF32 || store == Store::kAccumulateF32;
-        // bf16 results round once (2^-9); beyond that FP8 products are added in fewer bits by the
-        // hardware, and many rows of quantised weights go through bf16.
+        // bf16 results round once (2^-9); FP8 products are also added with fewer bits by the
+        // hardware, and many rows of quantised weights are computed in bf16.
         const double limit = f32 && format == WeightFormat::kBf16 ? 1e-4 : 5e-3;
         EXPECT_LT(RelativeError(y, sum), limit);
       }
@@ -249,8 +249,7 @@ TEST_F(LinearTest, Fp8WeightsAndActivations) {
 TEST_F(LinearTest, Fp8WeightsAndActivationsOddOutputs) {
   CompareStores(WeightFormat::kFp8, InputFormat::kFp8, {333}, 1040, false, false, {1, 20, 64, 200});
 }
-// Up to eight tokens with K as long as models have it, so that several CTAs share a tile and others
-// have many.
+// Up to eight tokens with K of real models, so that CTAs share tiles or have many.
 TEST_F(LinearTest, FewTokensLongK) {
   struct Formats {
     WeightFormat weight;

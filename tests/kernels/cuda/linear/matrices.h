@@ -1,5 +1,5 @@
-// Random matrices in the formats of checkpoints, with their values, and device memory that holds
-// its contents. Test support.
+// Random matrices in checkpoint formats, with their values, and device memory with contents. Test
+// support.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -47,8 +47,7 @@ inline uint16_t ToF16(float v) {
   if (std::isnan(v)) return 0x7fff;
   if (m >= 65520.0f) return sign | 0x7c00;
   const int exponent = m < std::ldexp(1.0f, -14) ? -14 : std::ilogb(m);
-  // In units of the last place, 1024 to 2047 but for subnormals; 2048 carries into the exponent by
-  // itself.
+  // In units of the last place, 1024 to 2047 except for subnormals; 2048 carries into the exponent.
   const auto units = static_cast<int>(std::nearbyint(std::ldexp(m, 10 - exponent)));
   return static_cast<uint16_t>(sign | (units + ((exponent + 14) << 10)));
 }
@@ -94,7 +93,7 @@ class DeviceVector {
   size_t count_;
 };
 
-// A quantised matrix as a checkpoint holds it, and its values.
+// A quantised matrix in a checkpoint's format, and its values.
 struct Matrix {
   std::vector<uint8_t> data;          // elements of the source type
   std::vector<float> scales;          // FP8: [rows] or blocks
@@ -143,7 +142,7 @@ inline Matrix MakeMatrix(std::mt19937& random, WeightFormat format, int64_t rows
     m.data.resize(count / 2);
     m.block_scales.resize(count / 16);
     m.scale = uniform(random) * deviation / 100.0f;
-    // Every code of a scale, subnormals and zero too.
+    // Every code of a scale, subnormals and zero included.
     for (auto& s : m.block_scales) s = static_cast<uint8_t>(random() % 0x7f);
     for (size_t i = 0; i < count; ++i) {
       const int nibble = static_cast<int>(random() % 16);

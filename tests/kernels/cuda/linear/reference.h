@@ -1,4 +1,4 @@
-// The plain product that the linear layers are compared with. Test support.
+// The reference product for the linear layers. Test support.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,4 +1,4 @@
-// A norm that leaves e4m3 rows, against a norm and a rounding behind it: the same bits.
+// A norm that writes e4m3 rows gives the same bits as a norm followed by rounding.
 #include <gtest/gtest.h>
 
 #include <random>

@@ -14,7 +14,7 @@ namespace {
 
 int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// A layer with the norm in front of it, as it was queued.
+// A layer with its preceding norm, as it was queued.
 struct Step {
   NodeId norm = -1;
   NodeId linear = -1;
@@ -35,7 +35,7 @@ class Before {
       : model_(model), programme_(model.programme()), bucket_(bucket) {}
 
   std::vector<std::string> Run() {
-    // What attention asks for is known from the second step on.
+    // The addresses that attention asks for are known from the second step on.
     for (int step = 0; step < 3; ++step) {
       out_.clear();
       plans_.clear();
@@ -198,15 +198,15 @@ class Before {
         step.w.format == aisp::WeightFormat::kFp8 || step.w.format == aisp::WeightFormat::kFp8Block;
     const int32_t own = bf16 || step.w.format == aisp::WeightFormat::kFp8Block ? 64 : 128;
     if (padded <= own) return Say("stream", {step.linear});
-    // Without a measurement near: cuBLASLt for bf16 up to some rows, our own for all that is
-    // widened, FP8 rows from 1,024 on.
+    // Without a measurement nearby: cuBLASLt for bf16 up to a row limit, our own kernels for all
+    // quantised weights that are widened, FP8 rows from 1,024 on.
     const bool rounds = fp8 && padded >= 1024;
     const bool library = (bf16 || (rounds && step.w.format == aisp::WeightFormat::kFp8)) &&
                          padded < (step.w.epilogue == Epilogue::kGatedSilu ? 256 : 640);
     Say(library ? "cublasLt" : "gemm", {step.linear});
   }
 
-  // One token.
+  // Steps of one token.
   bool OneFits(const std::vector<Step>& steps, int32_t rows) const {
     const auto format = steps[0].w.format;
     const OneTokenInstance kernel = OneTokenInstanceOf(format);
@@ -232,7 +232,7 @@ class Before {
     return StoresBf16(step.w) && next.params->x.data == step.params->y.data;
   }
 
-  // Several rows.
+  // Steps of several rows.
   bool ChainFits(const std::vector<Step>& steps, int32_t rows) const {
     const int found = FindChain(steps[0].w.format, rows);
     if (found < 0) return false;
@@ -248,7 +248,7 @@ class Before {
     return true;
   }
 
-  // One token, and what of it was published in slots.
+  // One token, and which results were published in slots.
   void LaunchOne(const std::vector<Step>& steps) {
     const Step& first = steps.front();
     const Step& last = steps.back();
@@ -370,11 +370,11 @@ std::vector<std::string> LaunchedNow(const PlannedModel& model, const Bucket& bu
   std::vector<std::string> out;
   for (const PlannedLaunch& launch : model.Resolved(bucket)) {
     std::vector<NodeId> nodes(launch.covered().begin(), launch.covered().end());
-    // Gathering all rows is nothing, and was no word then.
+    // Gathering all rows is a no-op and had no name then.
     std::erase_if(nodes, [&](NodeId id) {
       return bucket.all_logits && model.programme().node(id).kind == NodeKind::kGatherRows;
     });
-    // Two to eight tokens had the kernel of more.
+    // Two to eight tokens used the kernel of more.
     const std::string_view name =
         launch.row->id == KernelId::kFewTokens ? "chain" : launch.row->name;
     out.push_back(fmt::format("{}{} [{}]{}{}", launch.plans ? "plan, " : "", name,

@@ -1,5 +1,5 @@
-// The table of kernels without a GPU: what a resolved programme launches, against what the backend
-// launched before it had a table, and the rules that hold for all of it.
+// The table of kernels without a GPU: what a resolved programme launches, compared with what the
+// backend launched before it had a table, and the rules that hold for every entry.
 #include "kernels/cuda/table/kernel_table.h"
 #include "kernels/adapters.h"
 
@@ -54,7 +54,8 @@ TEST_P(KernelTableTest, PromptsLaunchWhatTheyLaunchedBefore) {
   }
 }
 
-// Beside attention, whose rows of a sequence share its keys, they are those of decoding.
+// Except for attention, where the rows of a sequence share its keys, verify rows use the kernels of
+// as many decode rows.
 TEST_P(KernelTableTest, VerifyingRowsHaveTheLinearLayersOfAsManyDecodingOnes) {
   const auto linear = [&](const Bucket& bucket) {
     std::vector<std::string_view> names;
@@ -76,7 +77,7 @@ TEST_P(KernelTableTest, VerifyingRowsHaveTheLinearLayersOfAsManyDecodingOnes) {
   EXPECT_NE(CanonicalBucket(VerifyBucket(1, 6)), CanonicalBucket(VerifyBucket(2, 3)));
 }
 
-// Of few heads and rows: an item of decode attention has room for sixteen query rows, and a
+// Few heads and rows: a work item of decode attention has room for sixteen query rows, and a
 // sequence has two for each KV head.
 TEST_P(KernelTableTest, AttentionOfVerifyingRowsIsThatOfDecodingWhereItHasRoom) {
   const Programme& programme = model_->programme();
@@ -97,7 +98,7 @@ TEST_P(KernelTableTest, AttentionOfVerifyingRowsIsThatOfDecodingWhereItHasRoom) 
       }
     }
   }
-  // In large steps only where each sequence has one.
+  // In large steps only if each sequence has one row.
   for (const PlannedLaunch& launch : model_->Resolved(VerifyBucket(32, 8))) {
     const Node& node = programme.node(launch.covered().back());
     if (node.kind != NodeKind::kAttend) continue;
@@ -108,8 +109,8 @@ TEST_P(KernelTableTest, AttentionOfVerifyingRowsIsThatOfDecodingWhereItHasRoom) 
   }
 }
 
-// A layer that adapters may change is launched alone, and hands its rows over in memory; in steps
-// without adapters nothing changes.
+// A layer that adapters may change is launched alone and hands its rows over in memory; steps
+// without adapters do not change.
 TEST_P(KernelTableTest, RowsWithAdaptersHaveLaunchesForEachLayerThatTheyChange) {
   AdaptedLinear adapted;
   adapted.adapters.resize(1);
@@ -242,7 +243,7 @@ TEST(KernelTable, OneSequencePublishesItsRowsInSlotsInEveryLayer) {
   EXPECT_EQ(publishes, 64);
 }
 
-// Two to eight rows of bf16 or FP8 weights have a kernel of their own where many have the chain's.
+// Two to eight rows of bf16 or FP8 weights have their own kernel where more rows use the chain's.
 TEST(KernelTable, FewTokensHaveTheirOwnChain) {
   using enum WeightFormat;
   for (const WeightFormat format : {kCompute, kFp8, kFp8Block, kNvfp4}) {
@@ -265,8 +266,8 @@ TEST(KernelTable, FewTokensHaveTheirOwnChain) {
   }
 }
 
-// A copy of the residual stream stands in front of what writes it next, so that the layers of a
-// chain stay together: it is a launch more, and no other.
+// The residual stream is copied before the next layer writes it, so that the layers of a chain stay
+// together: one more launch, and no other change.
 TEST(KernelTable, CopiesOfTheResidualStreamCutNoChain) {
   const auto plain = PlanModel("llama-3.1-8b", WeightFormat::kCompute, DType::kBF16, DType::kBF16);
   const auto copies =
@@ -287,7 +288,7 @@ TEST(KernelTable, CopiesOfTheResidualStreamCutNoChain) {
 
 TEST(KernelTable, AChainEndsAtAnAllReduce) {
   const auto model = PlanModel("llama-3.1-8b", WeightFormat::kFp8, DType::kBF16, DType::kBF16);
-  // o and down of a layer, with a sum over devices behind each.
+  // o and down of a layer, each followed by a sum over devices.
   const Programme& whole = model->programme();
   const auto linear = [&](std::string_view name) -> const LinearParams& {
     for (const Node& node : whole.nodes()) {
@@ -315,7 +316,7 @@ TEST(KernelTable, AChainEndsAtAnAllReduce) {
       EXPECT_EQ(launches->size(), 1u);
       continue;
     }
-    // It has no kernel yet, and says so by its name.
+    // It has no kernel yet; the error names it.
     ASSERT_FALSE(launches.has_value());
     EXPECT_EQ(launches.error().code, Code::kUnimplemented);
     EXPECT_NE(launches.error().message.find("all-reduce"), std::string::npos);
@@ -354,8 +355,8 @@ TEST(KernelTable, NormsRoundForTheLayerThatReadsThem) {
     }
     return std::array{norms, rounded, rounds};
   };
-  // The first layer's first is the embedding's, and the last of all is the head's, which rounds
-  // nothing.
+  // The first layer's input norm is the embedding's, and the last norm is the head's, which does
+  // not round.
   EXPECT_EQ(launches_of(128), (std::array{64, 63, 65}));
   EXPECT_EQ(launches_of(64)[1], 0);
 }
@@ -378,7 +379,7 @@ TEST(KernelTable, FewTilesOfAProductAreSplit) {
   EXPECT_EQ(splits(128), std::vector{4});
   EXPECT_EQ(splits(256), std::vector{2});
   EXPECT_EQ(splits(1024), std::vector{1});
-  down.epilogue = Epilogue::kStore;  // f32 that is stored is never the sum of parts
+  down.epilogue = Epilogue::kStore;  // f32 outputs that are stored are never sums of splits
   EXPECT_EQ(splits(128), std::vector{1});
   down.output = DType::kBF16;
   EXPECT_EQ(splits(128), std::vector{4});

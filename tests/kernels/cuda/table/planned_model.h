@@ -1,4 +1,4 @@
-// A model on a GPU that is not there, with its KV pool bound: what the table is tested on.
+// A model on a GPU that does not exist, with its KV pool bound: the subject of the table's tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -67,7 +67,7 @@ inline Bucket DecodeBucket(int32_t rows) {
   return bucket;
 }
 
-// Sequences of `each` rows that verify proposed tokens.
+// Sequences of `each` rows that verify draft tokens.
 inline Bucket VerifyBucket(int32_t sequences, int32_t each) {
   Bucket bucket = DecodeBucket(sequences * each);
   bucket.sequences = sequences;
