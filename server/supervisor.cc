@@ -24,6 +24,7 @@ namespace {
 // kSettled.
 constexpr Duration kFirstRestartDelay = std::chrono::milliseconds(100);
 constexpr int kMaxQuickDeaths = 6;
+constexpr Duration kLongestRestartDelay = std::chrono::seconds(30);
 constexpr Duration kSettled = std::chrono::seconds(10);
 // The successor of a process that is replaced must be ready within this; else the old one stays.
 constexpr Duration kReplaceTimeout = std::chrono::minutes(10);
@@ -72,6 +73,8 @@ struct Supervisor::Impl {
   // Reaps and restarts.
   Status Tend();
   Status OnDeath(Slot& slot, const std::string& how);
+  // Whether requests are served although this worker is not there.
+  bool ServedWithout(const Slot& slot) const;
   // Tends until `done`. An error: Tend's, DEADLINE_EXCEEDED, or CANCELLED with the signal's name. A
   // reload asked for meanwhile is remembered.
   Status Await(StopSignals* signals, Instant deadline, const std::function<bool()>& done,
@@ -267,20 +270,31 @@ std::string Supervisor::Impl::PollOnce(StopSignals* signals, Instant until) {
   return (fds[0].revents & POLLIN) != 0 ? signals->WaitFor(0) : std::string();
 }
 
+bool Supervisor::Impl::ServedWithout(const Slot& slot) const {
+  // Without a planner roles stay as they are, which ends nobody.
+  if (slot.planner()) return true;
+  if (slot.router()) return false;
+  return std::any_of(slots.begin(), slots.end(), [&](const auto& other) {
+    return other.get() != &slot && other->config.role == "decode" && other->child->running() &&
+           IsReady(*other, *other->child);
+  });
+}
+
 Status Supervisor::Impl::OnDeath(Slot& slot, const std::string& how) {
   if (starting) {
     return Unavailable(
         fmt::format("{} ended while starting ({}); its message stands above", slot.name, how));
   }
   if (clock.Now() - slot.child->started() > kSettled) slot.quick_deaths = 0;
-  // Without a planner roles stay as they are, which ends nobody.
-  if (slot.planner()) slot.quick_deaths = std::min(slot.quick_deaths, kMaxQuickDeaths - 1);
-  if (++slot.quick_deaths > kMaxQuickDeaths) {
+  ++slot.quick_deaths;
+  if (slot.quick_deaths > kMaxQuickDeaths && !ServedWithout(slot)) {
     fatal = Unavailable(fmt::format("{} ended {} times within {} s of its start ({})", slot.name,
                                     slot.quick_deaths, ToSeconds(kSettled), how));
     return fatal;
   }
-  const Duration delay = kFirstRestartDelay * (1 << (slot.quick_deaths - 1));
+  const int doubled = std::min(slot.quick_deaths - 1, 16);
+  const Duration delay =
+      std::min<Duration>(kFirstRestartDelay * (1 << doubled), kLongestRestartDelay);
   slot.restart_at = clock.Now() + delay;
   LogWarning("a process ended, restarting",
              {{"name", slot.child->name()}, {"how", how}, {"delay_ms", ToMs(delay)}});

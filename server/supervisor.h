@@ -45,7 +45,7 @@ class Supervisor {
   std::string asked_by() const;
   // Watches and restarts until a stop signal; returns which. On SIGHUP it replaces every process by
   // a new one, router first: the new one is ready before the old one drains. An error: a process
-  // died too often.
+  // died too often without which nothing is served.
   Result<std::string> Watch(StopSignals* signals);
   // Drains and stops all children, killing those that outlast the drain time; a stop signal while
   // waiting kills at once.
