@@ -29,7 +29,7 @@ class HttpClient {
   // `timeout` bounds each wait for the network: connecting, sending, and the next bytes of an
   // answer.
   // With `tls`: https.
-  static Result<HttpClient> Connect(const std::string& host, uint16_t port, Duration timeout,
+  static Result<HttpClient> Connect(const std::string& address, uint16_t port, Duration timeout,
                                     std::shared_ptr<const TlsDialer> tls = nullptr);
   HttpClient(HttpClient&& other) noexcept;
   HttpClient& operator=(HttpClient&& other) noexcept;

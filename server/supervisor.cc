@@ -13,6 +13,7 @@
 #include <set>
 
 #include "common/log.h"
+#include "net/host_port.h"
 #include "net/listen_socket.h"
 #include "server/child_process.h"
 #include "server/process.h"
@@ -124,7 +125,7 @@ Status Supervisor::Impl::OpenSockets() {
   if (pipe2(lifeline, O_CLOEXEC) != 0) return Internal(fmt::format("pipe: {}", strerror(errno)));
   AISP_ASSIGN_OR_RETURN(
       http_fd, ListenOn(config.http.address, static_cast<uint16_t>(config.http.port), "--port N"));
-  http = fmt::format("{}:{}", config.http.address, PortOf(http_fd));
+  http = HostPort(config.http.address, PortOf(http_fd));
   AISP_RETURN_IF_ERROR(OpenClientGrpc());
   AISP_RETURN_IF_ERROR(OpenAdmin());
   // A fixed port only where somebody asked for one: two `aisp up` on one machine shall not meet.
@@ -143,7 +144,7 @@ Status Supervisor::Impl::OpenClientGrpc() {
   const auto port = static_cast<uint16_t>(h.grpc_port < 0 ? beside : h.grpc_port);
   const std::string& address = h.grpc_address.empty() ? h.address : h.grpc_address;
   AISP_ASSIGN_OR_RETURN(grpc_fd, ListenOn(address, port, "--grpc-port N"));
-  grpc = fmt::format("{}:{}", address, PortOf(grpc_fd));
+  grpc = HostPort(address, PortOf(grpc_fd));
   return {};
 }
 
@@ -154,7 +155,7 @@ Status Supervisor::Impl::OpenAdmin() {
   const int64_t beside = http_port > 0 && http_port + 2 <= UINT16_MAX ? http_port + 2 : 0;
   const auto port = static_cast<uint16_t>(r.admin_port < 0 ? beside : r.admin_port);
   AISP_ASSIGN_OR_RETURN(admin_fd, ListenOn(r.admin_address, port, "--router-admin-port N"));
-  admin = fmt::format("{}:{}", r.admin_address, PortOf(admin_fd));
+  admin = HostPort(r.admin_address, PortOf(admin_fd));
   return {};
 }
 
