@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "common/clock.h"
 #include "common/result.h"
 
 namespace aisp {
@@ -44,17 +45,19 @@ void IgnoreBrokenPipes();
 void StopThisProcess();
 
 // Waits for SIGINT, SIGTERM or the end of the supervisor (its end of `lifeline_fd` closes; -1:
-// none). Main thread.
+// none). A stop signal that is read within kOnce of another one is the same: `timeout`, and who
+// stops a process and its group, send it twice. Main thread.
 class StopSignals {
  public:
   // `reload`: SIGHUP is waited for too, instead of ending the process.
-  explicit StopSignals(int lifeline_fd, bool reload = false);
+  explicit StopSignals(int lifeline_fd, bool reload = false, const Clock* clock = nullptr);
   ~StopSignals();
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
   // What WaitFor says for SIGHUP.
   static constexpr const char* kReload = "SIGHUP";
+  static constexpr Duration kOnce = std::chrono::milliseconds(500);
 
   // Blocks until one comes; says which, for the log.
   std::string Wait();
@@ -63,8 +66,14 @@ class StopSignals {
   int signal_fd() const { return signal_fd_; }
 
  private:
+  // The signal that was read, "" when it is one that was heard already.
+  std::string Heard(int signal);
+
+  const SteadyClock steady_;
+  const Clock* const clock_;
   int signal_fd_;
   int lifeline_fd_;
+  Instant last_stop_ = kNever;
 };
 
 }  // namespace aisp
