@@ -18,6 +18,7 @@
 #include "common/strings.h"
 #include "loadgen/json_scanner.h"
 #include "loadgen/timed_run.h"
+#include "net/host_port.h"
 #include "net/http_server.h"
 
 namespace aisp::loadgen {
@@ -344,7 +345,7 @@ Status ServeReplay(const ReplayOptions& options, const std::string& recording_pa
   IoLoop loop;
   ReplayServer server(&loop, options, std::move(recording));
   AISP_RETURN_IF_ERROR(server.Start());
-  fmt::print("replay server on http://{}:{}; Ctrl-C ends it\n", options.host, server.port());
+  fmt::print("replay server on http://{}; Ctrl-C ends it\n", HostPort(options.host, server.port()));
   std::fflush(stdout);
   const SteadyClock clock;
   const Instant start = clock.Now();

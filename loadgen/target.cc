@@ -9,6 +9,7 @@
 
 #include "common/clock.h"
 #include "common/strings.h"
+#include "net/host_port.h"
 #include "net/http_client.h"
 
 namespace aisp::loadgen {
@@ -201,12 +202,9 @@ Result<std::vector<TokenId>> PoolOf(const std::vector<TokenId>& tokens) {
 
 Result<Target> AskServer(const Options& options, bool made_up) {
   Target target;
-  const std::string url =
-      options.base_url.empty()
-          ? fmt::format(fmt::runtime(options.host.find(':') != std::string::npos ? "http://[{}]:{}"
-                                                                                 : "http://{}:{}"),
-                        options.host, options.port)
-          : options.base_url;
+  const std::string url = options.base_url.empty()
+                              ? "http://" + HostPort(options.host, options.port)
+                              : options.base_url;
   AISP_ASSIGN_OR_RETURN(target.url, ParseUrl(url));
   if (target.url.tls) {
     AISP_ASSIGN_OR_RETURN(target.tls, TlsDialer::Create({.ca_file = options.tls_ca,

@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "common/strings.h"
+#include "net/host_port.h"
 
 namespace aisp {
 namespace {
@@ -246,10 +247,11 @@ HttpClient::HttpClient(HttpClient&& other) noexcept = default;
 HttpClient& HttpClient::operator=(HttpClient&& other) noexcept = default;
 HttpClient::~HttpClient() = default;
 
-Result<HttpClient> HttpClient::Connect(const std::string& host, uint16_t port, Duration timeout,
+Result<HttpClient> HttpClient::Connect(const std::string& address, uint16_t port, Duration timeout,
                                        std::shared_ptr<const TlsDialer> tls) {
   auto impl = std::make_unique<Impl>();
-  impl->authority = host + ":" + std::to_string(port);
+  const std::string host(WithoutBrackets(address));
+  impl->authority = HostPort(host, port);
   impl->timeout = timeout;
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;

@@ -27,7 +27,7 @@ struct HttpAnswer {
 class HttpClient {
  public:
   // `timeout` bounds each wait: connecting, sending, and the next bytes of an answer. `tls`: https.
-  static Result<HttpClient> Connect(const std::string& host, uint16_t port, Duration timeout,
+  static Result<HttpClient> Connect(const std::string& address, uint16_t port, Duration timeout,
                                     std::shared_ptr<const TlsDialer> tls = nullptr);
   HttpClient(HttpClient&& other) noexcept;
   HttpClient& operator=(HttpClient&& other) noexcept;

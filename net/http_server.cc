@@ -1,5 +1,6 @@
 #include "net/http_server.h"
 
+#include "net/host_port.h"
 #include "net/http_connection.h"
 #include "net/listen_socket.h"
 
@@ -136,8 +137,9 @@ Status HttpServer::Impl::Listen() {
     return {};
   }
   tcp::resolver resolver(acceptor.get_executor());
-  const auto found = resolver.resolve(options.address, std::to_string(options.port),
-                                      tcp::resolver::passive | tcp::resolver::numeric_service, ec);
+  const auto found =
+      resolver.resolve(WithoutBrackets(options.address), std::to_string(options.port),
+                       tcp::resolver::passive | tcp::resolver::numeric_service, ec);
   if (ec) return tl::unexpected(ListenError(Code::kInvalidArgument, ec));
   const tcp::endpoint endpoint = *found.begin();
   std::ignore = acceptor.open(endpoint.protocol(), ec);

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "common/strings.h"
+#include "net/host_port.h"
 
 namespace aisp {
 namespace {
@@ -31,8 +32,7 @@ Error ListenError(const std::string& host, uint16_t port, const std::string& fla
 }  // namespace
 
 Result<int> ListenOn(const std::string& host, uint16_t port, const std::string& port_flag) {
-  std::string name = host;
-  if (name.size() > 1 && name.front() == '[') name = name.substr(1, name.size() - 2);
+  const std::string name(WithoutBrackets(host));
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;

@@ -88,6 +88,7 @@ class CostPolicy final : public RoutingPolicy {
     double step_ms = 0;  // the time for a token without correction
     double tpot_ms = 0;
     double tpot_high_ms = 0;  // what it rarely exceeds
+    double ttft_high_ms = 0;
     double score_ms = 0;
     bool meets = false;         // the request's objective
     bool keeps_asked = false;   // what of it the request asks for
@@ -207,6 +208,7 @@ void CostPolicy::End(const RequestSummary& request, const WorkerView::LearntTtft
       cost->ttft_ms +
       std::max(kMargin * std::min(spread_ms, kMostSpread * request.objective.ttft_ms),
                kMostSpread * cost->ttft_ms);
+  cost->ttft_high_ms = high_ms;
   cost->meets = request.objective.MetBy(high_ms, cost->tpot_high_ms);
   cost->keeps_asked = request.asked.MetBy(high_ms, cost->tpot_high_ms);
 }
@@ -364,6 +366,7 @@ Result<Placement> CostPolicy::Pick(const RequestSummary& request,
   placement.prefill = chosen.prefill;
   placement.pull = chosen.pull;
   placement.ttft_ms = chosen.cost.ttft_ms;
+  placement.ttft_high_ms = chosen.cost.ttft_high_ms;
   placement.tpot_ms = chosen.cost.tpot_ms;
   placement.ttft_own_ms = chosen.cost.ttft_own_ms;
   placement.ttft_wait_ms = chosen.cost.ttft_wait_ms;

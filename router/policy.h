@@ -174,6 +174,7 @@ struct Placement {
   PullChoice pull;             // before whoever prefills computes the rest
   std::vector<int> fallbacks;  // other prefill workers, best first, at most kMaxFallbacks
   double ttft_ms = 0;          // predicted; 0 by policies that predict nothing
+  double ttft_high_ms = 0;     // with the usual error: what an objective is held against
   double tpot_ms = 0;
   double ttft_own_ms = 0;     // of ttft_ms without corrections: what the request itself takes
   double ttft_wait_ms = 0;    // and what it waits for others

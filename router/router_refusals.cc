@@ -31,14 +31,25 @@ double UntilShorterMs(std::vector<Leaving> rows, double too_long_ms) {
   return ToMs(kLongestWait);
 }
 
+// Three digits, for limits below a millisecond as well.
+std::string Told(double ms) {
+  return ms < 100 ? fmt::format("{:.3g}", ms) : fmt::format("{:.0f}", ms);
+}
+
+std::string Beyond(const char* what, double ms, double high_ms, double asked_ms) {
+  const std::string usual =
+      high_ms > ms ? fmt::format(", up to {} with the usual error,", Told(high_ms)) : "";
+  return fmt::format("{} {} ms{} against {}", what, Told(ms), usual, Told(asked_ms));
+}
+
 }  // namespace
 
 Error Router::Impl::BeyondObjective(const Objective& asked, const Placement& best) {
   std::vector<std::string> parts;
   if (asked.ttft_ms > 0)
-    parts.push_back(fmt::format("TTFT {:.0f} ms against {:.0f}", best.ttft_ms, asked.ttft_ms));
+    parts.push_back(Beyond("TTFT", best.ttft_ms, best.ttft_high_ms, asked.ttft_ms));
   if (asked.tpot_ms > 0)
-    parts.push_back(fmt::format("TPOT {:.1f} ms against {:.1f}", best.tpot_ms, asked.tpot_ms));
+    parts.push_back(Beyond("TPOT", best.tpot_ms, best.tpot_high_ms, asked.tpot_ms));
   return {Code::kResourceExhausted,
           fmt::format("no worker is predicted to keep what the request asks for: {}; ask for less, "
                       "retry later or send it as class batch, which waits",

@@ -10,6 +10,7 @@
 #include "common/log.h"
 #include "common/threads.h"
 #include "frontend/frontend.h"
+#include "net/host_port.h"
 
 namespace aisp {
 namespace {
@@ -43,7 +44,7 @@ class AdminServiceImpl final : public AdminService {
     thread_ = Thread("admin", [this] { loop_.Run(); });
     return {};
   }
-  std::string address() const override { return fmt::format("{}:{}", address_, http_.port()); }
+  std::string address() const override { return HostPort(address_, http_.port()); }
   void Stop() override {
     if (!thread_.joinable()) return;
     loop_.Stop();

@@ -71,7 +71,8 @@ void IgnoreBrokenPipes() { signal(SIGPIPE, SIG_IGN); }
 
 void StopThisProcess() { kill(getpid(), SIGTERM); }
 
-StopSignals::StopSignals(int lifeline_fd, bool reload) : lifeline_fd_(lifeline_fd) {
+StopSignals::StopSignals(int lifeline_fd, bool reload, const Clock* clock)
+    : clock_(clock == nullptr ? &steady_ : clock), lifeline_fd_(lifeline_fd) {
   sigset_t set;
   sigemptyset(&set);
   if (reload) {
@@ -93,21 +94,30 @@ StopSignals::~StopSignals() {
 std::string StopSignals::Wait() { return WaitFor(-1); }
 
 std::string StopSignals::WaitFor(int timeout_ms) {
-  pollfd fds[2] = {{signal_fd_, POLLIN, 0}, {lifeline_fd_, POLLIN, 0}};
-  const nfds_t count = lifeline_fd_ >= 0 ? 2 : 1;
-  int ready = 0;
-  do {
-    ready = poll(fds, count, timeout_ms);
-  } while (ready < 0 && errno == EINTR);
-  if (ready <= 0) return "";
-  if (fds[0].revents & POLLIN) {
+  for (;;) {
+    pollfd fds[2] = {{signal_fd_, POLLIN, 0}, {lifeline_fd_, POLLIN, 0}};
+    const nfds_t count = lifeline_fd_ >= 0 ? 2 : 1;
+    int ready = 0;
+    do {
+      ready = poll(fds, count, timeout_ms);
+    } while (ready < 0 && errno == EINTR);
+    if (ready <= 0) return "";
     signalfd_siginfo info{};
-    if (read(signal_fd_, &info, sizeof info) == sizeof info) {
-      if (info.ssi_signo == SIGHUP) return kReload;
-      return info.ssi_signo == SIGINT ? "SIGINT" : "SIGTERM";
-    }
+    const bool signalled = (fds[0].revents & POLLIN) != 0;
+    if (!signalled || read(signal_fd_, &info, sizeof info) != sizeof info)
+      return "the supervisor is gone";
+    std::string heard = Heard(static_cast<int>(info.ssi_signo));
+    if (!heard.empty() || timeout_ms >= 0) return heard;
   }
-  return "the supervisor is gone";
+}
+
+std::string StopSignals::Heard(int signal) {
+  if (signal == SIGHUP) return kReload;
+  const Instant now = clock_->Now();
+  const bool same = last_stop_ != kNever && now - last_stop_ < kOnce;
+  if (same) return "";
+  last_stop_ = now;
+  return signal == SIGINT ? "SIGINT" : "SIGTERM";
 }
 
 }  // namespace aisp

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "common/clock.h"
 #include "common/result.h"
 
 namespace aisp {
@@ -42,17 +43,19 @@ void IgnoreBrokenPipes();
 void StopThisProcess();
 
 // Waits for SIGINT, SIGTERM or the end of the supervisor (`lifeline_fd` reaches its end; -1: none).
-// Main thread.
+// A stop signal read within kOnce of another one counts as the same: `timeout`, and whoever stops a
+// process and its group, sends it twice. Main thread.
 class StopSignals {
  public:
   // `reload`: also waits for SIGHUP, which then does not end the process.
-  explicit StopSignals(int lifeline_fd, bool reload = false);
+  explicit StopSignals(int lifeline_fd, bool reload = false, const Clock* clock = nullptr);
   ~StopSignals();
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
   // WaitFor's result for SIGHUP.
   static constexpr const char* kReload = "SIGHUP";
+  static constexpr Duration kOnce = std::chrono::milliseconds(500);
 
   // Blocks until a signal; returns its name, for the log.
   std::string Wait();
@@ -61,8 +64,14 @@ class StopSignals {
   int signal_fd() const { return signal_fd_; }
 
  private:
+  // The signal that was read, "" when it is one that was heard already.
+  std::string Heard(int signal);
+
+  const SteadyClock steady_;
+  const Clock* const clock_;
   int signal_fd_;
   int lifeline_fd_;
+  Instant last_stop_ = kNever;
 };
 
 }  // namespace aisp

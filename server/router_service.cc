@@ -18,6 +18,7 @@
 #include "frontend/inference_service.h"
 #include "frontend/lora_requests.h"
 #include "net/grpc_links.h"
+#include "net/host_port.h"
 #include "net/http_server.h"
 #include "net/inference_server.h"
 #include "net/io_loop.h"
@@ -119,7 +120,7 @@ HttpServerOptions HttpOptionsOf(const Config& config, int listen_fd) {
 std::string ClientGrpcAddress(const Config& config, const RouterSockets& sockets) {
   const Config::Http& http = config.http;
   const int64_t port = PortBeside(config, http.grpc_port, 1, sockets.http);
-  return fmt::format("{}:{}", http.grpc_address.empty() ? http.address : http.grpc_address, port);
+  return HostPort(http.grpc_address.empty() ? http.address : http.grpc_address, port);
 }
 
 // For the admin port: no TLS on loopback, where an eavesdropper could read our memory anyway.
@@ -274,12 +275,12 @@ class RouterServiceImpl final : public RouterService {
   }
 
   std::string http_address() const override {
-    return fmt::format("{}:{}", config_.http.address, http_->port());
+    return HostPort(config_.http.address, http_->port());
   }
 
   std::string admin_address() const override {
     if (!admin_http_) return "";
-    return fmt::format("{}:{}", config_.router.admin_address, admin_http_->port());
+    return HostPort(config_.router.admin_address, admin_http_->port());
   }
 
   std::string grpc_address() const override {

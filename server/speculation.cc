@@ -80,6 +80,16 @@ std::string MtpFolder(const SpeculationConfig& chosen, const ServedModel& served
 
 namespace {
 
+Status CheckModelIsThere(const SpeculationConfig& chosen, const ServedModel& served) {
+  std::error_code error;
+  const bool there = chosen.model.empty() ||
+                     std::filesystem::exists(DraftModelFolder(chosen.model, served), error);
+  if (there) return {};
+  return NotFound(fmt::format(
+      "speculative_config: the model '{}' is no folder, and there is none of that name beside '{}'",
+      chosen.model, served.path));
+}
+
 // Enough blocks for all slots at full length, at most as many as the target's pool.
 int32_t DraftBlocks(const ServedModel& served, const Backend& backend) {
   const KvLayout& kv = backend.executor->kv_layout();
@@ -280,6 +290,7 @@ Result<DraftNeeds> DraftNeedsOf(const Config& config, const ServedModel& served,
 
 Result<std::vector<int32_t>> FeatureLayersOf(const SpeculationConfig& chosen,
                                              const ServedModel& served) {
+  AISP_RETURN_IF_ERROR(CheckModelIsThere(chosen, served));
   const auto behind_all = static_cast<int32_t>(served.spec.layers.size());
   if (chosen.method == SpeculationConfig::Method::kEagle3) {
     AISP_ASSIGN_OR_RETURN(EagleSpec spec,
@@ -308,6 +319,7 @@ Result<std::shared_ptr<Speculator>> MakeSpeculator(const Config& config, const S
 Result<std::unique_ptr<Proposer>> MakeProposer(const SpeculationConfig& chosen,
                                                const ServedModel& served, const Backend& backend,
                                                const Clock* clock) {
+  AISP_RETURN_IF_ERROR(CheckModelIsThere(chosen, served));
   switch (chosen.method) {
     case SpeculationConfig::Method::kNgram:
       return std::make_unique<NgramProposer>(chosen.ngram);

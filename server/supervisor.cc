@@ -13,6 +13,7 @@
 #include <set>
 
 #include "common/log.h"
+#include "net/host_port.h"
 #include "net/listen_socket.h"
 #include "server/child_process.h"
 #include "server/process.h"
@@ -23,6 +24,7 @@ namespace {
 // Delay before a dead process is restarted; doubled each time until it has lived for kSettled.
 constexpr Duration kFirstRestartDelay = std::chrono::milliseconds(100);
 constexpr int kMaxQuickDeaths = 6;
+constexpr Duration kLongestRestartDelay = std::chrono::seconds(30);
 constexpr Duration kSettled = std::chrono::seconds(10);
 // A replacement must be ready within this time, else the old process stays.
 constexpr Duration kReplaceTimeout = std::chrono::minutes(10);
@@ -71,6 +73,8 @@ struct Supervisor::Impl {
   // Reaps and restarts processes.
   Status Tend();
   Status OnDeath(Slot& slot, const std::string& how);
+  // Whether requests are served without this worker.
+  bool ServedWithout(const Slot& slot) const;
   // Runs Tend until `done`. Errors: Tend's, DEADLINE_EXCEEDED, or CANCELLED with the signal's name.
   // A reload requested meanwhile is remembered.
   Status Await(StopSignals* signals, Instant deadline, const std::function<bool()>& done,
@@ -120,7 +124,7 @@ Status Supervisor::Impl::OpenSockets() {
   if (pipe2(lifeline, O_CLOEXEC) != 0) return Internal(fmt::format("pipe: {}", strerror(errno)));
   AISP_ASSIGN_OR_RETURN(
       http_fd, ListenOn(config.http.address, static_cast<uint16_t>(config.http.port), "--port N"));
-  http = fmt::format("{}:{}", config.http.address, PortOf(http_fd));
+  http = HostPort(config.http.address, PortOf(http_fd));
   AISP_RETURN_IF_ERROR(OpenClientGrpc());
   AISP_RETURN_IF_ERROR(OpenAdmin());
   // A fixed port only on request, so that two `aisp up` on one machine do not collide.
@@ -139,7 +143,7 @@ Status Supervisor::Impl::OpenClientGrpc() {
   const auto port = static_cast<uint16_t>(h.grpc_port < 0 ? beside : h.grpc_port);
   const std::string& address = h.grpc_address.empty() ? h.address : h.grpc_address;
   AISP_ASSIGN_OR_RETURN(grpc_fd, ListenOn(address, port, "--grpc-port N"));
-  grpc = fmt::format("{}:{}", address, PortOf(grpc_fd));
+  grpc = HostPort(address, PortOf(grpc_fd));
   return {};
 }
 
@@ -150,7 +154,7 @@ Status Supervisor::Impl::OpenAdmin() {
   const int64_t beside = http_port > 0 && http_port + 2 <= UINT16_MAX ? http_port + 2 : 0;
   const auto port = static_cast<uint16_t>(r.admin_port < 0 ? beside : r.admin_port);
   AISP_ASSIGN_OR_RETURN(admin_fd, ListenOn(r.admin_address, port, "--router-admin-port N"));
-  admin = fmt::format("{}:{}", r.admin_address, PortOf(admin_fd));
+  admin = HostPort(r.admin_address, PortOf(admin_fd));
   return {};
 }
 
@@ -266,20 +270,31 @@ std::string Supervisor::Impl::PollOnce(StopSignals* signals, Instant until) {
   return (fds[0].revents & POLLIN) != 0 ? signals->WaitFor(0) : std::string();
 }
 
+bool Supervisor::Impl::ServedWithout(const Slot& slot) const {
+  // Without a planner roles stay as they are, which ends nobody.
+  if (slot.planner()) return true;
+  if (slot.router()) return false;
+  return std::any_of(slots.begin(), slots.end(), [&](const auto& other) {
+    return other.get() != &slot && other->config.role == "decode" && other->child->running() &&
+           IsReady(*other, *other->child);
+  });
+}
+
 Status Supervisor::Impl::OnDeath(Slot& slot, const std::string& how) {
   if (starting) {
     return Unavailable(
         fmt::format("{} ended while starting ({}); its message stands above", slot.name, how));
   }
   if (clock.Now() - slot.child->started() > kSettled) slot.quick_deaths = 0;
-  // Without a planner the roles stay as they are, so its failure is not fatal.
-  if (slot.planner()) slot.quick_deaths = std::min(slot.quick_deaths, kMaxQuickDeaths - 1);
-  if (++slot.quick_deaths > kMaxQuickDeaths) {
+  ++slot.quick_deaths;
+  if (slot.quick_deaths > kMaxQuickDeaths && !ServedWithout(slot)) {
     fatal = Unavailable(fmt::format("{} ended {} times within {} s of its start ({})", slot.name,
                                     slot.quick_deaths, ToSeconds(kSettled), how));
     return fatal;
   }
-  const Duration delay = kFirstRestartDelay * (1 << (slot.quick_deaths - 1));
+  const int doubled = std::min(slot.quick_deaths - 1, 16);
+  const Duration delay =
+      std::min<Duration>(kFirstRestartDelay * (1 << doubled), kLongestRestartDelay);
   slot.restart_at = clock.Now() + delay;
   LogWarning("a process ended, restarting",
              {{"name", slot.child->name()}, {"how", how}, {"delay_ms", ToMs(delay)}});

@@ -44,8 +44,8 @@ class Supervisor {
   // How the model can be prompted: see invitation.h.
   std::string asked_by() const;
   // Watches and restarts until a stop signal, which it returns. SIGHUP replaces every process,
-  // router first; each new one is ready before the old one drains. An error: a process died too
-  // often.
+  // router first; each new one is ready before the old one drains. An error: a process
+  // without which nothing is served died too often.
   Result<std::string> Watch(StopSignals* signals);
   // Drains and stops all children and kills those that exceed the drain time; another stop signal
   // kills at once.

@@ -6,8 +6,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 namespace aisp {
 namespace {
@@ -34,9 +36,17 @@ Result<std::unique_ptr<PosixBlockFile>> PosixBlockFile::Open(const std::string& 
   }
   // What lies in it was prompts: an old file of wider mode is narrowed.
   if (fchmod(fd, 0600) != 0) return FailedTo("cannot set the mode of " + path, errno);
+  struct stat before {};
+  if (fstat(fd, &before) != 0) return FailedTo("cannot look at " + path, errno);
   if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) return FailedTo("cannot size " + path, errno);
-  if (const int error = posix_fallocate(fd, 0, static_cast<off_t>(bytes)); error != 0)
-    return FailedTo(fmt::format("cannot get {} bytes for {}", bytes, path), error);
+  if (const int error = posix_fallocate(fd, 0, static_cast<off_t>(bytes)); error != 0) {
+    Error failed = FailedTo(fmt::format("cannot get {} bytes for {}", bytes, path), error).value();
+    // A file system keeps what it gave until it was full; others need that room.
+    const off_t kept = std::min(before.st_size, static_cast<off_t>(bytes));
+    if (ftruncate(fd, kept) != 0)
+      failed.message += fmt::format("; what it got cannot be given back: {}", std::strerror(errno));
+    return tl::unexpected(std::move(failed));
+  }
   // The host tier is the cache of this file: pages of the kernel's would hold the same bytes again.
   const int flags = fcntl(fd, F_GETFL);
   file->direct_ = flags >= 0 && fcntl(fd, F_SETFL, flags | O_DIRECT) == 0;

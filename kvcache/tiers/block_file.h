@@ -29,7 +29,8 @@ class BlockFile {
 class PosixBlockFile final : public BlockFile {
  public:
   // What is in the file stays, as far as `bytes` reach. ALREADY_EXISTS: another process has it;
-  // RESOURCE_EXHAUSTED: the disk has no room for it; else what the system said, with the path.
+  // RESOURCE_EXHAUSTED: the disk has no room for it, and the file is no longer than it was; else
+  // what the system said, with the path.
   static Result<std::unique_ptr<PosixBlockFile>> Open(const std::string& path, uint64_t bytes);
   ~PosixBlockFile() override;
 

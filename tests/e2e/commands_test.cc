@@ -11,6 +11,7 @@
 #include <fstream>
 #include <vector>
 
+#include "net/listen_socket.h"
 #include "tests/e2e/client.h"
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/loadgen_run.h"
@@ -147,6 +148,28 @@ TEST(Commands, StatsStandOnALineOfTheirOwnBelowTheAnswer) {
   EXPECT_EQ(ran.code, 0);
   EXPECT_THAT(ran.output, HasSubstr("\n\n"));
   EXPECT_THAT(ran.output.substr(ran.output.rfind("\n\n")), HasSubstr("5 generated; TTFT"));
+}
+
+TEST(Commands, AnIpv6AddressIsServedAndAskedInBrackets) {
+  const auto probe = ListenOn("::1", 0, "");
+  if (!probe) GTEST_SKIP() << probe.error().message;
+  close(*probe);
+  for (const char* host : {"::1", "[::1]"}) {
+    const std::string option = std::string("--host=") + host;
+    Process server({"serve", option, std::string("--router-admin-host=") + host, "--port=0",
+                    "--log-level=warning"});
+    const std::string http = server.Await("http");
+    EXPECT_THAT(http, ::testing::StartsWith("[::1]:"));
+    ASSERT_NE(server.Await("ready"), "");
+    const std::string port = http.substr(http.rfind(':') + 1);
+    for (const std::string& by : {"--base-url http://" + http, "--host ::1 --port " + port}) {
+      const LoadgenRun run = RunLoadgen(by + " --num-prompts 1 --input-len 8 --output-len 4");
+      EXPECT_EQ(run.code, 0) << run.output;
+    }
+    const Ran status = RunAisp("status --router http://" + server.Await("admin"));
+    EXPECT_EQ(status.code, 0) << status.output;
+    EXPECT_THAT(status.output, HasSubstr("story-7m"));
+  }
 }
 
 TEST(Commands, ServingIsSaidOnlyOnceRequestsCanBeServed) {

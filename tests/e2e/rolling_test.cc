@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include <fstream>
+
 #include "net/listen_socket.h"
 #include "tests/e2e/client.h"
 #include "tests/e2e/cluster.h"
@@ -182,6 +184,42 @@ TEST(Rolling, UpReplacesEveryProcessOnSighupAndRestartsAKilledRouter) {
   EXPECT_TRUE(Eventually([&] { return text().find("restarting") != std::string::npos; })) << text();
   const Recorded story = RecordedStories().front();
   EXPECT_EQ(Chat(http, story.messages, story.completion_tokens, "remote", true).text, story.text);
+  up.Signal(SIGTERM);
+  EXPECT_EQ(up.AwaitExit(seconds(20)), 0);
+}
+
+// A child of `up` under this name, or 0.
+pid_t ChildOf(pid_t up, const std::string& name) {
+  const std::string self = "/proc/" + std::to_string(up);
+  std::ifstream children(self + "/task/" + std::to_string(up) + "/children");
+  for (pid_t child = 0; children >> child;) {
+    std::ifstream words("/proc/" + std::to_string(child) + "/cmdline");
+    for (std::string word; std::getline(words, word, '\0');)
+      if (word == "--name=" + name) return child;
+  }
+  return 0;
+}
+
+TEST(Rolling, UpServesOnWhileAWorkerDiesAgainAndAgain) {
+  const TempFile log("dying_worker.log");
+  Process up({"up", "--port=0", "--prefill=1", "--decode=1", "--dtype=f32", "--no-grpc"},
+             log.path());
+  const std::string http = up.Await("http", seconds(60));
+  ASSERT_NE(http, "") << log.Read();
+  for (int deaths = 0; deaths < 7; ++deaths) {
+    pid_t child = 0;
+    ASSERT_TRUE(Eventually([&] { return (child = ChildOf(up.pid(), "prefill-0")) > 0; }))
+        << deaths << " deaths: " << log.Read();
+    kill(child, SIGKILL);
+    ASSERT_TRUE(Eventually([&] { return ChildOf(up.pid(), "prefill-0") != child; }));
+  }
+  EXPECT_TRUE(Eventually([&] {
+    const std::string text = log.Read();
+    return text.find("ended 7 times") != std::string::npos ||
+           text.find("delay_ms=6400") != std::string::npos;
+  }));
+  const Recorded story = RecordedStories().front();
+  EXPECT_EQ(Chat(http, story.messages, story.completion_tokens, "", true).text, story.text);
   up.Signal(SIGTERM);
   EXPECT_EQ(up.AwaitExit(seconds(20)), 0);
 }

@@ -41,6 +41,28 @@ TEST(Objective, ARequestThatNobodyCanServeInTimeIsRefusedAtOnceWithBothTimes) {
   EXPECT_EQ(h.Generates(d).size(), 1u);
 }
 
+// A limit a little above what is predicted leaves no room for the usual error.
+TEST(Objective, WhoIsRefusedForTheUsualErrorIsToldOfIt) {
+  RouterHarness h;
+  const LinkId d = h.AddDecode("d");
+  h.Report(d, SlowSteps(h));
+  RecordingObserver observer;
+  ASSERT_TRUE(h.Submit(h.Request(200), &observer));
+  const double predicted_ms = observer.routes.back().predicted_ttft_ms;
+  h.Advance(std::chrono::milliseconds(200));
+  h.Tokens(d, h.Generates(d).back().request_id(), 200, {1}, v1::FINISH_LENGTH);
+  h.Report(d, h.ReadyTelemetry());
+  RouterRequest request = h.Request(200);
+  request.objective.ttft_ms = predicted_ms + 1;
+  const auto refused = h.Submit(request, &observer);
+  ASSERT_FALSE(refused);
+  const std::string& message = refused.error().message;
+  const size_t at = message.find("up to ");
+  ASSERT_NE(at, std::string::npos) << message;
+  EXPECT_GT(std::stod(message.substr(at + 6)), request.objective.ttft_ms) << message;
+  EXPECT_LE(std::stod(message.substr(message.find("TTFT ") + 5)), request.objective.ttft_ms);
+}
+
 TEST(Objective, WhatIsNotAskedForRefusesNobody) {
   RouterOptions options;
   options.slo_ttft = std::chrono::milliseconds(50);

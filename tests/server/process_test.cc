@@ -2,6 +2,8 @@
 #include "server/process.h"
 
 #include <gmock/gmock.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include <set>
 
@@ -25,6 +27,23 @@ TEST(UniqueName, AHostWithAShortNameOrNoneHasOneToo) {
   EXPECT_THAT(UniqueName("prefill", "a"), StartsWith("prefill-a-"));
   EXPECT_THAT(UniqueName("prefill", ""), StartsWith("prefill-"));
   EXPECT_NE(UniqueName("prefill", ""), UniqueName("prefill", ""));
+}
+
+// As `timeout` does: to the process, and to its group.
+TEST(StopSignals, OneThatIsSentTwiceIsOne) {
+  BlockSignals();
+  ManualClock clock;
+  StopSignals signals(-1, /*reload=*/false, &clock);
+  StopThisProcess();
+  EXPECT_EQ(signals.WaitFor(1000), "SIGTERM");
+  clock.Advance(StopSignals::kOnce / 2);
+  StopThisProcess();
+  EXPECT_EQ(signals.WaitFor(0), "");
+  kill(getpid(), SIGINT);
+  EXPECT_EQ(signals.WaitFor(0), "");
+  clock.Advance(StopSignals::kOnce);
+  StopThisProcess();
+  EXPECT_EQ(signals.WaitFor(1000), "SIGTERM") << "somebody who asks again";
 }
 
 }  // namespace

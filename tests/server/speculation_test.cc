@@ -160,9 +160,14 @@ TEST(MakeSpeculator, TellsWhatADraftModelTakesOfAGpu) {
 }
 
 TEST(MakeSpeculator, NamesADraftThatIsNotThere) {
-  const auto made = Start(StoryConfig(R"({"method": "draft_model", "model": "no-such-model"})"));
-  ASSERT_FALSE(made);
-  EXPECT_THAT(made.error().message, HasSubstr("no-such-model"));
+  for (const char* method : {"draft_model", "eagle3", "medusa", "mtp"}) {
+    const auto made =
+        Start(StoryConfig(fmt::format(R"({{"method": "{}", "model": "no-such-model"}})", method)));
+    ASSERT_FALSE(made) << method;
+    EXPECT_THAT(made.error().message,
+                AllOf(HasSubstr("speculative_config: the model 'no-such-model'"),
+                      HasSubstr("beside '" AISP_SOURCE_DIR "/models/story-7m'")));
+  }
 }
 
 }  // namespace

@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <memory>
+#include <string>
 #include <utility>
 
 #include "common/random.h"
@@ -241,6 +244,26 @@ TEST(PosixBlockFile, AFileThatWasCutIsBroughtToItsSizeAgain) {
   ASSERT_EQ(stat(path.c_str(), &st), 0);
   EXPECT_EQ(st.st_size, 64 << 10);
   EXPECT_GE(st.st_blocks * 512, 64 << 10);
+}
+
+// A file system of a fixed size that refuses at once what is beyond it, and allocates nothing.
+TEST(PosixBlockFile, WhereThereIsNoRoomTheFileIsNoLongerThanItWas) {
+  struct statvfs room {};
+  if (statvfs("/dev/shm", &room) != 0 || room.f_blocks == 0) GTEST_SKIP() << "no /dev/shm";
+  const std::string path = "/dev/shm/aisp_block_file_test." + std::to_string(getpid());
+  const std::unique_ptr<const char, int (*)(const char*)> gone(path.c_str(), unlink);
+  const uint64_t too_much = (room.f_blocks + 16) * room.f_frsize;
+  struct stat st {};
+  for (const int64_t before : {0, 64 << 10}) {
+    if (before > 0) {
+      ASSERT_TRUE(PosixBlockFile::Open(path, static_cast<uint64_t>(before)));
+    }
+    const auto file = PosixBlockFile::Open(path, too_much);
+    ASSERT_FALSE(file);
+    EXPECT_EQ(file.error().code, Code::kResourceExhausted) << file.error().message;
+    ASSERT_EQ(stat(path.c_str(), &st), 0);
+    EXPECT_EQ(st.st_size, before);
+  }
 }
 
 TEST(PosixBlockFile, IsPrivatePreallocatedAndLocked) {
