@@ -1,6 +1,7 @@
 #include "kvcache/prefix_index.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "common/check.h"
 
@@ -14,7 +15,8 @@ PrefixIndex::PrefixIndex(int32_t num_blocks, int32_t block_tokens, UnitHashFunct
       tokens_(nodes_.size() * static_cast<size_t>(block_tokens)),
       hashes_(nodes_.size() * units_),
       by_hash_(nodes_.size()),
-      shared_units_(nodes_.size() * (units_ - 1)) {
+      shared_units_(nodes_.size() * (units_ - 1)),
+      siblings_(ByContent{this}) {
   AISP_CHECK_MSG(block_tokens >= kHashUnitTokens && block_tokens <= kMaxBlockTokens &&
                      block_tokens % kHashUnitTokens == 0,
                  "block_tokens must be a multiple of 16 between 16 and 128");
@@ -65,6 +67,32 @@ PrefixIndex::Found PrefixIndex::Step(Position* position, std::span<const TokenId
   return Found::kHit;
 }
 
+bool PrefixIndex::ByContent::Less(const Content& a, const Content& b) {
+  if (a.first != b.first) return a.first < b.first;
+  return std::ranges::lexicographical_compare(a.second, b.second);
+}
+
+PrefixIndex::Content PrefixIndex::ContentOf(int32_t block) const {
+  return {nodes_[Index(block)].before, TokensOf(block)};
+}
+
+PrefixIndex::Nearest PrefixIndex::NearestAfter(const Position& position,
+                                               std::span<const TokenId> tokens) const {
+  Nearest nearest;
+  const auto compare = [&](int32_t block) {
+    const Node& node = nodes_[Index(block)];
+    if (node.parent != position.block || node.before != position.chain) return;
+    const std::span<const TokenId> held = TokensOf(block);
+    const auto shared =
+        static_cast<int32_t>(std::ranges::mismatch(held, tokens).in1 - held.begin());
+    if (shared > nearest.tokens) nearest = {block, shared};
+  };
+  const auto behind = siblings_.lower_bound(Content{position.chain, tokens});
+  if (behind != siblings_.end()) compare(*behind);
+  if (behind != siblings_.begin()) compare(*std::prev(behind));
+  return nearest;
+}
+
 void PrefixIndex::Insert(int32_t block, Position* position, std::span<const TokenId> tokens,
                          const UnitArray& units) {
   const size_t index = Index(block);
@@ -87,12 +115,14 @@ void PrefixIndex::Insert(int32_t block, Position* position, std::span<const Toke
   int32_t& slot = by_hash_.FindOrInsert(key);
   AISP_CHECK(slot == HashTable::kAbsent);
   slot = block;
+  siblings_.insert(block);
   *position = {block, key};
 }
 
 void PrefixIndex::Erase(int32_t block, std::vector<Hash128>* gone) {
   Node& node = nodes_[Index(block)];
   AISP_CHECK_MSG(node.published && node.children == 0, "only a published leaf can be forgotten");
+  siblings_.erase(block);
   node.published = false;
   if (node.parent != kNone) --nodes_[Index(node.parent)].children;
   node.parent = kNone;
@@ -114,6 +144,7 @@ void PrefixIndex::Clear() {
     node.children = 0;
     node.twin = kNone;
   }
+  siblings_.clear();
   by_hash_.Clear();
   shared_units_.Clear();
 }
@@ -183,7 +214,8 @@ void PrefixIndex::CheckInvariants() const {
     AISP_CHECK(node.before == UnitsOf(node.parent).back());
     ++children[Index(node.parent)];
   }
-  AISP_CHECK(published == by_hash_.size());
+  AISP_CHECK(published == by_hash_.size() && published == siblings_.size());
+  AISP_CHECK(std::ranges::is_sorted(siblings_, siblings_.key_comp()));
   for (size_t i = 0; i < nodes_.size(); ++i) AISP_CHECK(nodes_[i].children == children[i]);
 }
 

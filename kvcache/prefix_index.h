@@ -8,12 +8,15 @@
 // Unit hashes: a block of k units has k of them. Two blocks that differ late share the hashes of
 // their first units, so those are counted, and are reported as gone with their last holder.
 //
-// One thread; allocates only in the constructor (Erase and HashesOf append to the caller's vector).
+// One thread; beside the constructor only publishing allocates (a node of `siblings_` a block), and
+// Erase and HashesOf append to the caller's vector.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <set>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "common/hash.h"
@@ -32,6 +35,8 @@ class PrefixIndex {
   static constexpr int32_t kMaxBlockTokens = 128;
 
   PrefixIndex(int32_t num_blocks, int32_t block_tokens, UnitHashFunction unit_hash);
+  PrefixIndex(const PrefixIndex&) = delete;
+  PrefixIndex& operator=(const PrefixIndex&) = delete;
 
   // A place in a chain: after `block`, whose chain value is `chain`.
   struct Position {
@@ -51,6 +56,14 @@ class PrefixIndex {
   enum class Found { kHit, kAbsent, kCollision };
   // Steps over the block that holds `tokens` after `*position`, and moves the position behind it.
   Found Step(Position* position, std::span<const TokenId> tokens, const UnitArray& units) const;
+
+  // Of the blocks published right after `position` the one that begins most like `tokens`, and how
+  // many tokens the two share from their first on. O(log published blocks).
+  struct Nearest {
+    int32_t block = kNone;
+    int32_t tokens = 0;  // 0: no block shares any
+  };
+  Nearest NearestAfter(const Position& position, std::span<const TokenId> tokens) const;
 
   // Publishes `block` after `*position` (Step said kAbsent) and moves the position behind it.
   void Insert(int32_t block, Position* position, std::span<const TokenId> tokens,
@@ -88,6 +101,21 @@ class PrefixIndex {
     uint32_t generation = 0;  // counts publications of this block
     bool published = false;
   };
+  // What follows a chain value. Blocks that follow the same one stand together, by their tokens:
+  // the one that shares most with any tokens stands beside the place where those would stand.
+  using Content = std::pair<Hash128, std::span<const TokenId>>;
+  struct ByContent {
+    using is_transparent = void;
+    const PrefixIndex* index;
+    bool operator()(int32_t a, int32_t b) const {
+      return Less(index->ContentOf(a), index->ContentOf(b));
+    }
+    bool operator()(int32_t a, const Content& b) const { return Less(index->ContentOf(a), b); }
+    bool operator()(const Content& a, int32_t b) const { return Less(a, index->ContentOf(b)); }
+    static bool Less(const Content& a, const Content& b);
+  };
+  Content ContentOf(int32_t block) const;
+
   size_t Index(int32_t block) const;
   std::span<const TokenId> TokensOf(int32_t block) const;
   std::span<const Hash128> UnitsOf(int32_t block) const;
@@ -100,6 +128,7 @@ class PrefixIndex {
   std::vector<Hash128> hashes_;  // [block][units]
   HashTable by_hash_;            // last unit's hash -> block
   HashTable shared_units_;  // every other unit's hash -> number of published blocks that have it
+  std::set<int32_t, ByContent> siblings_;  // published blocks
 };
 
 }  // namespace aisp
