@@ -180,12 +180,12 @@ struct Engine::Impl {
   // Matches and reserves all blocks of `s`, or changes nothing. `match_limit` in tokens;
   // `keep_free` blocks are left.
   bool TakeBlocks(Sequence& s, int32_t tokens, int32_t match_limit, int32_t keep_free);
-  // How many tokens behind the `matched` ones it would begin with by a copy of `partial`.
+  // How many tokens behind the `matched` ones a copy of `partial` would bring; 0: none is made.
   int32_t CopiedTokens(const Sequence& s, int32_t matched, int32_t match_limit,
                        const PartialMatch& partial) const;
-  // The copy is made: its source may go.
+  // The copy is made: its source may be evicted.
   void EndCopy(Sequence& s);
-  // It is not made, or what it brought is given up.
+  // The copy is not made, or the block that it was made into is given up.
   void DropCopy(Sequence& s);
   void Release(SequenceId id);
   int32_t LocalMatch(SequenceId id) const;

@@ -46,7 +46,7 @@ Result<KvLayout> MakeKvLayout(const ModelExecutorOptions& options, const Model& 
 // The pool of each layer.
 std::vector<PagedKvView> KvViews(const KvLayout& layout, void* pool);
 
-// Where the bytes of these copies lie in one pool, in place of what `ranges` held.
+// Sets `ranges` to the bytes of these copies in a pool.
 void CopyRangesOf(const KvLayout& layout, std::span<const CopiedBlock> copies,
                   std::vector<CopyRange>* ranges);
 

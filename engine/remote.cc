@@ -51,7 +51,7 @@ int32_t Engine::Impl::CopiedTokens(const Sequence& s, int32_t matched, int32_t m
   constexpr int32_t kUnit = FeatureCache::kUnit;
   if (!executor->copies_blocks() || s.request.kv_source == KvSource::kRemote) return 0;
   int32_t copied = std::min(partial.tokens, std::min(match_limit, s.target() - 1) - matched);
-  // Features are known of units all of whose tokens are the same.
+  // Features are kept in units, of which all tokens must be the same.
   const bool known = (copied + kUnit - 1) / kUnit * kUnit <= partial.tokens;
   if (KeepsFeatures(s) && !known) copied -= copied % kUnit;
   return copied >= BlockTokens() / 4 ? copied : 0;

@@ -49,7 +49,7 @@ struct Sequence {
   // pinned (kSequence) until that is collected; before, the copied tokens count as scheduled alone.
   struct Copied {
     BlockId from{-1};
-    int32_t end = 0;  // position behind the tokens that are of use
+    int32_t end = 0;  // position behind the last token that it takes from there
     bool pinned = false;
   };
   std::optional<Copied> copied;

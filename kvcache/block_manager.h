@@ -16,11 +16,11 @@
 // that wanted it may be long gone.
 //
 // Costs: Reserve, Pin, Unpin and evictions are O(1) a block; matching and publishing O(blocks
-// walked), and O(log published blocks) for a partial match and a published block.
+// walked); a partial match looks at a bounded number of blocks.
 //
 // Owned by one engine thread; not thread-safe; never blocks; allocates no memory per call beyond
-// the returned vectors, pending events, the record of a lease and a node of a published block.
-// Misuse (unpinning more than was pinned, an epoch granted twice) is a failed check.
+// the returned vectors, pending events and the record of a lease. Misuse (unpinning more than was
+// pinned, an epoch granted twice) is a failed check.
 #pragma once
 
 #include <cstdint>
@@ -72,8 +72,7 @@ struct BlockStats {
   uint64_t evictions = 0;
 };
 
-// A published block behind a match that begins as the tokens there do, but is not all in them or
-// not wanted whole.
+// A published block that follows a match and begins with the same tokens as the prompt there.
 struct PartialMatch {
   BlockId block{-1};
   int32_t tokens = 0;  // that it shares with them from its first on; 0: there is none
@@ -106,7 +105,7 @@ class BlockManager {
   // Longest run of cached whole blocks that hold exactly tokens[0, k * block_tokens) under `root`,
   // at most `max_tokens` tokens; each is pinned with kSequence for the caller (release with Unpin).
   // Compares tokens, never hashes alone. `*partial`: what follows the run and shares most with the
-  // tokens behind it, those beyond `max_tokens` too; not pinned.
+  // tokens behind it, those beyond `max_tokens` too; not pinned. PrefixIndex::NearestAfter.
   std::vector<BlockId> MatchAndPin(const Hash128& root, std::span<const TokenId> tokens,
                                    int32_t max_tokens, PartialMatch* partial = nullptr);
   // For the statistics: a sequence of which `looked_up` tokens could have been found in the cache

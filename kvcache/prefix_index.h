@@ -8,15 +8,12 @@
 // Unit hashes: a block of k units has k of them. Two blocks that differ late share the hashes of
 // their first units, so those are counted, and are reported as gone with their last holder.
 //
-// One thread; beside the constructor only publishing allocates (a node of `siblings_` a block), and
-// Erase and HashesOf append to the caller's vector.
+// One thread; allocates only in the constructor (Erase and HashesOf append to the caller's vector).
 #pragma once
 
 #include <array>
 #include <cstdint>
-#include <set>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "common/hash.h"
@@ -58,7 +55,9 @@ class PrefixIndex {
   Found Step(Position* position, std::span<const TokenId> tokens, const UnitArray& units) const;
 
   // Of the blocks published right after `position` the one that begins most like `tokens`, and how
-  // many tokens the two share from their first on. O(log published blocks).
+  // many tokens the two share from their first on. One that holds them all is always found, else
+  // the newest kMostSiblings are looked at.
+  static constexpr int kMostSiblings = 64;
   struct Nearest {
     int32_t block = kNone;
     int32_t tokens = 0;  // 0: no block shares any
@@ -96,26 +95,18 @@ class PrefixIndex {
     Hash128 before;  // the chain value before this block: the root, or the parent's last unit hash
     int32_t parent = kNone;
     int32_t children = 0;
+    int32_t newest_child = kNone;
+    // Among its parent's, or its root's.
+    int32_t newer = kNone, older = kNone;
     int32_t twin = kNone;
     uint32_t twin_generation = 0;
     uint32_t generation = 0;  // counts publications of this block
     bool published = false;
   };
-  // What follows a chain value. Blocks that follow the same one stand together, by their tokens:
-  // the one that shares most with any tokens stands beside the place where those would stand.
-  using Content = std::pair<Hash128, std::span<const TokenId>>;
-  struct ByContent {
-    using is_transparent = void;
-    const PrefixIndex* index;
-    bool operator()(int32_t a, int32_t b) const {
-      return Less(index->ContentOf(a), index->ContentOf(b));
-    }
-    bool operator()(int32_t a, const Content& b) const { return Less(index->ContentOf(a), b); }
-    bool operator()(const Content& a, int32_t b) const { return Less(a, index->ContentOf(b)); }
-    static bool Less(const Content& a, const Content& b);
-  };
-  Content ContentOf(int32_t block) const;
-
+  int32_t NewestAfter(const Position& position) const;
+  void SetNewest(const Node& child, int32_t newest);
+  void Link(int32_t block);
+  void Unlink(int32_t block);
   size_t Index(int32_t block) const;
   std::span<const TokenId> TokensOf(int32_t block) const;
   std::span<const Hash128> UnitsOf(int32_t block) const;
@@ -128,7 +119,7 @@ class PrefixIndex {
   std::vector<Hash128> hashes_;  // [block][units]
   HashTable by_hash_;            // last unit's hash -> block
   HashTable shared_units_;  // every other unit's hash -> number of published blocks that have it
-  std::set<int32_t, ByContent> siblings_;  // published blocks
+  HashTable roots_;         // a root -> the newest block behind it
 };
 
 }  // namespace aisp

@@ -99,6 +99,17 @@ TEST(PartialMatches, ABlockBeyondTheLimitIsOneWithAllItsTokens) {
   EXPECT_EQ(Find(manager, tokens, 0).tokens, 0);
 }
 
+TEST(PartialMatches, OfManySiblingsTheNewestAreLookedAtAndTheOneWithAllTokensIsFound) {
+  BlockManager manager(Pool(200));
+  const Tokens tokens = Counting(32);
+  const std::vector<BlockId> first = Cache(manager, tokens);
+  for (int i = 1; i <= PrefixIndex::kMostSiblings; ++i)
+    Cache(manager, Differing(tokens, 16 + 3, 1000 * i));
+  EXPECT_EQ(Find(manager, tokens, 31).block, first[1]);
+  EXPECT_EQ(Find(manager, tokens, 31).tokens, 16);
+  EXPECT_EQ(Find(manager, std::span(tokens).first(16 + 9)).tokens, 3);
+}
+
 Hash128 FourBitHash(const Hash128& parent, std::span<const TokenId> unit) {
   return {HashChain(parent, unit).lo & 15, 0};
 }
