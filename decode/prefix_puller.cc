@@ -43,7 +43,8 @@ uint64_t PrefixPuller::Start(const v1::PrefixSource& source, const PullWish& wis
   const std::string& address = source.holder().kv_address();
   const Instant now = deps_.clock->Now();
   const int32_t block_tokens = deps_.engine->blocks().layout().block_tokens;
-  const auto most = static_cast<int64_t>(wish.tokens.size()) - 1;
+  // The last block of a prompt that is held as a whole too: its sequence begins with a copy of it.
+  const auto most = static_cast<int64_t>(wish.tokens.size());
   const auto wanted =
       static_cast<int32_t>(std::min<int64_t>(source.tokens(), most) / block_tokens * block_tokens);
   outcome->holder = source.holder().worker_id();

@@ -196,6 +196,7 @@ void Engine::Impl::DropBlocks(Sequence& s) {
     blocks.Unpin(s.blocks, PinKind::kSequence);
     return;
   }
+  DropCopy(s);
   blocks.Unpin(s.blocks, PinKind::kSequence);
   s.blocks.clear();
 }

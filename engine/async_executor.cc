@@ -314,6 +314,10 @@ Result<Ticket> AsyncExecutor::Launch(const StepInput& input) {
   AISP_ASSIGN_OR_RETURN(const DeviceBatch batch, Upload(flight, drawing, size.rows));
   Clocking& clocking = clocking_[launched_ % clocking_.size()];
   AISP_RETURN_IF_ERROR(device_.Record(*clocking.begin, *stream_));
+  if (!input.copies.empty()) {
+    CopyRangesOf(layout_, input.copies, &ranges_);
+    AISP_RETURN_IF_ERROR(device_.CopyRanges(pool_.data(), pool_.data(), ranges_, *stream_));
+  }
   const bool cut = input.before_draw && drawing.rows > 0;
   if (size.rows > 0) {
     const uint64_t captured = captured_;

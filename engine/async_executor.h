@@ -61,6 +61,7 @@ class AsyncExecutor final : public ServingExecutor {
   int32_t max_draws() const override {
     return options_.base.max_slots + options_.base.max_draft_rows;
   }
+  bool copies_blocks() const override { return true; }
   bool applies_masks() const override { return true; }
   int32_t vocabulary() const override { return model_->spec().vocabulary; }
   int32_t adapter_slots() const override { return model_->adapter_slots(); }

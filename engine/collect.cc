@@ -134,6 +134,8 @@ void Engine::Impl::Absorb(const StepRecord& step, const StepRecord::Entry& entry
   --s.rows_in_flight;
   if (s.state == SequenceState::kEnded) return ReleaseHusk(s);
   if (std::exchange(s.alone, false)) --suspects;
+  if (s.copied && s.copied->pinned) s.computed = s.copied->end;
+  EndCopy(s);
   NoteChunk(s.times, step.launched, now, entry.end - entry.drafts - s.computed);
   s.computed = entry.end - entry.drafts;
   s.samples_in_flight -= entry.draws;
@@ -253,7 +255,9 @@ bool Engine::Impl::AbsorbToken(Sequence& s, SampledToken& sampled, Instant now,
 // another worker's: whoever comes next computes all of it anew. Who runs on it already keeps it to
 // himself.
 void Engine::Impl::Distrust(const Sequence& s) {
-  const std::vector<BlockId> forgotten = blocks.Forget(s.blocks);
+  std::vector<BlockId> from = s.blocks;
+  if (s.copied) from.push_back(s.copied->from);
+  const std::vector<BlockId> forgotten = blocks.Forget(from);
   if (tiers) {
     std::vector<Hash128> keys;
     tiers->ExtendKeys(s.root, s.request.tokens, &keys);
@@ -267,7 +271,8 @@ void Engine::Impl::Distrust(const Sequence& s) {
                                [&](BlockId b) { return wrong[static_cast<size_t>(b.value)]; });
   };
   table.ForEachAlive([&](Sequence& other) {
-    if (touched(other.blocks)) other.publishes = false;
+    const bool copied = other.copied && touched({other.copied->from});
+    if (copied || touched(other.blocks)) other.publishes = false;
   });
   for (auto& [epoch, prefix] : pulled) prefix.publishes &= !touched(prefix.blocks);
 }
@@ -291,6 +296,7 @@ void Engine::Impl::PublishWholeBlocks(Sequence& s) {
 
 void Engine::Impl::ReleaseHusk(Sequence& s) {
   if (s.rows_in_flight > 0) return;
+  EndCopy(s);
   blocks.Unpin(s.blocks, PinKind::kStep);
   s.blocks.clear();
   table.Erase(s);

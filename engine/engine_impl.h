@@ -67,6 +67,7 @@ struct StepRecord {
   std::vector<int32_t> feature_rows;
   std::vector<int32_t> kept_rows;
   std::vector<LayerSlice> slices;
+  std::vector<CopiedBlock> copies;
   std::vector<LateMask> late_masks;
   std::optional<Result<StepResult>> result;  // there already, for the late masks of the step after
   StepTiming timing;
@@ -179,6 +180,13 @@ struct Engine::Impl {
   // Matches and reserves all blocks of `s`, or changes nothing. `match_limit` in tokens;
   // `keep_free` blocks are left.
   bool TakeBlocks(Sequence& s, int32_t tokens, int32_t match_limit, int32_t keep_free);
+  // How many tokens behind the `matched` ones a copy of `partial` would bring; 0: none is made.
+  int32_t CopiedTokens(const Sequence& s, int32_t matched, int32_t match_limit,
+                       const PartialMatch& partial) const;
+  // The copy is made: its source may be evicted.
+  void EndCopy(Sequence& s);
+  // The copy is not made, or the block that it was made into is given up.
+  void DropCopy(Sequence& s);
   void Release(SequenceId id);
   int32_t LocalMatch(SequenceId id) const;
   Result<RemoteGrant> GrantRemote(SequenceId id, bool with_token);

@@ -47,9 +47,16 @@ struct ScoredRow {
   uint32_t position = 0;  // of `token`
 };
 
+// The KV of block `from`, at all layers, is copied into block `to`.
+struct CopiedBlock {
+  BlockId from;
+  BlockId to;
+};
+
 struct StepInput {
   uint64_t step = 0;
   ForwardBatch batch;
+  std::span<const CopiedBlock> copies;    // made before any row is computed
   std::span<const ScoredRow> scored;      // at most max_scored_rows
   std::span<const int32_t> hidden_rows;   // of the batch, ascending: whose hidden states are wanted
   std::span<const int32_t> feature_rows;  // of the batch, ascending: whose features are wanted
@@ -115,6 +122,8 @@ class Executor {
   virtual int32_t max_draws() const { return max_slots(); }
   // Nodes of the model that run in something slower than what is meant for them.
   virtual std::vector<SlowPathCount> slow_paths() const { return {}; }
+  // Makes StepInput::copies; else there are none, and prefixes come from the cache in whole blocks.
+  virtual bool copies_blocks() const { return false; }
   // SampleRow::mask is honoured; else constrained sequences are refused.
   virtual bool applies_masks() const { return false; }
   virtual int32_t vocabulary() const = 0;  // ids below it have an embedding

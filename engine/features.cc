@@ -127,7 +127,7 @@ void Engine::Impl::Deliver() {
 }
 
 void Engine::Impl::TakeKeptFeatures(Sequence& s) {
-  FeatureRun kept = KeptFeatures(s, s.computed);
+  FeatureRun kept = KeptFeatures(s, s.scheduled);
   if (!s.has_reader()) return DeliverFeatures(s, std::move(kept));
   s.features_from = kept.begin;
   s.features = std::move(kept.rows);

@@ -40,6 +40,7 @@ void StepRecord::Clear() {
   feature_rows.clear();
   kept_rows.clear();
   slices.clear();
+  copies.clear();
   late_masks.clear();
   result.reset();
   timing = {};
@@ -103,8 +104,10 @@ SequenceView Engine::Impl::ViewOf(const Sequence& s) {
 // full match).
 void Engine::Impl::ViewMatch(const Sequence& s, SequenceView* view) const {
   const int32_t limit = std::min(s.target() - 1, s.match_limit());
-  view->cached_tokens =
-      blocks.MatchLength(s.root, s.request.tokens, limit, &view->cached_free_blocks);
+  PartialMatch partial;
+  const int32_t matched =
+      blocks.MatchLength(s.root, s.request.tokens, limit, &view->cached_free_blocks, &partial);
+  view->cached_tokens = matched + CopiedTokens(s, matched, limit, partial);
 }
 
 void Engine::Impl::AddRunningViews() {
@@ -177,7 +180,7 @@ void Engine::Impl::AddWaitingViews() {
         --patience;
         continue;
       }
-      spare -= BlocksFor(view.target_tokens) - BlocksFor(view.cached_tokens);
+      spare -= BlocksFor(view.target_tokens) - view.cached_tokens / BlockTokens();
       spare -= view.cached_free_blocks;
     } else {
       --holders;
@@ -367,6 +370,8 @@ void Engine::Impl::AppendRows(Sequence& s, const PlannedSequence& planned, StepR
     step.slices.push_back(LayerSlice{s.id, s.reported, end, s.blocks});
     s.reported = end;
   }
+  if (s.copied && s.copied->pinned && s.rows_in_flight == 0)
+    step.copies.push_back({s.copied->from, s.blocks[static_cast<size_t>(begin / BlockTokens())]});
   FairShare::Charge(s.account, rows - drafts);
   entry.draws = draws;
   entry.drafts = drafts;
@@ -430,6 +435,7 @@ bool Engine::Impl::Execute(StepRecord& step, Instant begin) {
   input.feature_rows = step.feature_rows;
   input.kept_rows = step.kept_rows;
   input.slices = step.slices;
+  input.copies = step.copies;
   input.sink = step.slices.empty() ? nullptr : sink;
   input.between_layers = options.between_layers;
   if (!step.late_masks.empty()) input.before_draw = [this, &step] { MakeLateMasks(step); };

@@ -74,6 +74,17 @@ std::vector<PagedKvView> KvViews(const KvLayout& layout, void* pool) {
   return views;
 }
 
+void CopyRangesOf(const KvLayout& layout, std::span<const CopiedBlock> copies,
+                  std::vector<CopyRange>* ranges) {
+  ranges->clear();
+  for (const CopiedBlock& copy : copies) {
+    for (int32_t layer = 0; layer < layout.num_layers; ++layer) {
+      ranges->push_back({layout.Offset(layer, copy.from), layout.Offset(layer, copy.to),
+                         layout.LayerBlockBytes()});
+    }
+  }
+}
+
 Result<std::unique_ptr<ModelExecutor>> ModelExecutor::Create(const std::string& model_directory,
                                                              const ModelExecutorOptions& options,
                                                              Device& device, Ops& ops) {
@@ -112,6 +123,8 @@ Status ModelExecutor::Forward(const StepInput& input) {
       if (input.between_layers) input.between_layers();
     };
   }
+  CopyRangesOf(layout_, input.copies, &ranges_);
+  AISP_RETURN_IF_ERROR(device_.CopyRanges(pool_.data(), pool_.data(), ranges_, *stream_));
   AISP_ASSIGN_OR_RETURN(const DeviceBatch batch,
                         model_->Upload(input.batch, layout_.block_tokens, 0, 0, *stream_));
   return model_->Enqueue(batch, {}, on_layer, *stream_);

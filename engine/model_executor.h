@@ -46,6 +46,10 @@ Result<KvLayout> MakeKvLayout(const ModelExecutorOptions& options, const Model& 
 // The pool of each layer.
 std::vector<PagedKvView> KvViews(const KvLayout& layout, void* pool);
 
+// Sets `ranges` to the bytes of these copies in a pool.
+void CopyRangesOf(const KvLayout& layout, std::span<const CopiedBlock> copies,
+                  std::vector<CopyRange>* ranges);
+
 // An executor of a real model, with a pool that other processes can map.
 class ServingExecutor : public Executor {
  public:
@@ -71,6 +75,7 @@ class ModelExecutor final : public ServingExecutor {
   int32_t max_slots() const override { return options_.max_slots; }
   std::vector<SlowPathCount> slow_paths() const override { return ops_->slow_paths().Snapshot(); }
   int32_t max_draws() const override { return options_.max_slots + options_.max_draft_rows; }
+  bool copies_blocks() const override { return true; }
   bool applies_masks() const override { return true; }
   int32_t max_scored_rows() const override { return options_.max_scored_rows; }
   int32_t hidden_size() const override { return model_->spec().hidden; }
@@ -113,6 +118,7 @@ class ModelExecutor final : public ServingExecutor {
   Buffer slot_tokens_;  // int32 [max_slots]: the last token drawn for each
   std::unique_ptr<Stream> stream_;
   std::optional<Sampler> sampler_;
+  std::vector<CopyRange> ranges_;
   StepResult result_;  // of the step in flight
   uint64_t launched_ = 0;
   bool in_flight_ = false;

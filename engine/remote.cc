@@ -12,7 +12,8 @@ namespace aisp {
 
 bool Engine::Impl::TakeBlocks(Sequence& s, int32_t tokens, int32_t match_limit, int32_t keep_free) {
   AISP_CHECK(s.blocks.empty());
-  s.blocks = blocks.MatchAndPin(s.root, s.request.tokens, std::max(0, match_limit));
+  PartialMatch partial;
+  s.blocks = blocks.MatchAndPin(s.root, s.request.tokens, std::max(0, match_limit), &partial);
   // A copy of what others have published is not published below theirs, which then could not be
   // given up as long as it runs.
   const int32_t whole = tokens - 1;
@@ -20,19 +21,50 @@ bool Engine::Impl::TakeBlocks(Sequence& s, int32_t tokens, int32_t match_limit, 
       match_limit >= whole || blocks.MatchLength(s.root, s.request.tokens, whole) <= match_limit;
   const auto matched = static_cast<int32_t>(s.blocks.size());
   const int32_t needed = BlocksFor(tokens) - matched;
-  if ((needed > 0 && needed + keep_free > blocks.Available()) || !Grow(s, needed)) {
+  const auto fits = [&] { return needed == 0 || needed + keep_free <= blocks.Available(); };
+  s.computed = matched * BlockTokens();
+  if (const int32_t copied = CopiedTokens(s, s.computed, match_limit, partial); copied > 0) {
+    blocks.Pin({&partial.block, 1}, PinKind::kSequence);
+    s.copied = {partial.block, s.computed + copied, /*pinned=*/true};
+    if (!fits()) DropCopy(s);
+  }
+  if (!fits() || !Grow(s, needed)) {
+    DropCopy(s);
+    s.computed = 0;
     blocks.Unpin(s.blocks, PinKind::kSequence);
     s.blocks.clear();
     return false;
   }
   s.published_blocks = matched;
-  s.computed = matched * BlockTokens();
-  s.scheduled = s.computed;
+  s.scheduled = s.copied ? s.copied->end : s.computed;
   // Neither a grant that was refused for lack of blocks nor a start after a preemption is another
   // lookup.
   if (!std::exchange(s.lookup_counted, true))
-    blocks.CountLookup(std::max(match_limit, s.computed), s.computed);
+    blocks.CountLookup(std::max(match_limit, s.scheduled), s.scheduled);
   return true;
+}
+
+// At least one token is left to compute. A copy moves a whole block and keeps it from eviction, so
+// it is not made for the few tokens that most prompts begin with.
+int32_t Engine::Impl::CopiedTokens(const Sequence& s, int32_t matched, int32_t match_limit,
+                                   const PartialMatch& partial) const {
+  constexpr int32_t kUnit = FeatureCache::kUnit;
+  if (!executor->copies_blocks() || s.request.kv_source == KvSource::kRemote) return 0;
+  int32_t copied = std::min(partial.tokens, std::min(match_limit, s.target() - 1) - matched);
+  // Features are kept in units, of which all tokens must be the same.
+  const bool known = (copied + kUnit - 1) / kUnit * kUnit <= partial.tokens;
+  if (KeepsFeatures(s) && !known) copied -= copied % kUnit;
+  return copied >= BlockTokens() / 4 ? copied : 0;
+}
+
+void Engine::Impl::EndCopy(Sequence& s) {
+  if (s.copied && std::exchange(s.copied->pinned, false))
+    blocks.Unpin({&s.copied->from, 1}, PinKind::kSequence);
+}
+
+void Engine::Impl::DropCopy(Sequence& s) {
+  EndCopy(s);
+  s.copied.reset();
 }
 
 // --- prefill-only ---
@@ -74,7 +106,7 @@ void Engine::Impl::OpenGate(SequenceId id) {
   const int32_t limit = s->draws() ? s->target() - 1 : s->target();
   const bool taken = !queue && TakeBlocks(*s, s->target(), limit, Watermark());
   s->reported = s->computed;
-  s->times.cached_tokens = s->computed;
+  s->times.cached_tokens = s->scheduled;
   if (taken) TakeKeptFeatures(*s);
   if (taken && s->computed == s->target()) {
     s->times.first_scheduled = s->times.prefill_done = clock->Now();

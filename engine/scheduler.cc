@@ -172,7 +172,7 @@ bool StepPlanner::MakeRoom(int32_t index, int32_t blocks) {
 int32_t StepPlanner::BlocksWanted(const SequenceView& view) const {
   const int32_t target = BlocksFor(view.target_tokens);
   if (view.blocks_held > 0) return std::max(0, target - view.blocks_held);
-  return target - BlocksFor(view.cached_tokens) + view.cached_free_blocks +
+  return target - view.cached_tokens / block_tokens_ + view.cached_free_blocks +
          limits_.watermark_blocks;
 }
 
@@ -293,7 +293,7 @@ void StepPlanner::PlanWaiting(int32_t index, size_t behind) {
 // False when the blocks do not suffice.
 bool StepPlanner::StartWaiting(int32_t index, size_t behind) {
   const SequenceView& v = views_[index];
-  const int32_t new_blocks = BlocksFor(v.target_tokens) - BlocksFor(v.cached_tokens);
+  const int32_t new_blocks = BlocksFor(v.target_tokens) - v.cached_tokens / block_tokens_;
   const bool alone = places_.free_places() == limits_.max_sequences;
   const int32_t spare = available_ - (alone ? 0 : limits_.watermark_blocks);
   if (new_blocks + v.cached_free_blocks > spare) return false;

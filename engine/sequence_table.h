@@ -45,8 +45,16 @@ struct Sequence {
   SequenceState state = SequenceState::kWaiting;
   std::vector<BlockId> blocks;   // block table; pinned with kSequence (a husk's: kStep)
   int32_t published_blocks = 0;  // leading blocks that the prefix index has been told of
-  int32_t computed = 0;          // leading tokens whose KV is in the pool
-  int32_t scheduled = 0;         // the same once the steps in flight are collected
+  // The cached block of which its first own one begins as a copy, which its first step makes. It is
+  // pinned (kSequence) until that is collected; before, the copied tokens count as scheduled alone.
+  struct Copied {
+    BlockId from{-1};
+    int32_t end = 0;  // position behind the last token that it takes from there
+    bool pinned = false;
+  };
+  std::optional<Copied> copied;
+  int32_t computed = 0;   // leading tokens whose KV is in the pool
+  int32_t scheduled = 0;  // the same once the steps in flight are collected
   int32_t reported =
       0;  // prefill-only: the reader knows of the KV before it; slices go on from here
   int32_t match_hint = 0;      // prefix match when it was added

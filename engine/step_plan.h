@@ -40,7 +40,9 @@ struct SequenceView {
   int32_t target_tokens =
       0;  // tokens whose KV is wanted: all known ones (prefill-only: maybe tokens - 1)
   int32_t computed_tokens = 0;  // KV done or in flight
-  int32_t cached_tokens = 0;    // waiting only: length of the prefix match it would start with
+  // Waiting only: length of the prefix match it would start with. What is beyond its last whole
+  // block is copied into a block of its own.
+  int32_t cached_tokens = 0;
   int32_t cached_free_blocks =
       0;  // waiting only: how many of the matched blocks count as available now
   int32_t blocks_held = 0;

@@ -16,7 +16,9 @@ constexpr int32_t kLeastMeasuredTokens = 64;
 void Engine::Impl::AskTiers(Sequence& s) {
   if (!tiers || s.request.kv_source == KvSource::kRemote) return;
   tiers->ExtendKeys(s.root, s.request.tokens, &s.tier_keys);
-  const int32_t limit = std::min(s.samples() ? s.target() - 1 : s.target(), s.match_limit());
+  // Its last token is computed in any case, which takes a copy of a block that holds it.
+  const bool whole = !s.samples() || executor->copies_blocks();
+  const int32_t limit = std::min(whole ? s.target() : s.target() - 1, s.match_limit());
   if (limit <= 0) return;
   const KvTiers::Waiting waiting =
       tiers->Promote(s.root, s.request.tokens, limit, s.tier_keys, Watermark());

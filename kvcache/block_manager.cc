@@ -34,7 +34,7 @@ struct BlockManager::Impl {
   // Calls visit(block) for each block of the longest match.
   template <typename Visit>
   void Walk(const Hash128& root, std::span<const TokenId> tokens, int32_t max_tokens,
-            Visit visit) const;
+            PartialMatch* partial, Visit visit) const;
 
   std::vector<BlockId> TakeBlocks(int32_t n, PinKind kind);
   PrefixIndex::Position PositionBefore(const Hash128& root, std::span<const TokenId> tokens,
@@ -125,24 +125,32 @@ std::vector<BlockId> Reservation::Take(PinKind kind) {
 
 template <typename Visit>
 void BlockManager::Impl::Walk(const Hash128& root, std::span<const TokenId> tokens,
-                              int32_t max_tokens, Visit visit) const {
+                              int32_t max_tokens, PartialMatch* partial, Visit visit) const {
+  if (partial != nullptr) *partial = {};
   if (!options.enable_prefix_cache || max_tokens <= 0) return;
   const size_t blocks = WholeBlocks(std::min(tokens.size(), static_cast<size_t>(max_tokens)));
   PrefixIndex::Position position = PrefixIndex::AtRoot(root);
-  for (size_t i = 0; i < blocks; ++i) {
+  size_t i = 0;
+  for (; i < blocks; ++i) {
     const std::span<const TokenId> content = BlockTokens(tokens, i);
     if (index.Step(&position, content, index.HashUnits(position, content)) !=
         PrefixIndex::Found::kHit)
-      return;
+      break;
     visit(position.block);
   }
+  if (partial == nullptr) return;
+  const auto unit = static_cast<size_t>(options.layout.block_tokens);
+  const std::span<const TokenId> behind = tokens.subspan(i * unit);
+  const PrefixIndex::Nearest nearest =
+      index.NearestAfter(position, behind.first(std::min(behind.size(), unit)));
+  if (nearest.tokens > 0) *partial = {BlockId(nearest.block), nearest.tokens};
 }
 
 std::vector<BlockId> BlockManager::MatchAndPin(const Hash128& root, std::span<const TokenId> tokens,
-                                               int32_t max_tokens) {
+                                               int32_t max_tokens, PartialMatch* partial) {
   std::vector<int32_t>& matched = impl_->matched;
   matched.clear();
-  impl_->Walk(root, tokens, max_tokens, [&](int32_t block) { matched.push_back(block); });
+  impl_->Walk(root, tokens, max_tokens, partial, [&](int32_t block) { matched.push_back(block); });
   std::vector<BlockId> blocks;
   blocks.reserve(matched.size());
   for (const int32_t block : matched) {
@@ -159,10 +167,11 @@ void BlockManager::CountLookup(int32_t looked_up, int32_t found) {
 }
 
 int32_t BlockManager::MatchLength(const Hash128& root, std::span<const TokenId> tokens,
-                                  int32_t max_tokens, int32_t* evictable_blocks) const {
+                                  int32_t max_tokens, int32_t* evictable_blocks,
+                                  PartialMatch* partial) const {
   int32_t blocks = 0;
   int32_t evictable = 0;
-  impl_->Walk(root, tokens, max_tokens, [&](int32_t block) {
+  impl_->Walk(root, tokens, max_tokens, partial, [&](int32_t block) {
     ++blocks;
     evictable += static_cast<int32_t>(impl_->pool.Cached(block));
   });

@@ -16,7 +16,7 @@
 // that wanted it may be long gone.
 //
 // Costs: Reserve, Pin, Unpin and evictions are O(1) a block; matching and publishing O(blocks
-// walked).
+// walked); a partial match looks at a bounded number of blocks.
 //
 // Owned by one engine thread; not thread-safe; never blocks; allocates no memory per call beyond
 // the returned vectors, pending events and the record of a lease. Misuse (unpinning more than was
@@ -72,6 +72,12 @@ struct BlockStats {
   uint64_t evictions = 0;
 };
 
+// A published block that follows a match and begins with the same tokens as the prompt there.
+struct PartialMatch {
+  BlockId block{-1};
+  int32_t tokens = 0;  // that it shares with them from its first on; 0: there is none
+};
+
 class BlockManager {
  public:
   struct Options {
@@ -98,17 +104,18 @@ class BlockManager {
 
   // Longest run of cached whole blocks that hold exactly tokens[0, k * block_tokens) under `root`,
   // at most `max_tokens` tokens; each is pinned with kSequence for the caller (release with Unpin).
-  // Compares tokens, never hashes alone.
+  // Compares tokens, never hashes alone. `*partial`: what follows the run and shares most with the
+  // tokens behind it, those beyond `max_tokens` too; not pinned. PrefixIndex::NearestAfter.
   std::vector<BlockId> MatchAndPin(const Hash128& root, std::span<const TokenId> tokens,
-                                   int32_t max_tokens);
+                                   int32_t max_tokens, PartialMatch* partial = nullptr);
   // For the statistics: a sequence of which `looked_up` tokens could have been found in the cache
   // started with `found` of them. Told once for a sequence, however often it was matched before.
   void CountLookup(int32_t looked_up, int32_t found);
   // The length of the match in tokens, without pinning and without touching the LRU order.
   // `*evictable_blocks` is how many of the matched blocks are evictable: pinning the match lowers
-  // Available() by as many.
+  // Available() by as many. `*partial` as MatchAndPin.
   int32_t MatchLength(const Hash128& root, std::span<const TokenId> tokens, int32_t max_tokens,
-                      int32_t* evictable_blocks = nullptr) const;
+                      int32_t* evictable_blocks = nullptr, PartialMatch* partial = nullptr) const;
 
   // Publishes whole blocks: blocks[i] holds tokens[i*block_tokens, (i+1)*block_tokens); `tokens`
   // starts at position 0. blocks[0, already_published) were given to Publish before; all of them

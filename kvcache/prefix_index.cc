@@ -14,7 +14,8 @@ PrefixIndex::PrefixIndex(int32_t num_blocks, int32_t block_tokens, UnitHashFunct
       tokens_(nodes_.size() * static_cast<size_t>(block_tokens)),
       hashes_(nodes_.size() * units_),
       by_hash_(nodes_.size()),
-      shared_units_(nodes_.size() * (units_ - 1)) {
+      shared_units_(nodes_.size() * (units_ - 1)),
+      roots_(nodes_.size()) {
   AISP_CHECK_MSG(block_tokens >= kHashUnitTokens && block_tokens <= kMaxBlockTokens &&
                      block_tokens % kHashUnitTokens == 0,
                  "block_tokens must be a multiple of 16 between 16 and 128");
@@ -65,6 +66,58 @@ PrefixIndex::Found PrefixIndex::Step(Position* position, std::span<const TokenId
   return Found::kHit;
 }
 
+int32_t PrefixIndex::NewestAfter(const Position& position) const {
+  return position.block != kNone ? nodes_[Index(position.block)].newest_child
+                                 : roots_.Find(position.chain);
+}
+
+PrefixIndex::Nearest PrefixIndex::NearestAfter(const Position& position,
+                                               std::span<const TokenId> tokens) const {
+  if (tokens.size() == static_cast<size_t>(block_tokens_)) {
+    Position behind = position;
+    if (Step(&behind, tokens, HashUnits(position, tokens)) == Found::kHit)
+      return {behind.block, block_tokens_};
+  }
+  Nearest nearest;
+  int32_t block = NewestAfter(position);
+  for (int looked = 0; block != kNone && looked < kMostSiblings; ++looked) {
+    const std::span<const TokenId> held = TokensOf(block);
+    const auto shared =
+        static_cast<int32_t>(std::ranges::mismatch(held, tokens).in1 - held.begin());
+    if (shared > nearest.tokens) nearest = {block, shared};
+    block = nodes_[Index(block)].older;
+  }
+  return nearest;
+}
+
+void PrefixIndex::SetNewest(const Node& child, int32_t newest) {
+  if (child.parent != kNone) {
+    nodes_[Index(child.parent)].newest_child = newest;
+  } else if (newest != kNone) {
+    roots_.FindOrInsert(child.before) = newest;
+  } else {
+    roots_.Erase(child.before);
+  }
+}
+
+void PrefixIndex::Link(int32_t block) {
+  Node& node = nodes_[Index(block)];
+  node.newer = kNone;
+  node.older = NewestAfter({node.parent, node.before});
+  if (node.older != kNone) nodes_[Index(node.older)].newer = block;
+  SetNewest(node, block);
+}
+
+void PrefixIndex::Unlink(int32_t block) {
+  const Node& node = nodes_[Index(block)];
+  if (node.older != kNone) nodes_[Index(node.older)].newer = node.newer;
+  if (node.newer != kNone) {
+    nodes_[Index(node.newer)].older = node.older;
+  } else {
+    SetNewest(node, node.older);
+  }
+}
+
 void PrefixIndex::Insert(int32_t block, Position* position, std::span<const TokenId> tokens,
                          const UnitArray& units) {
   const size_t index = Index(block);
@@ -87,12 +140,14 @@ void PrefixIndex::Insert(int32_t block, Position* position, std::span<const Toke
   int32_t& slot = by_hash_.FindOrInsert(key);
   AISP_CHECK(slot == HashTable::kAbsent);
   slot = block;
+  Link(block);
   *position = {block, key};
 }
 
 void PrefixIndex::Erase(int32_t block, std::vector<Hash128>* gone) {
   Node& node = nodes_[Index(block)];
   AISP_CHECK_MSG(node.published && node.children == 0, "only a published leaf can be forgotten");
+  Unlink(block);
   node.published = false;
   if (node.parent != kNone) --nodes_[Index(node.parent)].children;
   node.parent = kNone;
@@ -112,8 +167,10 @@ void PrefixIndex::Clear() {
     node.published = false;
     node.parent = kNone;
     node.children = 0;
+    node.newest_child = kNone;
     node.twin = kNone;
   }
+  roots_.Clear();
   by_hash_.Clear();
   shared_units_.Clear();
 }
@@ -164,7 +221,7 @@ int32_t PrefixIndex::Canonical(int32_t block) const {
 
 void PrefixIndex::CheckInvariants() const {
   std::vector<int32_t> children(nodes_.size(), 0);
-  size_t published = 0;
+  size_t published = 0, siblings = 0;
   for (size_t i = 0; i < nodes_.size(); ++i) {
     const Node& node = nodes_[i];
     if (!node.published) continue;
@@ -178,12 +235,18 @@ void PrefixIndex::CheckInvariants() const {
     const UnitArray units = HashUnits({node.parent, node.before}, TokensOf(block));
     AISP_CHECK_MSG(std::equal(UnitsOf(block).begin(), UnitsOf(block).end(), units.hashes.begin()),
                    "stored hashes do not belong to the stored tokens");
+    if (node.newer == kNone) {
+      int32_t listed = NewestAfter({node.parent, node.before});
+      AISP_CHECK(listed == block);
+      for (; listed != kNone; listed = nodes_[Index(listed)].older) ++siblings;
+    }
     if (node.parent == kNone) continue;
     AISP_CHECK(Published(node.parent));
     AISP_CHECK(node.before == UnitsOf(node.parent).back());
     ++children[Index(node.parent)];
   }
   AISP_CHECK(published == by_hash_.size());
+  AISP_CHECK_MSG(published == siblings, "a published block is in no list, or in two");
   for (size_t i = 0; i < nodes_.size(); ++i) AISP_CHECK(nodes_[i].children == children[i]);
 }
 

@@ -32,6 +32,8 @@ class PrefixIndex {
   static constexpr int32_t kMaxBlockTokens = 128;
 
   PrefixIndex(int32_t num_blocks, int32_t block_tokens, UnitHashFunction unit_hash);
+  PrefixIndex(const PrefixIndex&) = delete;
+  PrefixIndex& operator=(const PrefixIndex&) = delete;
 
   // A place in a chain: after `block`, whose chain value is `chain`.
   struct Position {
@@ -51,6 +53,16 @@ class PrefixIndex {
   enum class Found { kHit, kAbsent, kCollision };
   // Steps over the block that holds `tokens` after `*position`, and moves the position behind it.
   Found Step(Position* position, std::span<const TokenId> tokens, const UnitArray& units) const;
+
+  // Of the blocks published right after `position` the one that begins most like `tokens`, and how
+  // many tokens the two share from their first on. One that holds them all is always found, else
+  // the newest kMostSiblings are looked at.
+  static constexpr int kMostSiblings = 64;
+  struct Nearest {
+    int32_t block = kNone;
+    int32_t tokens = 0;  // 0: no block shares any
+  };
+  Nearest NearestAfter(const Position& position, std::span<const TokenId> tokens) const;
 
   // Publishes `block` after `*position` (Step said kAbsent) and moves the position behind it.
   void Insert(int32_t block, Position* position, std::span<const TokenId> tokens,
@@ -83,11 +95,18 @@ class PrefixIndex {
     Hash128 before;  // the chain value before this block: the root, or the parent's last unit hash
     int32_t parent = kNone;
     int32_t children = 0;
+    int32_t newest_child = kNone;
+    // Among its parent's, or its root's.
+    int32_t newer = kNone, older = kNone;
     int32_t twin = kNone;
     uint32_t twin_generation = 0;
     uint32_t generation = 0;  // counts publications of this block
     bool published = false;
   };
+  int32_t NewestAfter(const Position& position) const;
+  void SetNewest(const Node& child, int32_t newest);
+  void Link(int32_t block);
+  void Unlink(int32_t block);
   size_t Index(int32_t block) const;
   std::span<const TokenId> TokensOf(int32_t block) const;
   std::span<const Hash128> UnitsOf(int32_t block) const;
@@ -100,6 +119,7 @@ class PrefixIndex {
   std::vector<Hash128> hashes_;  // [block][units]
   HashTable by_hash_;            // last unit's hash -> block
   HashTable shared_units_;  // every other unit's hash -> number of published blocks that have it
+  HashTable roots_;         // a root -> the newest block behind it
 };
 
 }  // namespace aisp

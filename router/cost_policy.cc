@@ -137,7 +137,8 @@ double CostPolicy::AdmissionMs(const RequestSummary& request, const WorkerView& 
   if (rows >= decode.max_rows) {
     wait_ms = lifetime_ms * (rows - decode.max_rows + 1) / std::max(1, decode.max_rows);
   }
-  const int32_t cached_blocks = KnownTokens(decode) / std::max(1, decode.block_tokens);
+  const int32_t shared = std::min(KnownTokens(decode), request.tokens - 1);
+  const int32_t cached_blocks = shared / std::max(1, decode.block_tokens);
   const int32_t wanted = request.tokens / std::max(1, decode.block_tokens) + 1 - cached_blocks;
   const int32_t missing = wanted - decode.free_blocks;
   if (missing > 0 && decode.total_blocks > 0) {

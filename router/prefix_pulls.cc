@@ -41,7 +41,7 @@ HeldPrefix OwnPrefix(const RequestSummary& request, const WorkerView& worker) {
   const double computed_ms = LeftMs(request, worker, known);
   double best_ms = computed_ms;
   for (const HeldPrefix& held : HeldBy(worker)) {
-    const int32_t most = std::min(held.tokens, request.tokens - 1);
+    const int32_t most = std::min(held.tokens, request.tokens);
     const int32_t tokens = most / worker.block_tokens * worker.block_tokens;
     if (tokens < known + worker.block_tokens) continue;
     const double left_ms = LeftMs(request, worker, tokens);
@@ -86,7 +86,7 @@ PullChoice BestPull(const RequestSummary& request, std::span<const WorkerView> w
     const WorkerView& holder = workers[static_cast<size_t>(index)];
     if (index == computes) continue;
     for (const HeldPrefix& has : HeldBy(holder)) {
-      const int32_t most = std::min(has.tokens, request.tokens - 1);
+      const int32_t most = std::min(has.tokens, request.tokens);
       // What arrives are whole blocks of the one that pulls, of whole ones that its holder has.
       const int32_t held = most / holder.block_tokens * holder.block_tokens;
       const int32_t tokens = held / to.block_tokens * to.block_tokens;

@@ -42,7 +42,7 @@ std::vector<TokenId> Router::Impl::Request::Sequence() const {
 void Router::Impl::SetViews(const Request& request, bool yields, bool quiet, Choice* choice) {
   choice->states = roster;
   choice->views.resize(roster.size());
-  const auto most_cached = static_cast<int32_t>((request.length() - 1) / kHashUnitTokens);
+  const auto most_cached = static_cast<int32_t>(request.length() / kHashUnitTokens);
   directory.Match(request.unit_hashes, &units_held);
   PrefixPromises::Strides(request.unit_hashes, &strides_asked);
   promised.Match(strides_asked, &strides_promised);
@@ -410,7 +410,8 @@ void Router::Impl::ChargeWorkers(Request& request, const Choice& choice) {
   // Who pulls will have it.
   const WorkerView view = WithPrefix(choice.views[at], placement.pull.tokens);
   const auto tokens = static_cast<int64_t>(request.length());
-  const int32_t known = KnownTokens(view);
+  // The last token is computed whatever is known.
+  const int64_t known = std::min<int64_t>(KnownTokens(view), tokens - 1);
   const bool yields = YieldsAt(request, now);
   if (remote) {
     computes.Charge(now, PromptWork::Of(known, tokens - 1 - known), 0, 0, yields);
@@ -440,11 +441,12 @@ void Router::Impl::CountPlaced(const Request& request, const Choice& choice) {
     const WorkerView& prefill = choice.views[static_cast<size_t>(placement.prefill)];
     cached = std::max<int64_t>(cached, prefill.cached_tokens);
   }
+  cached = std::min(cached, tokens - 1);
   metrics.CountPrefix(tokens, cached);
   if (request.placements != 1) return;
   if (!YieldsAt(request, request.dispatched)) arrivals.Add(request.dispatched);
   totals.placed_tokens += static_cast<uint64_t>(tokens);
-  totals.uncached_tokens += static_cast<uint64_t>(std::max<int64_t>(0, tokens - cached));
+  totals.uncached_tokens += static_cast<uint64_t>(tokens - cached);
 }
 
 Status Router::Impl::Dispatch(Request& request, const Choice& choice) {

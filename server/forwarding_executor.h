@@ -22,6 +22,7 @@ class ForwardingExecutor : public ServingExecutor {
   int32_t max_slots() const override { return inner_->max_slots(); }
   int32_t max_draws() const override { return inner_->max_draws(); }
   std::vector<SlowPathCount> slow_paths() const override { return inner_->slow_paths(); }
+  bool copies_blocks() const override { return inner_->copies_blocks(); }
   bool applies_masks() const override { return inner_->applies_masks(); }
   int32_t vocabulary() const override { return inner_->vocabulary(); }
   int32_t max_scored_rows() const override { return inner_->max_scored_rows(); }

@@ -60,6 +60,18 @@ TEST_F(PrefixPull, WhatAnotherWorkerHoldsIsNotComputedAgain) {
   ExpectAllBack();
 }
 
+TEST_F(PrefixPull, OfAPromptThatIsHeldAsAWholeOneTokenIsComputed) {
+  Start();
+  const std::vector<TokenId> whole(prompt_.begin(), prompt_.begin() + 96);
+  rig_->router->Generate("d", Pulling(1, whole));
+  rig_->ExpectAnswer(1, whole, 8);
+  EXPECT_EQ(Pulled(1).result(), v1::PrefixPull::FILLED);
+  EXPECT_EQ(Pulled(1).tokens(), 96u);
+  EXPECT_EQ(rig_->router->answers.at(1).timings.at(0).cached_tokens(), 95u);
+  EXPECT_EQ(Computed(), 1u + 7u);
+  ExpectAllBack();
+}
+
 TEST_F(PrefixPull, AWorkerOfAnotherRoleGivesPrefixesAway) {
   Start();
   rig_->prefills[0]->prefill->BeginDrain();
@@ -242,7 +254,7 @@ TEST_F(PrefixPull, AHolderThatLiesIsNotBelieved) {
       lies[i](message);
       return true;
     };
-    const auto longer = Longer(11);
+    const auto longer = Longer(10);
     rig_->router->Generate("d", Pulling(1, longer));
     rig_->ExpectAnswer(1, longer, 8);
     EXPECT_EQ(Pulled(1).result(), v1::PrefixPull::FAILED);
@@ -263,7 +275,7 @@ TEST_F(PrefixPull, AHolderWhoseLiesFitTogetherIsNotBelieved) {
       if (m.has_done()) m.mutable_done()->clear_block_checks();
       return true;
     };
-    const auto longer = Longer(11);
+    const auto longer = Longer(10);
     rig_->router->Generate("d", Pulling(1, longer));
     rig_->ExpectAnswer(1, longer, 8);
     EXPECT_EQ(Pulled(1).result(), v1::PrefixPull::FAILED);

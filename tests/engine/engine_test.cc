@@ -75,8 +75,10 @@ TEST_P(EngineAtDepth, PrefixHitsOfEveryLengthBringTheSameTokens) {
     const SequenceId second = h.Add(MakeRequest(prompt, 20));
     h.Run();
     h.ExpectAllOracle();
-    const int32_t most = std::min(shared, 79) / 16 * 16;
-    EXPECT_EQ(h.engine.Times(second).cached_tokens, most);
+    // Whole blocks, and a copy of a part of one from a quarter on.
+    const int32_t most = std::min(shared, 79);
+    const int32_t whole = most / 16 * 16;
+    EXPECT_EQ(h.engine.Times(second).cached_tokens, most - whole >= 4 ? most : whole);
     h.ExpectIdle();
   }
 }

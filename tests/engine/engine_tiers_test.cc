@@ -26,6 +26,22 @@ TEST(EngineTiers, APrefixThatLeftTheDeviceComesBackFromHostMemory) {
   t.harness.ExpectIdle();
 }
 
+TEST(EngineTiers, OfAPromptThatComesBackAsAWholeOneTokenIsComputed) {
+  TieredEngine t(Small(), 64);
+  const auto prompt = SomeTokens(96, 1);
+  t.Ask(prompt);
+  t.Run();
+  t.PushOut(2);
+  const uint64_t rows = t.harness.executor.rows_computed();
+  const SequenceId again = t.Ask(prompt, 1);
+  t.Run();
+  EXPECT_EQ(t.Cached(again), 95);
+  EXPECT_EQ(t.Host().loaded, 6u);
+  EXPECT_EQ(t.harness.executor.rows_computed(), rows + 1);
+  t.harness.ExpectAllOracle();
+  t.harness.ExpectIdle();
+}
+
 TEST(EngineTiers, ADiskKeepsPrefixesForTheNextProcess) {
   FakeDisk disk;
   const auto prompt = SomeTokens(100, 1);

@@ -70,6 +70,16 @@ TEST_F(Pulls, WhatABusyWorkerHoldsGoesToAnIdleOne) {
   EXPECT_EQ(pulled->reason, "local-pull");
 }
 
+TEST_F(Pulls, TheLastBlockOfAPromptThatIsHeldAsAWholeIsPulledToo) {
+  Learn(0.01);
+  WorkerView workers[] = {Worker("d0", 4096), Worker("d1")};
+  workers[0].available = false;
+  const auto placement = Pick(Request(4096), workers);
+  ASSERT_TRUE(placement);
+  EXPECT_EQ(placement->decode, 1);
+  EXPECT_EQ(placement->pull.tokens, 4096);
+}
+
 TEST_F(Pulls, AnIdleWorkerThatHoldsItIsAsGoodWithoutAPull) {
   Learn(0.1);
   const WorkerView workers[] = {Worker("d0", 4000), Worker("d1")};
@@ -339,11 +349,11 @@ TEST(RouterPulls, ADrainingWorkersPrefixGoesToTheOneThatTakesItsRequests) {
   ASSERT_TRUE(sent.has_pull());
   EXPECT_EQ(sent.pull().holder().kv_address(), "d0:kv");
   EXPECT_EQ(sent.pull().holder().incarnation(), 1u);
-  EXPECT_EQ(sent.pull().tokens(), 240u);
+  EXPECT_EQ(sent.pull().tokens(), 256u);
   EXPECT_GT(sent.pull().begin_within_us(), 0);
   EXPECT_GT(sent.pull().limit_us(), sent.pull().begin_within_us());
   EXPECT_EQ(seen.routes[0].pull_worker, "d0");
-  EXPECT_EQ(seen.routes[0].pull_tokens, 240u);
+  EXPECT_EQ(seen.routes[0].pull_tokens, 256u);
 }
 
 // From what a worker tells of its tier to the pull that another one is sent.
@@ -362,7 +372,7 @@ TEST(RouterPulls, WhatLiesInATierAloneIsPulled) {
   h.Report(d0, draining);
   RecordingObserver seen;
   ASSERT_TRUE(h.Submit(h.Request(256), &seen));
-  EXPECT_EQ(h.Generates(d1).at(0).pull().tokens(), 240u);
+  EXPECT_EQ(h.Generates(d1).at(0).pull().tokens(), 256u);
   EXPECT_TRUE(
       h.HasMetric("aisp_router_pull_decisions_total{decision=\"chosen\",model=\"story\"", "1"));
 }

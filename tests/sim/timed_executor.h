@@ -31,6 +31,7 @@ class TimedExecutor final : public Executor {
   int32_t max_slots() const override { return executor_->max_slots(); }
   int32_t max_draws() const override { return executor_->max_draws(); }
   int32_t vocabulary() const override { return executor_->vocabulary(); }
+  bool copies_blocks() const override { return executor_->copies_blocks(); }
   int32_t max_scored_rows() const override { return executor_->max_scored_rows(); }
   int32_t hidden_size() const override { return executor_->hidden_size(); }
   int32_t feature_size() const override { return executor_->feature_size(); }

@@ -212,13 +212,6 @@ std::vector<float> ExpectedPromptLogprobs(const ProvenanceOptions& options,
   return out;
 }
 
-uint64_t StateOf(std::span<const float> features) {
-  uint64_t state = 0;
-  for (size_t i = 0; i < kProvenanceFeatures; ++i)
-    state |= static_cast<uint64_t>(features[i]) << (16 * i);
-  return state;
-}
-
 std::vector<uint64_t> ExpectedStates(const ProvenanceOptions& options,
                                      std::span<const TokenId> tokens) {
   PlainModel model(options);
@@ -321,6 +314,11 @@ void ProvenanceExecutor::CheckInput(const StepInput& input) {
     }
   }
   AISP_CHECK(next_row == rows);
+  for (const CopiedBlock& copy : input.copies) {
+    AISP_CHECK(options_.copies_blocks && copy.from.value >= 0 && copy.to.value >= 0);
+    AISP_CHECK_MSG(written.contains(copy.to.value), "a block is copied for nobody in the step");
+    AISP_CHECK_MSG(!written.contains(copy.from.value), "a block that is copied is written too");
+  }
   for (size_t i = 0; i < input.samples.size(); ++i) {
     const SampleRow& sample = input.samples[i];
     const auto at = static_cast<size_t>(sample.logit_index);
@@ -386,6 +384,7 @@ TokenId ProvenanceExecutor::TokenOfRow(const StepInput& input, int32_t row) {
 StepResult ProvenanceExecutor::Execute(const Pending& pending) {
   const StepInput& input = pending.input;
   const ForwardBatch& b = input.batch;
+  for (const CopiedBlock& copy : input.copies) Copy(copy);
   std::vector<uint64_t> x(b.tokens.size());
   for (size_t row = 0; row < x.size(); ++row) {
     x[row] = Embed(options_, TokenOfRow(input, static_cast<int32_t>(row)), b.positions[row]);

@@ -42,6 +42,7 @@ struct ProvenanceOptions {
   int32_t max_depth = 1;
   int32_t vocabulary = 1000;
   uint64_t weights = 1;  // another value is another model
+  bool copies_blocks = true;
   bool gives_features = false;
   // Features stay on a device, in its own format; a step brings so many rows of them to the host.
   // Negative: they are in the host's memory.
@@ -77,7 +78,12 @@ inline std::array<float, kProvenanceFeatures> FeaturesOf(uint64_t state) {
   for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(state >> (16 * i) & 0xffffu);
   return out;
 }
-uint64_t StateOf(std::span<const float> features);
+inline uint64_t StateOf(std::span<const float> features) {
+  uint64_t state = 0;
+  for (size_t i = 0; i < kProvenanceFeatures; ++i)
+    state |= static_cast<uint64_t>(features[i]) << (16 * i);
+  return state;
+}
 // The states behind each of `tokens`.
 std::vector<uint64_t> ExpectedStates(const ProvenanceOptions& options,
                                      std::span<const TokenId> tokens);
@@ -100,6 +106,7 @@ class ProvenanceExecutor final : public Executor {
   }
   int32_t vocabulary() const override { return options_.vocabulary; }
   bool applies_masks() const override { return true; }
+  bool copies_blocks() const override { return options_.copies_blocks; }
   int32_t max_scored_rows() const override { return options_.max_scored_rows; }
   int32_t hidden_size() const override { return kHidden; }
   static constexpr int32_t kHidden = 4;
@@ -140,6 +147,7 @@ class ProvenanceExecutor final : public Executor {
   uint64_t steps() const { return steps_; }
   uint64_t rows_computed() const { return rows_computed_; }
   uint64_t rows_from_device() const { return rows_from_device_; }
+  uint64_t blocks_copied() const { return blocks_copied_; }
   uint64_t features_kept() const { return features_kept_; }  // rows that came from the device
 
  private:
@@ -153,6 +161,12 @@ class ProvenanceExecutor final : public Executor {
 
   void CheckInput(const StepInput& input);
   StepResult Execute(const Pending& pending);
+  void Copy(const CopiedBlock& copy) {
+    ++blocks_copied_;
+    for (int32_t layer = 0; layer < options_.num_layers; ++layer)
+      std::copy_n(pool_.data() + layout_.Offset(layer, copy.from), layout_.LayerBlockBytes(),
+                  pool_.data() + layout_.Offset(layer, copy.to));
+  }
   // What is wanted of rows beside draws. `states`: [rows], above the last layer.
   void ReadRows(const StepInput& input, std::span<const uint64_t> states, StepResult* result);
   void ReadFeatures(const StepInput& input, std::span<const uint64_t> states, StepResult* result);
@@ -179,6 +193,7 @@ class ProvenanceExecutor final : public Executor {
   uint64_t rows_computed_ = 0;
   uint64_t rows_from_device_ = 0;
   uint64_t features_kept_ = 0;
+  uint64_t blocks_copied_ = 0;
   // Features of the last max_depth steps.
   struct KeptRows {
     std::vector<uint16_t> on_device;
