@@ -41,6 +41,8 @@ routing policy serves more of it in time? No server and no GPU is needed.
   --prefix-pulls WHEN off (default), auto or always: beginnings that another worker has cached are fetched
   --class-share LIST  of the requests whose trace names no class: batch=0.3,best-effort=0.1; the rest is interactive
   --planner           workers change their roles as `aisp planner` would have them, decided four times a second
+  --up-planner        likewise, as the planner that `aisp up` starts: none is parked, and while little is asked no
+                      worker prefills for others
   --budget N          with --planner: at most so many workers prefill or decode at a time, the others are parked
   --max-inflight N    requests that the router has at a time; more are refused (default 1000000)
   --learn URL         writes a profile: what the router at this admin URL has learnt of its workers (--key-file FILE
@@ -58,8 +60,8 @@ prompts that no worker computed; us/place and p99: CPU time that the router took
 struct SimulateFlags {
   std::string workers, learn, key_file;
   std::string policies = "cost";
-  bool find_rate = false, bound = false, objectives = false, planner = false, json = false,
-       help = false;
+  bool find_rate = false, bound = false, objectives = false, planner = false, up_planner = false,
+       json = false, help = false;
   PrefillPreference prefill = PrefillPreference::kAuto;
   PrefixPulls pulls = PrefixPulls::kOff;
   double batch = 0, best_effort = 0;  // parts of all requests
@@ -130,6 +132,8 @@ Result<SimulateFlags> ParseFlags(const std::vector<std::string>& args) {
       flags.objectives = true;
     } else if (name == "--planner") {
       flags.planner = true;
+    } else if (name == "--up-planner") {
+      flags.planner = flags.up_planner = true;
     } else if (name == "--budget") {
       AISP_ASSIGN_OR_RETURN(const std::string text, value());
       const auto number = ParseIntInRange(text, 1, 1'000'000);
@@ -357,6 +361,15 @@ Result<std::string> Learn(const std::string& url, const std::string& key_file) {
   return json.dump(2) + "\n";
 }
 
+// With the flags that `aisp up` gives it (server/supervisor.cc).
+void LikeUps(const std::vector<simulate::Fleet>& fleets, planner::PlannerOptions* options) {
+  int workers = 0;
+  for (const simulate::Fleet& fleet : fleets) workers += fleet.prefill + fleet.decode;
+  options->park = false;
+  options->enough = 1.15;
+  options->home = planner::Split{0, workers};
+}
+
 Result<Simulator> MakeSimulator(const SimulateFlags& flags) {
   AISP_ASSIGN_OR_RETURN(loadgen::Options load, loadgen::ParseOptions(flags.load));
   if (!load.seed_given) load.seed = std::random_device{}();
@@ -369,6 +382,7 @@ Result<Simulator> MakeSimulator(const SimulateFlags& flags) {
   cluster.router.pulls = flags.pulls;
   cluster.routers = static_cast<int>(flags.routers);
   if (flags.planner) cluster.planner.emplace().max_workers = static_cast<int>(flags.budget);
+  if (flags.up_planner) LikeUps(cluster.fleets, &*cluster.planner);
   cluster.router.max_inflight = static_cast<int32_t>(flags.max_inflight);
   cluster.router.max_queued = static_cast<int32_t>(flags.max_inflight);
   std::vector<std::string> notes;

@@ -32,6 +32,7 @@
 #include "worker/incarnation.h"
 #include "worker/parked_role.h"
 #include "worker/role_switch.h"
+#include "worker/step_log.h"
 
 namespace aisp {
 namespace {
@@ -198,7 +199,11 @@ class WorkerServiceImpl final : public WorkerService {
     const Config& config = *host_.config;
     const bool decodes_first = role_name_ == "decode";
     MakeAdapters();
+    if (!config.worker.step_log.empty()) {
+      AISP_ASSIGN_OR_RETURN(step_log_, StepLog::Open(config.worker.step_log, id_));
+    }
     WorkerOptions worker = WorkerOptionsOf(host_, id_, &pulse_, adapters_.get(), fingerprint_);
+    worker.step_log = step_log_.get();
     worker.launched_ahead = backend_.executor->max_depth() - 1;
     Status listens = alone ? Status() : ListenForReaders();
     // Another process may have its port: it decodes all the same.
@@ -400,6 +405,7 @@ class WorkerServiceImpl final : public WorkerService {
   WorkerTiers tiers_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<AdapterKeeper> adapters_;
+  std::unique_ptr<StepLog> step_log_;  // null: nobody wants one
   std::unique_ptr<WorkPool> adapter_files_;
   std::unique_ptr<PeerConnector> connector_;
   std::unique_ptr<WorkPool> connects_;  // what it runs
