@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -31,7 +32,7 @@ routing policy serves more of it in time? No server and no GPU is needed.
 
   --workers SPEC      PROFILE:2P2D: two prefill and two decode workers; PROFILE:4D: four that prefill their own
                       prompts; groups are joined by '+'. PROFILE is a .json file or one that is shipped:
-                      h200-llama-3.1-8b-fp8
+                      h100-llama-3.1-8b-fp8, h200-llama-3.1-8b-fp8
   --policy LIST       cost, least-loaded, round-robin, power-of-two, prefix or all (default cost)
   --trace FILE        a Mooncake trace (.jsonl) or an Azure or BurstGPT one (.csv), at its own times
   --find-rate         the highest rate at which enough requests keep the --goodput limits, for each policy
@@ -49,6 +50,7 @@ routing policy serves more of it in time? No server and no GPU is needed.
                       where it wants a key); nothing is simulated then
   --bound             instead: the rate at which all workers compute without a pause, with a cache that has all that came
                       before; no policy serves all requests of this load at a higher one for long
+  --csv FILE          one line for each request (of one policy)
   --json              one JSON object for each policy, with the points of the latencies' distributions
 
 The load is described by the flags of aisp-loadgen (see its --help): --dataset-name, --dataset-path, --num-prompts,
@@ -226,6 +228,7 @@ class Simulator {
       cluster_.planner->limits = {ToMs(cluster_.router.slo_ttft), ToMs(cluster_.router.slo_tpot)};
   }
   const Objective& limits() const { return limits_; }
+  const std::string& csv() const { return load_.csv; }
   double Bound() const { return simulate::WorkConservingRate(cluster_.fleets, items_); }
 
   // At the rate that the load itself has.
@@ -308,6 +311,26 @@ Result<std::vector<simulate::Row>> Play(Simulator* simulator,
     }
   }
   return rows;
+}
+
+// One line for each request, the columns named as aisp-loadgen's.
+Status WriteCsv(const std::string& path, const simulate::Outcome& outcome) {
+  constexpr const char* kEnds[] = {"completed", "refused", "failed"};
+  std::string text =
+      "index,status,input_tokens,output_tokens,intended_s,ttft_ms,tpot_ms,e2el_ms,"
+      "predicted_ttft_ms,predicted_tpot_ms\n";
+  for (size_t i = 0; i < outcome.requests.size(); ++i) {
+    const simulate::Served& r = outcome.requests[i];
+    text +=
+        fmt::format("{},{},{},{},{:.6f},{:.3f},{:.3f},{:.3f},{:.3f},{:.3f}\n", i,
+                    kEnds[static_cast<size_t>(r.end)], r.input_tokens, r.output_tokens, r.arrived_s,
+                    r.ttft_ms, r.tpot_ms, r.e2e_ms, r.predicted_ttft_ms, r.predicted_tpot_ms);
+  }
+  std::ofstream out(path, std::ios::binary);
+  out << text;
+  out.close();
+  if (!out) return Unavailable(fmt::format("--csv: {} cannot be written", path));
+  return {};
 }
 
 using Json = nlohmann::json;
@@ -422,6 +445,11 @@ int RunSimulate(const std::vector<std::string>& args) {
   const LogSession quiet({.level = LogLevel::kError});
   auto rows = Play(&*simulator, *policies, flags->find_rate);
   if (!rows) return ReportFailure(rows.error().message);
+  if (!simulator->csv().empty()) {
+    if (rows->size() != 1) return ReportUsageError("simulate", "--csv is of one policy");
+    if (const Status written = WriteCsv(simulator->csv(), rows->front().outcome); !written)
+      return ReportFailure(written.error().message);
+  }
   const std::string text = flags->json ? simulate::ToJson(*rows, simulator->limits(), 100)
                                        : simulate::Table(*rows, simulator->limits());
   std::fputs(text.c_str(), stdout);
