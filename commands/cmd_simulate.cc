@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -31,7 +32,7 @@ routing policy serves more of it in time? No server and no GPU is needed.
 
   --workers SPEC      PROFILE:2P2D: two prefill and two decode workers; PROFILE:4D: four that prefill their own
                       prompts; groups are joined by '+'. PROFILE is a .json file or one that is shipped:
-                      h200-llama-3.1-8b-fp8
+                      h100-llama-3.1-8b-fp8, h200-llama-3.1-8b-fp8
   --policy LIST       cost, least-loaded, round-robin, power-of-two, prefix or all (default cost)
   --trace FILE        a Mooncake trace (.jsonl) or an Azure or BurstGPT one (.csv), at its own times
   --find-rate         the highest rate at which enough requests keep the --goodput limits, for each policy
@@ -41,12 +42,15 @@ routing policy serves more of it in time? No server and no GPU is needed.
   --prefix-pulls WHEN off (default), auto or always: beginnings that another worker has cached are fetched
   --class-share LIST  of the requests whose trace names no class: batch=0.3,best-effort=0.1; the rest is interactive
   --planner           workers change their roles as `aisp planner` would have them, decided four times a second
+  --up-planner        likewise, as the planner that `aisp up` starts: none is parked, and while little is asked no
+                      worker prefills for others
   --budget N          with --planner: at most so many workers prefill or decode at a time, the others are parked
   --max-inflight N    requests that the router has at a time; more are refused (default 1000000)
   --learn URL         writes a profile: what the router at this admin URL has learnt of its workers (--key-file FILE
                       where it wants a key); nothing is simulated then
   --bound             instead: the rate at which all workers compute without a pause, with a cache that has all that came
                       before; no policy serves all requests of this load at a higher one for long
+  --csv FILE          one line for each request (of one policy)
   --json              one JSON object for each policy, with the points of the latencies' distributions
 
 The load is described by the flags of aisp-loadgen (see its --help): --dataset-name, --dataset-path, --num-prompts,
@@ -58,8 +62,8 @@ prompts that no worker computed; us/place and p99: CPU time that the router took
 struct SimulateFlags {
   std::string workers, learn, key_file;
   std::string policies = "cost";
-  bool find_rate = false, bound = false, objectives = false, planner = false, json = false,
-       help = false;
+  bool find_rate = false, bound = false, objectives = false, planner = false, up_planner = false,
+       json = false, help = false;
   PrefillPreference prefill = PrefillPreference::kAuto;
   PrefixPulls pulls = PrefixPulls::kOff;
   double batch = 0, best_effort = 0;  // fractions of all requests
@@ -130,6 +134,8 @@ Result<SimulateFlags> ParseFlags(const std::vector<std::string>& args) {
       flags.objectives = true;
     } else if (name == "--planner") {
       flags.planner = true;
+    } else if (name == "--up-planner") {
+      flags.planner = flags.up_planner = true;
     } else if (name == "--budget") {
       AISP_ASSIGN_OR_RETURN(const std::string text, value());
       const auto number = ParseIntInRange(text, 1, 1'000'000);
@@ -222,6 +228,7 @@ class Simulator {
       cluster_.planner->limits = {ToMs(cluster_.router.slo_ttft), ToMs(cluster_.router.slo_tpot)};
   }
   const Objective& limits() const { return limits_; }
+  const std::string& csv() const { return load_.csv; }
   double Bound() const { return simulate::WorkConservingRate(cluster_.fleets, items_); }
 
   // At the load's own rate.
@@ -306,6 +313,26 @@ Result<std::vector<simulate::Row>> Play(Simulator* simulator,
   return rows;
 }
 
+// One line for each request, the columns named as aisp-loadgen's.
+Status WriteCsv(const std::string& path, const simulate::Outcome& outcome) {
+  constexpr const char* kEnds[] = {"completed", "refused", "failed"};
+  std::string text =
+      "index,status,input_tokens,output_tokens,intended_s,ttft_ms,tpot_ms,e2el_ms,"
+      "predicted_ttft_ms,predicted_tpot_ms\n";
+  for (size_t i = 0; i < outcome.requests.size(); ++i) {
+    const simulate::Served& r = outcome.requests[i];
+    text +=
+        fmt::format("{},{},{},{},{:.6f},{:.3f},{:.3f},{:.3f},{:.3f},{:.3f}\n", i,
+                    kEnds[static_cast<size_t>(r.end)], r.input_tokens, r.output_tokens, r.arrived_s,
+                    r.ttft_ms, r.tpot_ms, r.e2e_ms, r.predicted_ttft_ms, r.predicted_tpot_ms);
+  }
+  std::ofstream out(path, std::ios::binary);
+  out << text;
+  out.close();
+  if (!out) return Unavailable(fmt::format("--csv: {} cannot be written", path));
+  return {};
+}
+
 using Json = nlohmann::json;
 
 // The worker of a role with the most learnt steps; null: none.
@@ -357,6 +384,15 @@ Result<std::string> Learn(const std::string& url, const std::string& key_file) {
   return json.dump(2) + "\n";
 }
 
+// With the flags that `aisp up` gives it (server/supervisor.cc).
+void LikeUps(const std::vector<simulate::Fleet>& fleets, planner::PlannerOptions* options) {
+  int workers = 0;
+  for (const simulate::Fleet& fleet : fleets) workers += fleet.prefill + fleet.decode;
+  options->park = false;
+  options->enough = 1.15;
+  options->home = planner::Split{0, workers};
+}
+
 Result<Simulator> MakeSimulator(const SimulateFlags& flags) {
   AISP_ASSIGN_OR_RETURN(loadgen::Options load, loadgen::ParseOptions(flags.load));
   if (!load.seed_given) load.seed = std::random_device{}();
@@ -369,6 +405,7 @@ Result<Simulator> MakeSimulator(const SimulateFlags& flags) {
   cluster.router.pulls = flags.pulls;
   cluster.routers = static_cast<int>(flags.routers);
   if (flags.planner) cluster.planner.emplace().max_workers = static_cast<int>(flags.budget);
+  if (flags.up_planner) LikeUps(cluster.fleets, &*cluster.planner);
   cluster.router.max_inflight = static_cast<int32_t>(flags.max_inflight);
   cluster.router.max_queued = static_cast<int32_t>(flags.max_inflight);
   std::vector<std::string> notes;
@@ -408,6 +445,11 @@ int RunSimulate(const std::vector<std::string>& args) {
   const LogSession quiet({.level = LogLevel::kError});
   auto rows = Play(&*simulator, *policies, flags->find_rate);
   if (!rows) return ReportFailure(rows.error().message);
+  if (!simulator->csv().empty()) {
+    if (rows->size() != 1) return ReportUsageError("simulate", "--csv is of one policy");
+    if (const Status written = WriteCsv(simulator->csv(), rows->front().outcome); !written)
+      return ReportFailure(written.error().message);
+  }
   const std::string text = flags->json ? simulate::ToJson(*rows, simulator->limits(), 100)
                                        : simulate::Table(*rows, simulator->limits());
   std::fputs(text.c_str(), stdout);

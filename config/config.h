@@ -116,6 +116,7 @@ struct Config {
     Duration lease = std::chrono::seconds(10);
     Duration step_stall_limit = std::chrono::seconds(10);
     Duration step_limit = std::chrono::minutes(10);
+    std::string step_log;
     Duration answer_window = std::chrono::minutes(5);
     int64_t answer_memory = int64_t{64} << 20;  // bytes
     int64_t max_answers = 16384;

@@ -66,6 +66,9 @@ void BindWorkerSettings(Config::Worker& w, SettingTable& t) {
   t.Add("step_limit", &w.step_limit,
         "The longest that a step may take; a worker in a longer one falls silent and is given up.")
       .Range(1s, 1h);
+  t.Add("step_log", &w.step_log,
+        "Folder where each worker writes what each of its steps held and how long it took, as "
+        "NAME.csv, from which tools/fit_steps.py makes a profile for aisp simulate; empty: none.");
   t.Add("answer_window", &w.answer_window,
         "Decode: how long the answer to a request with an idempotency-key is kept after it ended, "
         "for clients that ask again; 0: it is not kept.")

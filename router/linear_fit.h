@@ -48,10 +48,29 @@ class LinearFit {
     positive_ = Positive();
   }
 
+  // What others say of y, right to within `noise`: it counts where samples say little, and is none.
+  void Hint(Vector x, double y, double noise) {
+    Drift();
+    for (int i = 0; i < kDim; ++i) x[i] /= typical_[i];
+    double residual = y;
+    for (int i = 0; i < kDim; ++i) residual -= theta_[i] * x[i];
+    Update(x, residual, noise);
+    positive_ = Positive();
+  }
+
   double Predict(const Vector& x) const {
     double y = 0;
     for (int i = 0; i < kDim; ++i) y += positive_[i] / typical_[i] * x[i];
     return y;
+  }
+  // How far off that may be by what was seen: one standard deviation.
+  double Deviation(const Vector& x) const {
+    double variance = 0;
+    for (int i = 0; i < kDim; ++i) {
+      for (int j = 0; j < kDim; ++j)
+        variance += covariance_[i][j] * (x[i] / typical_[i]) * (x[j] / typical_[j]);
+    }
+    return std::sqrt(std::max(0.0, variance));
   }
   Vector Coefficients() const {
     Vector out = positive_;

@@ -12,6 +12,8 @@ constexpr uint64_t kEnough = 64;
 // Devices differ by no more than that from the prior.
 constexpr double kMostScale = 1000;
 constexpr double kScaleWeight = 0.2;
+// What a row costs beside prompts is right to within such a part of what it costs without.
+constexpr double kRowsAlike = 0.5;
 
 // Of what is fitted: see LinearFit.
 constexpr LinearFit<3>::Vector kDecodeTypical = {1.0, 10.0, 10'000.0};
@@ -59,10 +61,22 @@ void StepTimeModel::Observe(const StepShape& shape, uint64_t duration_ns) {
     prefill_.Observe(
         {1.0, shape.prefill_tokens, shape.prefill_context, shape.decode_rows, shape.decode_context},
         ms);
+    HintRows(shape);
   } else {
     if (first) decode_ = {DecodePrior(prior_, ratio), kDecodeTypical};
     decode_.Observe({1.0, shape.decode_rows, shape.decode_context}, ms);
   }
+}
+
+// Of a worker all of whose steps hold prompts nothing else would tell what many rows cost: a few
+// steps of few rows had them cost nothing, and every request went there.
+void StepTimeModel::HintRows(const StepShape& shape) {
+  if (decode_.samples() == 0 || prefill_.samples() < kEnough || shape.decode_rows <= 0) return;
+  const PrefillFit::Vector beside = {0, 0, 0, shape.decode_rows, shape.decode_context};
+  const double ms = prefill_.Predict(beside);
+  if (ms <= 0) return;
+  decode_.Hint({0, shape.decode_rows, shape.decode_context}, ms,
+               std::hypot(kRowsAlike * ms, prefill_.Deviation(beside)));
 }
 
 bool StepTimeModel::Settled(bool only_prefills) const {

@@ -72,6 +72,7 @@ class StepTimeModel {
  private:
   using DecodeFit = LinearFit<3>;
   using PrefillFit = LinearFit<5>;
+  void HintRows(const StepShape& shape);
   static DecodeFit::Vector DecodePrior(const StepCost& prior, double scale);
   static PrefillFit::Vector PrefillPrior(const StepCost& prior, double scale);
   DecodeFit::Vector DecodeTerms() const;

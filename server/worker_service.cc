@@ -32,6 +32,7 @@
 #include "worker/incarnation.h"
 #include "worker/parked_role.h"
 #include "worker/role_switch.h"
+#include "worker/step_log.h"
 
 namespace aisp {
 namespace {
@@ -197,7 +198,11 @@ class WorkerServiceImpl final : public WorkerService {
     const Config& config = *host_.config;
     const bool decodes_first = role_name_ == "decode";
     MakeAdapters();
+    if (!config.worker.step_log.empty()) {
+      AISP_ASSIGN_OR_RETURN(step_log_, StepLog::Open(config.worker.step_log, id_));
+    }
     WorkerOptions worker = WorkerOptionsOf(host_, id_, &pulse_, adapters_.get(), fingerprint_);
+    worker.step_log = step_log_.get();
     worker.launched_ahead = backend_.executor->max_depth() - 1;
     Status listens = alone ? Status() : ListenForReaders();
     // If another process has the port, a decode worker can still decode.
@@ -398,6 +403,7 @@ class WorkerServiceImpl final : public WorkerService {
   WorkerTiers tiers_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<AdapterKeeper> adapters_;
+  std::unique_ptr<StepLog> step_log_;  // null: nobody wants one
   std::unique_ptr<WorkPool> adapter_files_;
   std::unique_ptr<PeerConnector> connector_;
   std::unique_ptr<WorkPool> connects_;  // declared after all that its jobs use

@@ -17,6 +17,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kMaxWorkers = 4096;
+constexpr double kMostMs = 60'000;
+// In decode_step_ms: an object of numbers of rows, with the milliseconds that a step takes longer.
+constexpr const char* kMoreFrom = "more_from_rows";
 
 // One number of a profile: its place in the JSON, where it lies in memory, and what it may be.
 struct Field {
@@ -33,10 +36,13 @@ std::vector<Field> FieldsOf(WorkerProfile* p) {
   const auto number = [](const char* group, const char* key, double* at, double min, double max) {
     return Field{group, key, at, nullptr, nullptr, min, max};
   };
+  const auto optional = [](const char* group, const char* key, double* at, double min, double max) {
+    return Field{group, key, at, nullptr, nullptr, min, max, /*optional=*/true};
+  };
   const auto count = [](const char* key, int32_t* at, double min, double max) {
     return Field{"", key, nullptr, at, nullptr, min, max};
   };
-  constexpr double kMs = 60'000;
+  constexpr double kMs = kMostMs;
   StepCost::Decode& d = p->cost.decode;
   StepCost::Prefill& f = p->cost.prefill;
   return {
@@ -48,6 +54,9 @@ std::vector<Field> FieldsOf(WorkerProfile* p) {
       number("prompt_step_ms", "per_position_read", &f.per_prefill_context_ms, 0, 1),
       number("prompt_step_ms", "per_row", &f.per_row_ms, 0, kMs),
       number("prompt_step_ms", "per_context_token", &f.per_context_ms, 0, 1),
+      optional("prompt_step_ms", "beside_rows", &p->beside_rows_ms, 0, kMs),
+      optional("prompt_step_ms", "back_to_back", &p->back_to_back, 0, 10),
+      optional("prompt_step_ms", "rest", &p->rest_ms, 1e-3, kMs),
       count("chunk_tokens", &p->chunk_tokens, 1, 1 << 20),
       count("max_batch_tokens", &p->max_batch_tokens, 1, 1 << 20),
       count("max_running", &p->max_running, 1, 1 << 16),
@@ -103,9 +112,29 @@ Status OnlyKnown(const Json& json, const std::vector<Field>& fields) {
     if (!known("", key)) return InvalidArgument(fmt::format("'{}' is no key of a profile", key));
     if (!value.is_object()) continue;
     for (const auto& [inner, unused] : value.items()) {
+      if (key == "decode_step_ms" && inner == kMoreFrom) continue;
       if (!known(key, inner))
         return InvalidArgument(fmt::format("'{}.{}' is no key of a profile", key, inner));
     }
+  }
+  return {};
+}
+
+Status ReadMoreFrom(const Json& json, std::map<int32_t, double>* more) {
+  const auto group = json.find("decode_step_ms");
+  if (group == json.end() || !group->is_object() || !group->contains(kMoreFrom)) return {};
+  const Json& all = (*group)[kMoreFrom];
+  if (!all.is_object())
+    return InvalidArgument(fmt::format("'decode_step_ms.{}' is no object", kMoreFrom));
+  for (const auto& [rows, ms] : all.items()) {
+    const auto from = ParseIntInRange(rows, 1, 1 << 16);
+    const bool fits = ms.is_number() && ms.get<double>() >= 0 && ms.get<double>() <= kMostMs;
+    if (!from || !fits) {
+      return InvalidArgument(fmt::format(
+          "'decode_step_ms.{}' has '{}': {}; write rows and milliseconds, as in {{\"33\": 0.7}}",
+          kMoreFrom, Excerpt(rows), Excerpt(ms.dump())));
+    }
+    (*more)[static_cast<int32_t>(*from)] = ms.get<double>();
   }
   return {};
 }
@@ -164,6 +193,8 @@ Result<WorkerProfile> ParseProfile(std::string_view text, std::string name) {
   for (const Field& field : fields) {
     if (const Status read = Read(json, field); !read) return at(read.error());
   }
+  if (const Status read = ReadMoreFrom(json, &profile.more_from_rows); !read)
+    return at(read.error());
   if (profile.block_tokens % kHashUnitTokens != 0) {
     return at({Code::kInvalidArgument, fmt::format("'block_tokens' is {}, no multiple of {}",
                                                    profile.block_tokens, kHashUnitTokens)});
@@ -181,6 +212,8 @@ std::string ProfileToJson(const WorkerProfile& profile) {
     if (field.count != nullptr) at[field.key] = *field.count;
     if (field.large != nullptr) at[field.key] = *field.large;
   }
+  for (const auto& [rows, ms] : profile.more_from_rows)
+    json["decode_step_ms"][kMoreFrom][std::to_string(rows)] = ms;
   return json.dump(2) + "\n";
 }
 

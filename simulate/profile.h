@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,6 +30,14 @@ struct WorkerProfile {
   double frontend_ms = 0.5;           // of a request outside router and workers
   // Steps that are launched while one runs, 0 or 1: what arrives then waits for it, too.
   int32_t launched_ahead = 0;
+  // What a step of decodes takes longer from so many rows on, where a kernel's next tile begins.
+  std::map<int32_t, double> more_from_rows;
+  // What a step with prompts takes longer as soon as one row decodes beside them.
+  double beside_rows_ms = 0;
+  // Steps with prompts behind others are slower, because the device's clock falls: by this part
+  // where it computes prompts all the time. What it did counts for about `rest_ms`.
+  double back_to_back = 0;
+  double rest_ms = 60;
   double step_jitter = 0.02;  // standard deviation of a step's time, as a part of it
 };
 

@@ -160,6 +160,7 @@ class Worker {
   bool Follows(const Sequence& sequence) const;
   void PlanJobs();
   void BeginStep();
+  double StepMs();  // of `step_`, which begins now
   void EndRows();
   void EndChunks();
   void EndJobs();
@@ -231,6 +232,8 @@ class Worker {
   uint64_t telemetry_sequence_ = 0;
   bool telemetry_due_ = false;
   Instant telemetry_sent_{INT64_MIN / 2};
+  double warmth_ = 0;  // at `prompts_until_`: the part of the last moments with prompts
+  Instant prompts_until_;
   Duration busy_{};
   uint64_t steps_ = 0;
   uint64_t requests_ = 0;

@@ -1,5 +1,6 @@
 // What a simulated step holds and what it leaves behind.
 #include <algorithm>
+#include <cmath>
 
 #include "common/check.h"
 #include "common/prefix_hash.h"
@@ -44,10 +45,28 @@ void Worker::PlanWhatIsThere() {
 void Worker::BeginStep() {
   step_.running = true;
   step_.begin = world_->Now();
-  step_.duration = FromMs(profile_.cost.StepMs(step_.shape) * Jitter());
+  step_.duration = FromMs(StepMs() * Jitter());
   // A step takes some time whatever its profile says, or the world would stand still.
   step_.duration = std::max(step_.duration, Duration(1000));
   world_->StepEndsAt(*this, step_.begin + step_.duration);
+}
+
+double Worker::StepMs() {
+  double ms = profile_.cost.StepMs(step_.shape);
+  if (step_.shape.prefill_tokens <= 0) {
+    for (const auto& [rows, more_ms] : profile_.more_from_rows)
+      if (step_.shape.decode_rows >= rows) ms += more_ms;
+    return ms;
+  }
+  const double beside_ms = step_.shape.decode_rows > 0 ? profile_.beside_rows_ms : 0;
+  // Of the last moments, the part in which it computed prompts.
+  const double rested_ms = ToMs(step_.begin - prompts_until_);
+  const double part = warmth_ * std::exp(-rested_ms / profile_.rest_ms);
+  const double all_ms = (ms + beside_ms) * (1 + profile_.back_to_back * part);
+  const double kept = std::exp(-all_ms / profile_.rest_ms);
+  warmth_ = part * kept + (1 - kept);
+  prompts_until_ = step_.begin + FromMs(all_ms);
+  return all_ms;
 }
 
 // Rows for what decodes already and for what arrived from prefill workers; a sequence that finds no

@@ -27,6 +27,7 @@
 namespace aisp {
 
 class AdapterKeeper;
+class StepLog;
 
 struct WorkerOptions {
   std::string worker_id;
@@ -54,6 +55,8 @@ struct WorkerOptions {
   // Which LoRA adapters the engine has; null: those of the fingerprint, for good. Outlives the
   // role.
   AdapterKeeper* adapters = nullptr;
+  // Gets every step; may be null. Outlives the role.
+  StepLog* step_log = nullptr;
   // A worker turns unready when it has work and no step ended for this long.
   Duration step_stall_limit = std::chrono::seconds(10);
 };

@@ -221,6 +221,25 @@ TEST(StepTimeModel, AKindThatAWorkerHasNotRunIsTakenFromTheOthers) {
   EXPECT_NEAR(cost.StepMs({0, 0, 4, 4000}), 9, 0.2) << "what it ran itself is its own";
 }
 
+// All steps of a worker that is full hold prompts. What it ran without, at first, had few rows.
+TEST(StepTimeModel, RowsBesidePromptsTellWhatManyRowsCost) {
+  const Truth truth{3.35, 0.0135, 6.8e-7, 0.02, 3.4e-5};
+  const StepShape full{0, 0, 150, 150 * 2300};
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    SplitMix64 random(seed);
+    StepTimeModel model;
+    const auto step = [&](double rows, double tokens) {
+      const StepShape shape{tokens, tokens * tokens / 2, rows,
+                            rows * (2050 + 400 * random.Uniform())};
+      model.Observe(shape,
+                    static_cast<uint64_t>(truth.Ms(shape) * (0.9 + 0.2 * random.Uniform()) * 1e6));
+    };
+    for (int i = 0; i < 70; ++i) step(1 + static_cast<double>(random.Below(5)), 0);
+    for (int i = 0; i < 400; ++i) step(5 + i * 0.36, 1500 + static_cast<double>(random.Below(500)));
+    EXPECT_NEAR(model.Cost().StepMs(full), truth.Ms(full), 0.35 * truth.Ms(full)) << seed;
+  }
+}
+
 TEST(StepTimeModel, NonsenseSamplesAreIgnored) {
   StepTimeModel model;
   model.Observe({}, 1000);

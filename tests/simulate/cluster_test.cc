@@ -115,6 +115,36 @@ TEST(Cluster, WhatArrivesWaitsForTheStepThatWasLaunchedAhead) {
   EXPECT_EQ(o.requests[1].output_tokens, 5);
 }
 
+TEST(Cluster, StepsTakeLongerFromSoManyRowsOn) {
+  ClusterOptions options = With(0, 1);
+  options.fleets[0].profile.more_from_rows = {{2, 4}, {3, 30}};
+  const Outcome two = Play(options, {Item(1, 100, 5), Item(2, 100, 5)}, {0, 0});
+  // The other one's prompt, beside one row, then three steps of two.
+  EXPECT_NEAR(two.requests[0].tpot_ms, (15 + 3 * (10 + 4)) / 4.0, 1e-3);
+  const Outcome one = Play(options, {Item(1, 100, 5)}, {0});
+  EXPECT_NEAR(one.requests[0].tpot_ms, 10, 1e-3);
+}
+
+TEST(Cluster, RowsBesideAPromptMakeItsStepLonger) {
+  const auto first = [](double beside_ms) {
+    ClusterOptions options = With(0, 1);
+    options.fleets[0].profile.beside_rows_ms = beside_ms;
+    return Play(options, {Item(1, 100, 50), Item(2, 100, 2)}, {0, 0.2}).requests[0].e2e_ms;
+  };
+  EXPECT_NEAR(first(7) - first(0), 7, 1e-3);
+}
+
+TEST(Cluster, PromptsBehindPromptsTakeLonger) {
+  ClusterOptions options = With(0, 1);
+  options.fleets[0].profile.back_to_back = 0.5;
+  options.fleets[0].profile.rest_ms = 1e-3;  // warm at once, and rested after a moment
+  const std::vector<WorkItem> items = {Item(1, 1024, 2), Item(2, 512, 2)};
+  const Outcome o = Play(options, items, {0, 5});
+  const double step = 5 + 51.2;
+  EXPECT_NEAR(o.requests[0].ttft_ms, 2 + 1 + step + 1.5 * step + 1, 1e-2);
+  EXPECT_NEAR(o.requests[1].ttft_ms, 2 + 1 + step + 1, 1e-2);
+}
+
 TEST(Cluster, LongPromptsAreCutIntoChunks) {
   const Outcome o = Play(With(0, 1), {Item(1, 1100, 2)}, {0});
   EXPECT_NEAR(o.requests[0].ttft_ms, 2 + 1 + 3 * 5 + 110 + 1, 1e-3);

@@ -21,6 +21,18 @@ TEST(Profile, WhatIsWrittenIsReadAgain) {
   EXPECT_EQ(back->name, "mine");
 }
 
+TEST(Profile, RowsFromWhichStepsTakeLonger) {
+  WorkerProfile profile;
+  profile.more_from_rows = {{33, 0.75}, {129, 0.5}};
+  const std::string json = ProfileToJson(profile);
+  const auto back = ParseProfile(json, "mine");
+  ASSERT_TRUE(back) << back.error().message;
+  EXPECT_EQ(back->more_from_rows, profile.more_from_rows);
+  std::string wrong = json;
+  wrong.replace(wrong.find("\"33\""), 4, "\"few\"");
+  EXPECT_THAT(ParseProfile(wrong, "mine").error().message, HasSubstr("has 'few': 0.75"));
+}
+
 TEST(Profile, ErrorsNameTheKeyItsValueAndTheLimit) {
   const auto error = [](const std::string& from, const std::string& to) {
     std::string text = ProfileToJson(WorkerProfile{});
@@ -66,7 +78,7 @@ TEST(Fleets, AreRefusedWithAWayOut) {
     return fleets ? std::string("accepted") : fleets.error().message;
   };
   EXPECT_THAT(error("h200"), HasSubstr("write PROFILE:2P2D"));
-  EXPECT_THAT(error("h300:2D"), HasSubstr("one of: h200-llama-3.1-8b-fp8"));
+  EXPECT_THAT(error("h300:2D"), HasSubstr("one of: h100-llama-3.1-8b-fp8, h200-llama-3.1-8b-fp8"));
   EXPECT_THAT(error("h200-llama-3.1-8b-fp8:2X"), HasSubstr("write 2P2D"));
   EXPECT_THAT(error("h200-llama-3.1-8b-fp8:2"), HasSubstr("write 2P2D"));
   EXPECT_THAT(error("h200-llama-3.1-8b-fp8:"), HasSubstr("write 2P2D"));
