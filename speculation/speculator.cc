@@ -83,6 +83,7 @@ int32_t Speculator::LengthFor(std::span<const SpeculativeSequence> sequences,
   const int32_t length = ChooseLength(candidates_, shape, DraftSeconds(), cost_);
   if (length > 0) {
     probe_steps_ = kFirstProbe;
+    if (proposer_->at_once()) return options_.num_tokens;
   } else if (idle_steps_ >= probe_steps_) {
     probe_steps_ =
         std::min(2 * probe_steps_, kProbeSteps * std::clamp(shape.sequences, 1, kMostProbed));
@@ -179,17 +180,24 @@ void Speculator::Propose(std::span<SpeculativeSequence> sequences, const VerifyS
 
 void Speculator::NoteDraftTime(int32_t length, double seconds) {
   if (draft_seconds_.empty()) draft_seconds_.resize(static_cast<size_t>(options_.num_tokens), 0);
-  double& mean = draft_seconds_[static_cast<size_t>(std::min(length, options_.num_tokens)) - 1];
+  // Drafts that are made at once have one price, whatever their length.
+  const int32_t slot = proposer_->at_once() ? 1 : std::min(length, options_.num_tokens);
+  double& mean = draft_seconds_[static_cast<size_t>(slot) - 1];
   mean += mean == 0 ? seconds : kForgetTime * (std::min(seconds, kMostLonger * mean) - mean);
-  // Of drafts that are made at once no shorter one bounds what a call that was held up said.
-  if (proposer_->at_once()) mean = std::min(mean, kMostLonger * seconds);
+  // No shorter one bounds then what a call that was held up said: a much shorter call disproves it.
+  if (proposer_->at_once() && mean > kMostLonger * seconds) mean = seconds;
 }
 
 // A draft takes at most as long for each token as a shorter one, whatever was seen of it: that may
 // have been held up. One that was never made is hoped to take no longer for each than a longer one.
 std::vector<double> Speculator::DraftSeconds() const {
   std::vector<double> seconds(static_cast<size_t>(options_.num_tokens), 0);
-  for (size_t i = 0; i < seconds.size() && !draft_seconds_.empty(); ++i) {
+  if (draft_seconds_.empty()) return seconds;
+  if (proposer_->at_once()) {
+    std::fill(seconds.begin(), seconds.end(), draft_seconds_[0]);
+    return seconds;
+  }
+  for (size_t i = 0; i < seconds.size(); ++i) {
     double each = 0;
     for (size_t k = 0; k < seconds.size(); ++k) {
       if (draft_seconds_[k] == 0 || (k > i && draft_seconds_[i] > 0)) continue;

@@ -1,7 +1,7 @@
 // TokenChains: finds where the last tokens of a text occurred before, in it or in another one.
 //
-// Positions with equal grams (of two and of four tokens) are linked, newest first, as compressors
-// of the LZ77 family do it: a token costs O(1) to add, twelve bytes to keep. One thread.
+// Positions with equal grams (of one, two and four tokens) are linked, newest first, as compressors
+// of the LZ77 family do it: a token costs O(1) to add, sixteen bytes to keep. One thread.
 #pragma once
 
 #include <array>
@@ -28,7 +28,7 @@ class TokenChains {
   // No match reaches over it.
   void AppendBreak() { Append(std::array<TokenId, 1>{kBreak}); }
   // The newest places where the end of `suffix` stands and something follows, at most
-  // kMostMatches of them; those that share four tokens or more, else those that share two or more.
+  // kMostMatches of them; those that share four tokens or more, else two or more, else one.
   void Find(std::span<const TokenId> suffix, std::vector<Match>* matches) const;
 
   std::span<const TokenId> tokens() const { return tokens_; }
@@ -37,7 +37,7 @@ class TokenChains {
   static constexpr TokenId kBreak = -1;
 
  private:
-  static constexpr std::array<int32_t, 2> kGrams{4, 2};
+  static constexpr std::array<int32_t, 3> kGrams{4, 2, 1};
   static uint64_t KeyOf(std::span<const TokenId> gram);
 
   std::vector<TokenId> tokens_;

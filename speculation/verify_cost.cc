@@ -140,10 +140,20 @@ void VerifyCost::NoteNoise(double of_expected) {
   noise_ += part * (step * step / 2 - noise_);
 }
 
+// Of padded steps those with drafts or those without, where another of its kind is known; else all.
+VerifyCost::Kind VerifyCost::KindOf(size_t knot) const {
+  if (!padded_) return {0, knots_.size()};
+  const Kind kind = knot < ends_.size() ? Kind{0, ends_.size()} : Kind{ends_.size(), knots_.size()};
+  for (size_t k = kind.begin; k < kind.end; ++k) {
+    if (k != knot && seen_[k] >= kFaded) return kind;
+  }
+  return {0, knots_.size()};
+}
+
 // Of all that was seen, with what slope is usual counting against it the more, the noisier it was.
-VerifyCost::Line VerifyCost::LineThroughAll(double context) const {
+VerifyCost::Line VerifyCost::LineThroughAll(Kind kind, double context) const {
   double weight = 0, rows = 0, seconds = 0;
-  for (size_t k = 0; k < knots_.size(); ++k) {
+  for (size_t k = kind.begin; k < kind.end; ++k) {
     if (seen_[k] < kFaded) continue;
     weight += seen_[k];
     rows += seen_[k] * knots_[k].rows;
@@ -152,7 +162,7 @@ VerifyCost::Line VerifyCost::LineThroughAll(double context) const {
   if (weight == 0) return {};
   Line line{rows / weight, seconds / weight, 0};
   double spread = 0, together = 0;
-  for (size_t k = 0; k < knots_.size(); ++k) {
+  for (size_t k = kind.begin; k < kind.end; ++k) {
     if (seen_[k] < kFaded) continue;
     const double away = knots_[k].rows - line.rows;
     spread += seen_[k] * away * away;
@@ -176,9 +186,13 @@ double VerifyCost::Smoothed(size_t knot, double context, const Line& line) const
 }
 
 double VerifyCost::AlongOthers(double rows, double context, size_t but) const {
-  const Line line = noise_ > kNoisy ? LineThroughAll(context) : Line{};
+  const Kind kind = KindOf(but);
+  const Line line = noise_ > kNoisy ? LineThroughAll(kind, context) : Line{};
   Point first, last, below, above;  // of known knots: the two ends, and the neighbours
-  for (size_t k = 0; k < knots_.size(); ++k) {
+  // Neighbours of another kind are better than none, but not where they count against own samples.
+  const bool any = noise_ <= kNoisy || seen_[but] < kFaded;
+  const Kind near = any ? Kind{0, knots_.size()} : kind;
+  for (size_t k = near.begin; k < near.end; ++k) {
     if (k == but || seen_[k] < kFaded) continue;
     const Point point{knots_[k].rows, Smoothed(k, context, line)};
     if (first.rows == 0 || point.rows < first.rows) first = point;

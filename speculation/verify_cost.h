@@ -53,6 +53,9 @@ class VerifyCost {
     double rows = 0, seconds = 0;  // a point of it
     double slope = 0;              // seconds a row
   };
+  struct Kind {
+    size_t begin = 0, end = 0;
+  };
   struct Place {
     size_t knot = 0;
     double rows = 0;  // where the step lies on the line: those that it is padded to
@@ -65,7 +68,9 @@ class VerifyCost {
   double SecondsAt(const Knot& knot, double context) const;
   // By what part of its time a step becomes longer when its rows read twice the context.
   double Elasticity() const;
-  Line LineThroughAll(double context) const;
+  // Knots whose lines go on to `knot`.
+  Kind KindOf(size_t knot) const;
+  Line LineThroughAll(Kind kind, double context) const;
   double Smoothed(size_t knot, double context, const Line& line) const;
   // From the knots but `but`; 0 where there is none.
   double AlongOthers(double rows, double context, size_t but) const;

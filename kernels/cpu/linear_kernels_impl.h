@@ -17,9 +17,13 @@ typedef float V __attribute__((vector_size(4 * AISP_LANES)));
 constexpr int kPanelVectors = AISP_LANES == 16 ? 4 : 2;
 constexpr int64_t kColumns = kPanelVectors * AISP_LANES;
 constexpr int64_t kTileRows = 6;
-// Few rows take several panels at once, so that enough sums are under way.
+// One row takes several panels at once, so that enough sums are under way.
 constexpr int kPanelsOfOneRow = AISP_LANES == 16 ? 2 : 4;
-constexpr int kPanelsOfTwoRows = 2;
+// Weights are asked for so far ahead of a tile, for the second-level cache: the processor itself
+// looks ahead for one row, but not far enough beside the work of several.
+constexpr int64_t kAhead = 16384;
+constexpr int kLine = 64;
+constexpr int kUnitLines = static_cast<int>(kColumns * kPanelUnitBytes / kLine);
 
 inline __attribute__((always_inline)) V Load(const void* p) {
   V v;
@@ -39,10 +43,12 @@ struct F32Unit {
   static inline __attribute__((always_inline)) V Add(V sum, V x, V w) { return sum + x * w; }
 };
 
-// kRows rows of kPanels panels; all loops but that over units are unrolled.
-template <typename Unit, int kRows, int kPanels>
+// kRows rows of kPanels panels; all loops but that over units are unrolled. Beside each unit kLines
+// lines are asked for that lie `ahead` bytes behind it.
+template <typename Unit, int kRows, int kPanels, int kLines>
 inline __attribute__((always_inline)) void Tile(const PanelTask& t, const std::byte* x,
-                                                const std::byte* w, float* y, int64_t y_stride) {
+                                                const std::byte* w, float* y, int64_t y_stride,
+                                                int64_t ahead) {
   constexpr int kVectors = kPanels * kPanelVectors;
   V sums[kRows][kVectors];
 #pragma GCC unroll 8
@@ -51,6 +57,8 @@ inline __attribute__((always_inline)) void Tile(const PanelTask& t, const std::b
     for (int v = 0; v < kVectors; ++v) sums[r][v] = Load(y + r * y_stride + v * AISP_LANES);
   }
   for (int64_t u = 0; u < t.units; ++u) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kLines; ++i) __builtin_prefetch(w + ahead + i * kLine, 0, 2);
     V weights[kVectors];
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
@@ -73,28 +81,30 @@ inline __attribute__((always_inline)) void Tile(const PanelTask& t, const std::b
   }
 }
 
-template <typename Unit>
+template <typename Unit, int kLines>
 void OnePanelTile(const PanelTask& t, const std::byte* x, const std::byte* w, float* y,
-                  int64_t y_stride, int64_t rows) {
+                  int64_t y_stride, int64_t rows, int64_t ahead) {
   switch (rows) {
     case 1:
-      return Tile<Unit, 1, 1>(t, x, w, y, y_stride);
+      return Tile<Unit, 1, 1, kLines>(t, x, w, y, y_stride, ahead);
     case 2:
-      return Tile<Unit, 2, 1>(t, x, w, y, y_stride);
+      return Tile<Unit, 2, 1, kLines>(t, x, w, y, y_stride, ahead);
     case 3:
-      return Tile<Unit, 3, 1>(t, x, w, y, y_stride);
+      return Tile<Unit, 3, 1, kLines>(t, x, w, y, y_stride, ahead);
     case 4:
-      return Tile<Unit, 4, 1>(t, x, w, y, y_stride);
+      return Tile<Unit, 4, 1, kLines>(t, x, w, y, y_stride, ahead);
     case 5:
-      return Tile<Unit, 5, 1>(t, x, w, y, y_stride);
+      return Tile<Unit, 5, 1, kLines>(t, x, w, y, y_stride, ahead);
     default:
-      return Tile<Unit, 6, 1>(t, x, w, y, y_stride);
+      return Tile<Unit, 6, 1, kLines>(t, x, w, y, y_stride, ahead);
   }
 }
 
-// One panel and all rows, of which `columns` columns exist in y.
+// One panel and all rows, of which `columns` columns exist in y. Of the next panel, where there is
+// one, each of the first two tiles asks for half.
 template <typename Unit>
-void Panel(const PanelTask& t, const std::byte* w, float* y, int64_t columns) {
+void Panel(const PanelTask& t, const std::byte* w, float* y, int64_t columns, bool last) {
+  constexpr int kHalf = (kUnitLines + 1) / 2;
   const int64_t tiles = (t.rows + kTileRows - 1) / kTileRows;
   const int64_t height = (t.rows + tiles - 1) / tiles;
   for (int64_t row = 0; row < t.rows; row += height) {
@@ -102,13 +112,20 @@ void Panel(const PanelTask& t, const std::byte* w, float* y, int64_t columns) {
     const std::byte* x = t.x + row * t.x_stride;
     float* to = y + row * t.y_stride;
     if (columns >= kColumns) {
-      OnePanelTile<Unit>(t, x, w, to, t.y_stride, rows);
+      if (tiles == 1) {
+        OnePanelTile<Unit, kUnitLines>(t, x, w, to, t.y_stride, rows, kAhead);
+      } else if (row < 2 * height && !last) {
+        const int64_t half = row > 0 ? kHalf * kLine : 0;
+        OnePanelTile<Unit, kHalf>(t, x, w, to, t.y_stride, rows, t.panel_stride + half);
+      } else {
+        OnePanelTile<Unit, 0>(t, x, w, to, t.y_stride, rows, 0);
+      }
       continue;
     }
     float edge[kTileRows * kColumns] = {};
     for (int64_t i = 0; i < rows * columns; ++i)
       edge[i / columns * kColumns + i % columns] = to[i / columns * t.y_stride + i % columns];
-    OnePanelTile<Unit>(t, x, w, edge, kColumns, rows);
+    OnePanelTile<Unit, 0>(t, x, w, edge, kColumns, rows, 0);
     for (int64_t i = 0; i < rows * columns; ++i)
       to[i / columns * t.y_stride + i % columns] = edge[i / columns * kColumns + i % columns];
   }
@@ -122,12 +139,10 @@ void Multiply(const PanelTask& t) {
   const auto y = [&] { return t.y + panel * kColumns; };
   if (t.rows == 1) {
     for (; panel + kPanelsOfOneRow <= whole; panel += kPanelsOfOneRow)
-      Tile<Unit, 1, kPanelsOfOneRow>(t, t.x, w(), y(), t.y_stride);
-  } else if (t.rows == 2) {
-    for (; panel + kPanelsOfTwoRows <= whole; panel += kPanelsOfTwoRows)
-      Tile<Unit, 2, kPanelsOfTwoRows>(t, t.x, w(), y(), t.y_stride);
+      Tile<Unit, 1, kPanelsOfOneRow, 0>(t, t.x, w(), y(), t.y_stride, 0);
   }
-  for (; panel < t.panels; ++panel) Panel<Unit>(t, w(), y(), t.columns - panel * kColumns);
+  for (; panel < t.panels; ++panel)
+    Panel<Unit>(t, w(), y(), t.columns - panel * kColumns, panel + 1 == t.panels);
 }
 
 }  // namespace AISP_ISA

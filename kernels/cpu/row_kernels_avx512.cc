@@ -2,6 +2,8 @@
 #define AISP_ISA avx512
 #include "kernels/cpu/row_kernels_impl.h"
 
+#include "kernels/cpu/row_attention_impl.h"
+
 namespace aisp {
 namespace {
 

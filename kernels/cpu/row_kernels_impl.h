@@ -8,6 +8,10 @@
 // Every loop runs in an order that depends on the row alone: that is what makes the forward pass
 // batch- and chunk-invariant.
 
+#if AISP_LANES > 4
+#include <immintrin.h>
+#endif
+
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -32,12 +36,20 @@ inline __attribute__((always_inline)) V Load(const float* p) {
 inline __attribute__((always_inline)) void Store(float* p, V v) {
   __builtin_memcpy(p, &v, sizeof(v));
 }
-inline __attribute__((always_inline)) V Splat(float x) { return V{} + x; }
+// Minus nothing is no instruction; plus would be one, for the zeros' signs.
+inline __attribute__((always_inline)) V Splat(float x) { return x - V{}; }
 
+// GCC 12 makes five instructions of __builtin_convertvector here, where one does.
 inline __attribute__((always_inline)) V FromBf16(const uint16_t* p) {
+#if AISP_LANES == 16
+  return (V)((U)_mm512_maskz_cvtepu16_epi32(0xffff, _mm256_loadu_si256((const __m256i*)p)) << 16);
+#elif AISP_LANES == 8
+  return (V)((U)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)) << 16);
+#else
   H h;
   __builtin_memcpy(&h, p, sizeof(h));
   return (V)(__builtin_convertvector(h, U) << 16);
+#endif
 }
 // Round to nearest, ties to even; a NaN stays one.
 inline __attribute__((always_inline)) void StoreBf16(uint16_t* p, V v) {
@@ -140,6 +152,17 @@ inline __attribute__((always_inline)) float SumLanes(V v) {
 }
 // The greater; a NaN wins over all.
 inline __attribute__((always_inline)) V Max(V a, V b) { return ((a > b) | (a != a)) ? a : b; }
+// Lane j of the result is the greatest of v[j]'s lanes, as with SumEach.
+template <int h>
+inline __attribute__((always_inline)) V MaxEach(const V* v) {
+  if constexpr (h == kLanes) {
+    return v[0];
+  } else {
+    const V a = MaxEach<2 * h>(v), b = MaxEach<2 * h>(v + kLanes / (2 * h));
+    return Max(Pick<h, false>(a, b, std::make_index_sequence<kLanes>()),
+               Pick<h, true>(a, b, std::make_index_sequence<kLanes>()));
+  }
+}
 inline __attribute__((always_inline)) float MaxLanes(V v) {
   if constexpr (kLanes == 16) v = Max(v, Swap<8>(v));
   if constexpr (kLanes >= 8) v = Max(v, Swap<4>(v));
@@ -211,218 +234,6 @@ void FromBf16Row(const uint16_t* x, float* y, int64_t n) {
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) Store(y + i, FromBf16(x + i));
   for (; i < n; ++i) y[i] = ScalarFromBf16(x[i]);
-}
-
-// ---- attention: running softmax over tiles of 16 positions (Milakov & Gimelshein,
-// arXiv:1805.02867) ----
-
-constexpr int kTile = kAttentionTile;
-constexpr float kMinusInfinity = -__builtin_inff();
-
-inline __attribute__((always_inline)) V LoadKv(const float* p) { return Load(p); }
-inline __attribute__((always_inline)) V LoadKv(const uint16_t* p) { return FromBf16(p); }
-
-// Keys and values of 16 positions, rows `stride` elements apart. Converting bf16 on the way is
-// exact, so whether a tile is converted beforehand or on every load changes no bit.
-template <typename T>
-struct Tile {
-  const T* keys;
-  const T* values;
-  int64_t stride;
-};
-
-struct RowState {
-  float max;
-  float sum;
-};
-
-constexpr int kTileVectors = kTile / kLanes;
-
-template <typename T, size_t... j>
-inline __attribute__((always_inline)) V ScoreGroup(const float* q, const T* keys, int64_t stride,
-                                                   int32_t dim, std::index_sequence<j...>) {
-  V sums[] = {(static_cast<void>(j), V{})...};
-  for (int32_t d = 0; d < dim; d += kLanes) {
-    const V qd = Load(q + d);
-    ((sums[j] += qd * LoadKv(keys + static_cast<int64_t>(j) * stride + d)), ...);
-  }
-  return SumEach<1>(sums);
-}
-
-// Lane j of scores: q . key j.
-template <typename T>
-inline __attribute__((always_inline)) void Scores(const float* q, const Tile<T>& tile,
-                                                  int64_t stride, int32_t dim, V* scores) {
-  for (int group = 0; group < kTileVectors; ++group) {
-    scores[group] = ScoreGroup(q, tile.keys + group * kLanes * stride, stride, dim,
-                               std::make_index_sequence<kLanes>());
-  }
-}
-
-// out = out * correction + sum over j < n of weights[j] * value j, for some vectors of out. Even
-// and odd positions have sums of their own where there are registers for it, so that one addition
-// need not wait for the one before.
-template <typename T, size_t... k>
-inline __attribute__((always_inline)) void AccumulateSome(const float* weights, int32_t n,
-                                                          const T* values, int64_t stride,
-                                                          float correction, float* out,
-                                                          std::index_sequence<k...>) {
-  V even[] = {Load(out + k * kLanes) * correction...};
-  V odd[] = {(static_cast<void>(k), V{})...};
-  int32_t j = 0;
-  for (; j + 2 <= n; j += 2) {
-    const V a = Splat(weights[j]), b = Splat(weights[j + 1]);
-    const T* row = values + j * stride;
-    ((even[k] += a * LoadKv(row + k * kLanes)), ...);
-    ((odd[k] += b * LoadKv(row + stride + k * kLanes)), ...);
-  }
-  if (j < n) {
-    const V a = Splat(weights[j]);
-    ((even[k] += a * LoadKv(values + j * stride + k * kLanes)), ...);
-  }
-  ((Store(out + k * kLanes, even[k] + odd[k])), ...);
-}
-template <typename T>
-inline __attribute__((always_inline)) void Accumulate(const float* weights, int32_t n,
-                                                      const Tile<T>& tile, int64_t stride,
-                                                      int32_t dim, float correction, float* out) {
-  int32_t d = 0;
-  for (; d + 4 * kLanes <= dim; d += 4 * kLanes) {
-    AccumulateSome(weights, n, tile.values + d, stride, correction, out + d,
-                   std::make_index_sequence<4>());
-  }
-  for (; d < dim; d += kLanes) {
-    AccumulateSome(weights, n, tile.values + d, stride, correction, out + d,
-                   std::make_index_sequence<1>());
-  }
-}
-
-// Lanes [from, n) of the tile are visible to this row; those from n on may hold anything, NaN
-// included. kDim: the head size and stride where they are known at compile time, else 0.
-template <typename T, int kDim>
-inline void AttendTile(const float* q, const AttendTask& task, const Tile<T>& tile, int32_t from,
-                       int32_t n, RowState* state, float* out) {
-  const int64_t stride = kDim > 0 ? kDim : tile.stride;
-  V scores[kTileVectors];
-  Scores(q, tile, stride, kDim > 0 ? kDim : task.q_dim, scores);
-  V maxima = Splat(state->max);
-  for (int k = 0; k < kTileVectors; ++k) {
-    const I lane = LaneIndex(std::make_index_sequence<kLanes>()) + k * kLanes;
-    const I visible = (lane >= from) & (lane < n);
-    scores[k] = visible ? scores[k] * task.scale : Splat(kMinusInfinity);
-    maxima = Max(scores[k], maxima);
-  }
-  const float max = MaxLanes(maxima);
-  const float correction = Exp(Splat(state->max - max))[0];
-  float weights[kTile];
-  V sums = Splat(0.0f);
-  for (int k = 0; k < kTileVectors; ++k) {
-    const V w = Exp(scores[k] - max);
-    Store(weights + k * kLanes, w);
-    sums += w;
-  }
-  state->max = max;
-  state->sum = state->sum * correction + SumLanes(sums);
-  Accumulate(weights, n, tile, stride, kDim > 0 ? kDim : task.v_dim, correction, out);
-}
-
-template <typename T>
-Tile<T> TileInPool(const AttendTask& task, int32_t position) {
-  const int32_t block = task.table[position / task.block_tokens];
-  const int64_t slot = position % task.block_tokens;
-  const std::byte* keys = task.keys + static_cast<size_t>(block) * task.block_bytes;
-  const std::byte* values = keys + task.value_offset;
-  return {reinterpret_cast<const T*>(keys) + slot * task.slot_dim,
-          reinterpret_cast<const T*>(values) + slot * task.slot_dim, task.slot_dim};
-}
-
-void Widen(const AttendTask&, const uint16_t* x, float* y, int64_t n) { FromBf16Row(x, y, n); }
-void Widen(const AttendTask& task, const uint8_t* x, float* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) y[i] = task.fp8_values[x[i]];
-}
-
-// A bf16 or fp8 tile as f32 in scratch memory, with the pool's own stride.
-template <typename T>
-Tile<float> ConvertTile(const AttendTask& task, const Tile<T>& from, float* scratch) {
-  float* values = scratch + kTile * task.slot_dim;
-  for (int j = 0; j < kTile; ++j) {
-    Widen(task, from.keys + j * from.stride, scratch + j * task.slot_dim, task.q_dim);
-    Widen(task, from.values + j * from.stride, values + j * task.slot_dim, task.v_dim);
-  }
-  return {scratch, values, task.slot_dim};
-}
-
-int32_t FirstVisible(const AttendTask& task, int32_t position) {
-  return task.window > 0 && position >= task.window ? position - task.window + 1 : 0;
-}
-
-// All rows that see something of the tile at `begin`.
-template <typename T, int kDim>
-void AttendRows(const AttendTask& task, const Tile<T>& tile, int32_t begin, RowState* state,
-                float* out) {
-  const int32_t first_row = begin > task.first_position ? begin - task.first_position : 0;
-  for (int32_t r = first_row; r < task.rows; ++r) {
-    const int32_t position = task.first_position + r;
-    const int32_t from = FirstVisible(task, position) - begin;
-    if (from >= kTile) continue;
-    const int32_t n = position - begin + 1 < kTile ? position - begin + 1 : kTile;
-    for (int32_t h = 0; h < task.group; ++h) {
-      const int32_t i = r * task.group + h;
-      AttendTile<T, kDim>(task.q + r * task.q_row_stride + h * task.q_head_stride, task, tile, from,
-                          n, &state[i], out + static_cast<int64_t>(i) * task.v_dim);
-    }
-  }
-}
-
-template <int kDim>
-void AttendAll(const AttendTask& task, RowState* state, float* out, float* tile_memory) {
-  constexpr int32_t kFewRows = 4;  // for which converting a tile beforehand does not pay
-  const bool direct = !task.kv_bf16 || task.rows * task.group <= kFewRows;
-  const int32_t last = task.first_position + task.rows - 1;
-  const int32_t first_tile = FirstVisible(task, task.first_position) / kTile * kTile;
-  for (int32_t begin = first_tile; begin <= last; begin += kTile) {
-    if (task.fp8_values != nullptr) {
-      AttendRows<float, kDim>(task,
-                              ConvertTile(task, TileInPool<uint8_t>(task, begin), tile_memory),
-                              begin, state, out);
-    } else if (!task.kv_bf16) {
-      AttendRows<float, kDim>(task, TileInPool<float>(task, begin), begin, state, out);
-    } else if (direct) {
-      AttendRows<uint16_t, kDim>(task, TileInPool<uint16_t>(task, begin), begin, state, out);
-    } else {
-      AttendRows<float, kDim>(task,
-                              ConvertTile(task, TileInPool<uint16_t>(task, begin), tile_memory),
-                              begin, state, out);
-    }
-  }
-}
-
-void Attend(const AttendTask& task) {
-  const int32_t states = task.rows * task.group;
-  auto* state = reinterpret_cast<RowState*>(task.scratch);
-  float* out = task.scratch + 2 * states;
-  float* tile_memory = out + static_cast<int64_t>(states) * task.v_dim;
-  for (int32_t i = 0; i < states; ++i) state[i] = {kMinusInfinity, 0.0f};
-  for (int64_t i = 0; i < static_cast<int64_t>(states) * task.v_dim; ++i) out[i] = 0.0f;
-  const bool square = task.q_dim == task.slot_dim && task.v_dim == task.slot_dim;
-  if (square && task.slot_dim == 64) {
-    AttendAll<64>(task, state, out, tile_memory);
-  } else if (square && task.slot_dim == 128) {
-    AttendAll<128>(task, state, out, tile_memory);
-  } else {
-    AttendAll<0>(task, state, out, tile_memory);
-  }
-
-  for (int32_t r = 0; r < task.rows; ++r) {
-    for (int32_t h = 0; h < task.group; ++h) {
-      const int32_t i = r * task.group + h;
-      const float inverse = 1.0f / state[i].sum;
-      const float* from = out + static_cast<int64_t>(i) * task.v_dim;
-      const int64_t to = r * task.out_row_stride + h * task.out_head_stride;
-      for (int32_t d = 0; d < task.v_dim; d += kLanes)
-        StoreVector(task.out, task.out_bf16, to + d, Load(from + d) * inverse);
-    }
-  }
 }
 
 }  // namespace AISP_ISA

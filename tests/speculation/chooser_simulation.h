@@ -27,6 +27,8 @@ struct World {
   std::vector<double> others{};  // the same of every second sequence; empty: as all
   double token_us = 0;           // what the proposer takes for a token of all sequences
   double first_us = 0;           // and for any
+  bool at_once = false;          // all tokens are made together
+  double held_up_us = 0;         // what the first draft of each length takes longer
   double confidence = -1;        // what it says of every token; -1: the truth
   double noise = 0.05;           // standard deviation of the logarithm of a step's time
   double spikes = 0.01;          // steps that take three times as long
@@ -71,7 +73,8 @@ class SimulatedProposer final : public Proposer {
  public:
   SimulatedProposer(const World* world, ManualClock* clock) : world_(world), clock_(clock) {}
   std::string_view name() const override { return "simulated"; }
-  bool costly() const override { return world_->token_us > 0; }
+  bool costly() const override { return world_->token_us > 0 || world_->at_once; }
+  bool at_once() const override { return world_->at_once; }
   Status Propose(std::span<const DraftContext> contexts, std::span<TokenDraft> drafts) override {
     longest = 0;
     for (size_t i = 0; i < contexts.size(); ++i) {
@@ -82,7 +85,11 @@ class SimulatedProposer final : public Proposer {
       }
       longest = std::max(longest, contexts[i].limit);
     }
-    clock_->Advance(Duration(static_cast<int64_t>(world_->ProposeUs(longest) * 1e3)));
+    const auto length = static_cast<size_t>(longest);
+    if (made_.size() <= length) made_.resize(length + 1, false);
+    const double held_up = made_[length] ? 0 : world_->held_up_us;
+    made_[length] = true;
+    clock_->Advance(Duration(static_cast<int64_t>((world_->ProposeUs(longest) + held_up) * 1e3)));
     return {};
   }
   void Ended(const DraftContext&) override {}
@@ -91,6 +98,7 @@ class SimulatedProposer final : public Proposer {
  private:
   const World* const world_;
   ManualClock* const clock_;
+  std::vector<bool> made_;  // by length
 };
 
 class Simulation {

@@ -64,6 +64,14 @@ TEST(SuffixProposer, WhatFollowedMoreOftenIsProposed) {
   EXPECT_EQ(ProposeFor(proposer, {1, 2, 3, 0, 1, 2, 3, 5, 1, 2, 9, 6, 1, 2}, 1), (Tokens{3}));
 }
 
+TEST(SuffixProposer, OneTokenIsAMatchWhereNothingLongerIs) {
+  SuffixProposer proposer({});
+  // 2 is followed by 3 twice and by 7 once, last; 9 2 stood nowhere before.
+  EXPECT_EQ(ProposeFor(proposer, {1, 2, 3, 5, 6, 2, 3, 8, 2, 7, 9, 2}, 1), (Tokens{3}));
+  // 7 2 did: then the places of 2 alone do not count.
+  EXPECT_EQ(ProposeFor(proposer, {7, 2, 4, 1, 2, 3, 1, 2, 3, 7, 2}, 1, 2), (Tokens{4}));
+}
+
 TEST(SuffixProposer, FinishedOutputsServeTheirOwnScopeOnly) {
   SuffixProposer proposer({});
   End(proposer, {50, 51, 52, 53, 54, 55, 56, 57}, 2, 1, "a");

@@ -206,25 +206,37 @@ TEST_P(RowKernelsTest, AttentionIsThatOfPlainSoftmaxWithGarbageBeyondTheContext)
   }
 }
 
+void ExpectRowsOfTheSameBitsAlone(const RowKernels& kernels, const Attention& chunk) {
+  const Pool pool(chunk);
+  const auto q = Normal(static_cast<size_t>(chunk.rows * chunk.group * chunk.q_dim), 11);
+  const auto together = Attend(kernels, chunk, pool, q);
+  const auto in = static_cast<size_t>(chunk.group * chunk.q_dim);
+  const auto out = static_cast<size_t>(chunk.group * chunk.v_dim);
+  for (size_t r = 0; r < static_cast<size_t>(chunk.rows); ++r) {
+    Attention alone = chunk;
+    alone.rows = 1;
+    alone.context = chunk.context - chunk.rows + static_cast<int32_t>(r) + 1;
+    const std::vector<float> row(q.begin() + static_cast<ptrdiff_t>(r * in),
+                                 q.begin() + static_cast<ptrdiff_t>((r + 1) * in));
+    const auto own = Attend(kernels, alone, pool, row);
+    ASSERT_EQ(std::memcmp(own.data(), &together[r * out], out * sizeof(float)), 0) << r;
+  }
+}
+
 TEST_P(RowKernelsTest, ARowAttendsToTheSameBitsAloneAndInAChunk) {
-  for (const int format : {0, 1, 2}) {
-    const Attention chunk = {40, 2, 64, 64, 64, 16, 120, 0, format == 1, format == 2};
-    const Pool pool(chunk);
-    const auto q = Normal(static_cast<size_t>(chunk.rows * chunk.group * chunk.q_dim), 11);
-    const auto together = Attend(*GetParam(), chunk, pool, q);
-    const size_t width = static_cast<size_t>(chunk.group * chunk.q_dim);
-    for (int32_t r = 0; r < chunk.rows; ++r) {
-      Attention alone = chunk;
-      alone.rows = 1;
-      alone.context = chunk.context - chunk.rows + r + 1;
-      const std::vector<float> row(
-          q.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(r) * width),
-          q.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(r + 1) * width));
-      const auto out = Attend(*GetParam(), alone, pool, row);
-      ASSERT_EQ(
-          std::memcmp(out.data(), &together[static_cast<size_t>(r) * width], width * sizeof(float)),
-          0)
-          << r;
+  // Odd numbers of heads and rows, rows that end inside a tile, windows.
+  const Attention chunks[] = {{40, 2, 64, 64, 64, 16, 120, 0, false},
+                              {9, 1, 64, 64, 64, 16, 39, 0, false},
+                              {7, 3, 80, 80, 80, 48, 100, 0, false},
+                              {37, 5, 128, 128, 128, 16, 70, 21, false},
+                              {19, 1, 48, 32, 64, 16, 64, 5, false}};
+  for (const Attention& chunk : chunks) {
+    for (const int format : {0, 1, 2}) {
+      SCOPED_TRACE(testing::Message() << chunk.rows << " rows, format " << format);
+      Attention of = chunk;
+      of.kv_bf16 = format == 1;
+      of.kv_fp8 = format == 2;
+      ExpectRowsOfTheSameBitsAlone(*GetParam(), of);
     }
   }
 }
