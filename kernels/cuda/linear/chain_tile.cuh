@@ -20,7 +20,12 @@ namespace aisp::cuda {
 template <class C>
 struct ChainShared {
   static constexpr int kConverters = C::kF16 ? 64 : 0;  // the norms' warp and one more
-  static constexpr int kThreads = C::kConsumers + 96 + kConverters / 2;
+  // Consumers of 64 tokens take registers from the other warps, all of which are one warpgroup
+  // then: with the same number for everybody sums spill, and what spills goes to L2.
+  static constexpr bool kMovesRegisters = C::kTokens == 64 && C::kConsumers == 256;
+  static constexpr int kConsumerRegisters = 216;
+  static constexpr int kOtherRegisters = 72;
+  static constexpr int kThreads = C::kConsumers + (kMovesRegisters ? 128 : 96 + kConverters / 2);
   static constexpr int kInputStages = C::kInputStages;
   // With as many stages both rings go round together: a stage has both, and is given back once.
   static constexpr bool kOneRing = ChainCursor<C>::kOneRing;
