@@ -30,6 +30,7 @@ struct ChainStepParams {
   float epsilon = 0.0f;
   uint32_t input_ready =
       0;  // what the counter of the step before reaches when all of its output is written
+  uint32_t most_ctas = ~0u;  // that share the step
 };
 
 // A step of a chain with low-rank adapters. A layer that they change has two steps: its sums
@@ -43,7 +44,6 @@ struct AdaptedStepParams : ChainStepParams {
   int32_t input_step = -1;      // that stores this step's input; -1: it was there before
   int32_t adapter_columns = 0;  // of v, of one adapter; 0: not a step of such sums
   const int32_t* adapter_of_row = nullptr;  // [rows], with adapter_columns
-  uint32_t most_ctas = ~0u;                 // that share the step
 };
 
 template <class StepT, int kMostStepsV>

@@ -98,7 +98,7 @@ struct ChainShare {
   uint32_t ctas;
   int32_t begin;
   int32_t end;
-  __device__ __forceinline__ explicit ChainShare(int32_t all, uint32_t most = ~0u)
+  __device__ __forceinline__ ChainShare(int32_t all, uint32_t most)
       : units(static_cast<uint32_t>(all)), ctas(min(min(gridDim.x, most), units)) {
     begin = blockIdx.x < ctas ? First(blockIdx.x) : all;
     end = blockIdx.x < ctas ? First(blockIdx.x + 1) : all;
@@ -114,11 +114,7 @@ struct ChainShare {
 
 template <class Step>
 __device__ __forceinline__ ChainShare ShareOf(const Step& step) {
-  if constexpr (std::is_same_v<Step, AdaptedStepParams>) {
-    return ChainShare(step.p.units, step.most_ctas);
-  } else {
-    return ChainShare(step.p.units);
-  }
+  return ChainShare(step.p.units, step.most_ctas);
 }
 
 // ---- flags and published values in global memory ----
