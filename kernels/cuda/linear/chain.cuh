@@ -327,6 +327,13 @@ __global__ void __launch_bounds__(ChainShared<C>::kThreads, 1)
   __syncthreads();
   AllowNextKernel();
   const int role = static_cast<int>(threadIdx.x) - C::kConsumers;
+  if constexpr (ChainShared<C>::kMovesRegisters) {
+    if (role < 0) {
+      ptx::RegistersUp<ChainShared<C>::kConsumerRegisters>();
+    } else {
+      ptx::RegistersDown<ChainShared<C>::kOtherRegisters>();
+    }
+  }
   if (role < 0) {
     ConsumeChain(shared, chain);
   } else if (role < 32) {

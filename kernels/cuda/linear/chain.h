@@ -31,6 +31,7 @@ class Chains {
 
  private:
   static Status Prepare(const StreamKernel& kernel);
+  uint32_t FewestCtas(int32_t units) const;
   int64_t PartFloats(const StreamKernel& kernel) const;
   Result<ChainStepParams> LayerOf(const StreamKernel& kernel, const ChainStep& step) const;
   // Makes `params` of layer `layer` read what `before` stores.

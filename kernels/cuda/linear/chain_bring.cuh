@@ -121,7 +121,7 @@ template <class C, class Chain>
 __device__ __forceinline__ void ConvertInputs(const ChainShared<C>& shared, const Chain& chain,
                                               int thread) {
   InputCursor<C> cursor;
-  const ChainShare share(chain.steps[0].p.units);
+  const ChainShare share = ShareOf(chain.steps[0]);
   for (int32_t unit = share.begin; unit < share.end; ++unit) {
     BarrierWait(shared.FullInput(cursor.stage), cursor.parity);
     ConvertInput<C, ChainShared<C>::kConverters>(shared.Input(cursor.stage), thread);

@@ -21,7 +21,7 @@ std::span<const StreamKernel> Fp8ChainKernels() {
       Instance<StreamFormat::kFp8, 8, 2, 128, 12, 6>(),
       Instance<StreamFormat::kFp8, 16, 2, 128, 12, 6>(),
       Instance<StreamFormat::kFp8, 32, 2, 128, 11, 5>(),
-      Instance<StreamFormat::kFp8, 64, 2, 128, 5>(),
+      Instance<StreamFormat::kFp8, 64, 2, 128, 6>(),
   };
   return kKernels;
 }

@@ -30,6 +30,7 @@ struct ChainStepParams {
   float epsilon = 0.0f;
   uint32_t input_ready =
       0;  // value of the previous step's counter when all of its output is written
+  uint32_t most_ctas = ~0u;  // CTAs that may share the step
 };
 
 // A step of a chain with LoRA adapters. A layer with adapters has two steps: its sums v = x down^T,
@@ -43,7 +44,6 @@ struct AdaptedStepParams : ChainStepParams {
   int32_t input_step = -1;      // stores this step's input; -1: it existed before the chain
   int32_t adapter_columns = 0;  // of v, per adapter; 0: not a step of such sums
   const int32_t* adapter_of_row = nullptr;  // [rows], with adapter_columns
-  uint32_t most_ctas = ~0u;                 // CTAs that may share the step
 };
 
 template <class StepT, int kMostStepsV>

@@ -19,7 +19,12 @@ namespace aisp::cuda {
 template <class C>
 struct ChainShared {
   static constexpr int kConverters = C::kF16 ? 64 : 0;  // threads: the norm warp and one more
-  static constexpr int kThreads = C::kConsumers + 96 + kConverters / 2;
+  // Consumers of 64 tokens take registers from the other warps, which then form one warpgroup: with
+  // the same number for all threads, accumulators spill to L2.
+  static constexpr bool kMovesRegisters = C::kTokens == 64 && C::kConsumers == 256;
+  static constexpr int kConsumerRegisters = 216;
+  static constexpr int kOtherRegisters = 72;
+  static constexpr int kThreads = C::kConsumers + (kMovesRegisters ? 128 : 96 + kConverters / 2);
   static constexpr int kInputStages = C::kInputStages;
   // With equal numbers of stages both rings are one: a stage holds both operands and is released
   // once.
@@ -92,7 +97,7 @@ struct ChainShare {
   uint32_t ctas;
   int32_t begin;
   int32_t end;
-  __device__ __forceinline__ explicit ChainShare(int32_t all, uint32_t most = ~0u)
+  __device__ __forceinline__ ChainShare(int32_t all, uint32_t most)
       : units(static_cast<uint32_t>(all)), ctas(min(min(gridDim.x, most), units)) {
     begin = blockIdx.x < ctas ? First(blockIdx.x) : all;
     end = blockIdx.x < ctas ? First(blockIdx.x + 1) : all;
@@ -108,11 +113,7 @@ struct ChainShare {
 
 template <class Step>
 __device__ __forceinline__ ChainShare ShareOf(const Step& step) {
-  if constexpr (std::is_same_v<Step, AdaptedStepParams>) {
-    return ChainShare(step.p.units, step.most_ctas);
-  } else {
-    return ChainShare(step.p.units);
-  }
+  return ChainShare(step.p.units, step.most_ctas);
 }
 
 // ---- flags and published values in global memory ----
