@@ -81,7 +81,7 @@ class HostileWriter {
   void Greet(const Hash128& cookie) {
     EXPECT_TRUE(ucx::Send(endpoint_, ucx::kHello, ucx::Hello{.cookie = cookie}).has_value());
   }
-  // Sends `header` with a payload of its size; does not wait for it.
+  // Sends `header` with a payload by rendezvous; does not wait for completion.
   template <typename Header>
   void SendPayload(unsigned id, const Header& header) {
     struct Held {
