@@ -45,6 +45,8 @@ struct DeviceTimes {
 
 class AsyncExecutor final : public ServingExecutor {
  public:
+  // Device and operations outlive this. INVALID_ARGUMENT: no slots, or operations that do not draw;
+  // else the model's or the device's error.
   static Result<std::unique_ptr<AsyncExecutor>> Create(const std::string& model_directory,
                                                        const AsyncExecutorOptions& options,
                                                        Device& device, Ops& ops);

@@ -36,7 +36,8 @@ class DraftDraws {
   // Waits until the device has finished the place's last step; the place is then free.
   Status Wait(size_t place);
   // Uploads to a free place, padded to `rows`. Draws go through `upload`; edits and masks through
-  // `stream`, which then waits for `upload`.
+  // `stream`, which the caller makes wait for `upload`. Edits without room refuse their draw
+  // (RESOURCE_EXHAUSTED in the token's status).
   Status Upload(std::span<const SampleRow> samples, int32_t rows, size_t place, Stream& upload,
                 Stream& stream);
   // Marks the end of the step that uses the place, whether or not it drew.

@@ -136,8 +136,9 @@ class Engine {
   Engine(const EngineOptions& options, Executor* executor, const Clock* clock, LayerSink* sink);
   ~Engine();
 
-  // INVALID_ARGUMENT: empty, or longer than the context (both numbers) or than the whole pool could
-  // hold; UNAVAILABLE: its adapter is not loaded; RESOURCE_EXHAUSTED: too many sequences.
+  // INVALID_ARGUMENT: values outside their range, or more tokens than the context or the pool
+  // holds; UNIMPLEMENTED: masks, scores or hidden states that the executor lacks; UNAVAILABLE: its
+  // adapter is not loaded; RESOURCE_EXHAUSTED: too many sequences; or the error of failed().
   Result<SequenceId> Add(SequenceRequest request);
   // Ends a sequence without output, at any time, and drops its pins (a step in flight keeps its own
   // until collected). Like every call with an id: no effect on a sequence that has ended.
@@ -171,8 +172,9 @@ class Engine {
   // Tokens that a grant made now would exclude (whole cached blocks).
   int32_t LocalMatch(SequenceId id) const;
   // Matches again and reserves blocks, which carry the sequence's pins and a lease pin of the
-  // returned epoch. RESOURCE_EXHAUSTED: below the watermark. `with_token`: the writer also sends
-  // the first token; its block is reserved here but is not part of the grant.
+  // returned epoch. NOT_FOUND: ended; FAILED_PRECONDITION: not waiting for a grant;
+  // RESOURCE_EXHAUSTED: below the watermark. `with_token`: the first token is sent too; its block
+  // is reserved here but is not part of the grant.
   Result<RemoteGrant> GrantRemote(SequenceId id, bool with_token = false);
 
   // All KV has arrived: the lease ends, whole blocks are published. With `drawn` (an id of the

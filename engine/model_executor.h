@@ -64,6 +64,8 @@ class ServingExecutor : public Executor {
 
 class ModelExecutor final : public ServingExecutor {
  public:
+  // Device and operations outlive this. UNIMPLEMENTED: an asynchronous device; INVALID_ARGUMENT: no
+  // slots; else the model's or the device's error.
   static Result<std::unique_ptr<ModelExecutor>> Create(const std::string& model_directory,
                                                        const ModelExecutorOptions& options,
                                                        Device& device, Ops& ops);

@@ -34,7 +34,7 @@ struct SamplingParams {
   int32_t num_logprobs = -1;  // -1: none, 0: the chosen token's only
 };
 
-// Who computes a sequence's prompt KV.
+// Who computes the KV of a sequence's prompt.
 enum class KvSource : uint8_t {
   kLocal,        // this engine computes it in chunks
   kPrefillOnly,  // this engine computes KV of [match, tokens - 1) for a remote reader; gated (see

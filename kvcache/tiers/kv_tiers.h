@@ -38,7 +38,7 @@ struct TierOptions {
   int32_t disk_slots = 0;
   std::vector<TierEntry> on_disk = {};  // oldest first
   double disk_load_seconds = 0;         // per block, measured at start; 0: not measured
-  int32_t max_stores = 256;             // jobs in flight, of each kind
+  int32_t max_stores = 256;             // in flight, per tier
   // Part of the pool that concurrent promotions may hold, and stores as well.
   double pool_share = 0.25;
 };

@@ -27,10 +27,13 @@ struct PoolOffer {
 
 class PoolListener {
  public:
+  // Listens on a new socket with a random name; at most `max_writers` hold the pool. Errors of the
+  // system.
   static Result<std::unique_ptr<PoolListener>> Start(const PoolOffer& offer, size_t max_writers);
   ~PoolListener();
 
   const std::string& descriptor() const { return descriptor_; }
+  // As WriterWatcher. INVALID_ARGUMENT: not a token.
   Result<PeerWatch> WatchWriter(std::string_view token);
 
  private:

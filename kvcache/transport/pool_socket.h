@@ -57,6 +57,7 @@ struct ReceivedReply {
   UniqueFd pool;
   UniqueFd scratch;
 };
+// UNAVAILABLE: the owner closed the connection; FAILED_PRECONDITION: another protocol version.
 Result<ReceivedReply> ReceiveReply(int socket);
 
 // A pool's descriptor: "LANE SOCKET COOKIE".
@@ -71,6 +72,7 @@ struct GrantedPool {
 };
 // INVALID_ARGUMENT: not a descriptor of this transport. PERMISSION_DENIED: another user or
 // incarnation. FAILED_PRECONDITION: the owner could not detect this process's death.
+// RESOURCE_EXHAUSTED: too many writers.
 Result<GrantedPool> AskForPool(std::string_view lane, std::string_view descriptor,
                                Duration timeout);
 // UNAVAILABLE: the owner is gone. Does not change the socket: any thread.

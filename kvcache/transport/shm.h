@@ -53,6 +53,7 @@ class ShmTransport final : public MemoryTransport, public WriterWatcher {
 // Move-only.
 class SharedPool {
  public:
+  // A pool of zeros. Fails with the system's error, e.g. out of memory.
   static Result<SharedPool> Create(size_t bytes);
   KvRegion region() const { return {mapping_.bytes().data(), mapping_.bytes().size(), fd_.get()}; }
 

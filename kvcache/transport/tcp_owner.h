@@ -39,6 +39,8 @@ class TcpOwner {
     size_t max_writers = 256;
     size_t max_strangers = 256;
   };
+  // Listens and starts the thread. RESOURCE_EXHAUSTED: too many open files; else the socket's
+  // error.
   static Result<std::unique_ptr<TcpOwner>> Start(const KvRegion& region, const Options& options);
   ~TcpOwner();
 

@@ -31,6 +31,7 @@ class TcpWriter {
     Duration stall_timeout = std::chrono::seconds(10);
     bool checksum = true;
   };
+  // Starts the thread; `completions` outlives it. RESOURCE_EXHAUSTED: too many open files.
   static Result<std::unique_ptr<TcpWriter>> Start(const KvRegion& source,
                                                   CompletionQueue* completions,
                                                   const Options& options);

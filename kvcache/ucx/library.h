@@ -20,6 +20,7 @@ Error UcxError(const std::string& what, ucs_status_t status);
 
 class Worker {
  public:
+  // UNAVAILABLE: UCX does not work here, with its message.
   static Result<std::unique_ptr<Worker>> Open();
   ~Worker();
   Worker(const Worker&) = delete;
