@@ -131,7 +131,7 @@ class AsyncExecutor final : public ServingExecutor {
   // What a graph was captured for.
   struct GraphSize {
     bool adapters = false;  // some rows have adapters
-    int32_t longest = 1;    // most rows of one sequence: 1, or VerifyRows
+    int32_t longest = 1;    // most rows of one sequence: 1, 4, 8 or 16
     int32_t rows = 0;       // 0: no graph
     auto operator<=>(const GraphSize&) const = default;
   };

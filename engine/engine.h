@@ -2,8 +2,8 @@
 // (PlanStep), launches them on an Executor, collects them, and returns the outputs. No I/O, no
 // peers.
 //
-// Thread: one. No locks. Clock injected. Only the executor blocks.
-//   Loop of the owner: while (engine.CanLaunch()) engine.Launch();  ...  out = engine.Collect();
+// Thread: one. No locks. Clock injected. Only the executor blocks. Loop of the owner:
+//   while (engine.CanLaunch()) engine.Launch();  ...  out = engine.Collect();
 //
 // With executor depth 2, step n+1 is launched before step n is collected. A sequence that finished
 // in step n leaves at the end of n+1: its extra row is ignored and its blocks stay pinned until
@@ -15,9 +15,9 @@
 //
 // Invariants: blocks are reserved before Launch; the blocks of a step in flight stay pinned until
 // it is collected (by their sequence, or by kStep if it ended meanwhile); prefix blocks are
-// published in Collect and RemoteFilled only; every Add ends in exactly one TokenOutput with a
-// finish, unless Cancel or Release ended it (then none follows). No sequence is preempted while a
-// step is in flight: the blocks that it frees may be enough.
+// published in Collect, RemoteFilled, PrefixFilled and PollTiers only; every Add ends in exactly
+// one TokenOutput with a finish, unless Cancel or Release ended it (then none follows). No sequence
+// is preempted while a step is in flight: the blocks that it frees may be enough.
 #pragma once
 
 #include <cstdint>

@@ -18,7 +18,7 @@ Result<std::unique_ptr<FeatureLandings>> FeatureLandings::Create(size_t rows, si
   return made;
 }
 
-// Null: the device has not read any of them yet.
+// Null: the device still reads all of them.
 Result<FeatureLandings::Landing*> FeatureLandings::Free() {
   for (Landing& landing : landings_) {
     if (landing.given) continue;

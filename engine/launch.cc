@@ -244,7 +244,7 @@ Status Engine::Impl::Launch() {
     if (!step.entries.empty()) {
       const bool started = Execute(step, begin);
       if (started || !failed) return failed;
-      continue;  // the failed step's sequences run alone: as many rounds as it had
+      continue;  // the failed step's sequences run alone: one round each
     }
     if (plan.preempt.empty() && !StartOverStuck()) break;
   }

@@ -56,7 +56,7 @@ struct Sequence {
   int32_t computed = 0;   // leading tokens whose KV is in the pool
   int32_t scheduled = 0;  // `computed` after the steps in flight are collected
   int32_t reported =
-      0;  // prefill-only: the reader knows of the KV before it; slices go on from here
+      0;  // prefill-only: the reader was told of the KV before it; slices continue here
   int32_t match_hint = 0;      // prefix hit when it was added
   int32_t slot = -1;           // while running
   int32_t rows_in_flight = 0;  // steps in flight that contain it

@@ -7,6 +7,22 @@
 // priority and earlier arrival. A waiting sequence gets all blocks of its target when it starts, so
 // a started prefill never needs another block and two half-done prefills cannot starve each other;
 // only decodes grow, one block at a time. Any thread; only scratch memory is kept between calls.
+//
+// Rules:
+//   - Running decodes come first, one row each, by precedence. The remaining token budget goes to
+//     prefills: next is the tenant with the least service, this step's rows included, and within
+//     a tenant running sequences before waiting ones, which obey PlaceShares.
+//   - A prefill that cannot finish in this step gets half of the remaining budget while others
+//     wait after it, plus what those do not need. Gated sequences are skipped. If blocks do not
+//     suffice for a waiting sequence, later ones do not start either, unless they hold all their
+//     blocks; the watermark is waived when nothing runs.
+//   - In steps that decode, prompts with a pace also share one step's length; the first of them
+//     gets a few rows however slow it is.
+//   - A running sequence without its next block preempts the last ones by precedence, but none
+//     already planned and none before it; if that does not suffice, it waits. Before all that,
+//     those waiting for a slot or blocks take them from running sequences of lesser classes. A
+//     plan that preempts starts no sequence that needs blocks.
+//   - Verify rows use the tokens and blocks left at the end.
 #pragma once
 
 #include <algorithm>
@@ -102,24 +118,7 @@ struct StepPlan {
   bool empty() const { return sequences.empty() && preempt.empty(); }
 };
 
-// Running decodes come first, one row each, by precedence. The remaining token budget goes to
-// prefills: next is the tenant with the least service, this step's rows included, and within a
-// tenant running sequences before waiting ones, which obey PlaceShares.
-
-// A prefill that cannot finish in this step gets half of the remaining budget while others wait
-// after it, plus what those do not need. Gated sequences are skipped. If blocks do not suffice for
-// a waiting sequence, later ones do not start either, unless they hold all their blocks; the
-// watermark is waived when nothing runs.
-
-// In steps that decode, prompts with a pace also share one step's length; the first of them gets a
-// few rows however slow it is.
-
-// A running sequence without its next block preempts the last ones by precedence, but none already
-// planned and none before it; if that does not suffice, it waits. Before all that, those waiting
-// for a slot or blocks take them from running sequences of lesser classes. A plan that preempts
-// starts no sequence that needs blocks.
-
-// Verify rows use the tokens and blocks left at the end. Pure and deterministic; the order of
+// The plan by the rules at the head of this file. Pure and deterministic; the order of
 // snapshot.sequences does not matter.
 StepPlan PlanStep(const EngineSnapshot& snapshot, const ScheduleLimits& limits);
 
