@@ -56,7 +56,7 @@ struct Load {
   uint32_t weight = 1;
   int32_t rank = 0;
   int32_t priority = 0;
-  std::vector<int32_t> prompts;  // chosen one after the other
+  std::vector<int32_t> prompts;  // one at random per request
   int32_t answer = 20;
   double every_ms = 0;  // between arrivals; 0: `backlog` requests at any time
   int backlog = 0;
