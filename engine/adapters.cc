@@ -1,6 +1,5 @@
-// LoRA adapters that come and go while sequences run. One that leaves takes no new sequence and
-// keeps its place until the last one with it is over, the rows in flight of those that have ended
-// too.
+// LoRA adapters are loaded and dropped while sequences run. A dropped adapter takes no new sequence
+// and keeps its slot until the last one with it has ended and has no rows in flight.
 #include <fmt/format.h>
 
 #include <utility>

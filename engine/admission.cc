@@ -1,4 +1,4 @@
-// How sequences come, wait, lose their blocks and end.
+// How sequences are added, wait, lose their blocks and end.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,8 +13,7 @@ namespace aisp {
 Status Engine::Impl::Validate(const SequenceRequest& request) const {
   const auto size = static_cast<int64_t>(request.tokens.size());
   if (size == 0) return InvalidArgument("the sequence has no tokens; at least one is needed");
-  // Once here for every way in: clients' ids, a template's, a peer's, those that another worker
-  // drew.
+  // Checked once here for every source: clients' ids, templates, peers, tokens drawn elsewhere.
   const auto outside =
       std::find_if(request.tokens.begin(), request.tokens.end(),
                    [this](TokenId t) { return t < 0 || t >= executor->vocabulary(); });
@@ -31,7 +30,7 @@ Status Engine::Impl::Validate(const SequenceRequest& request) const {
   AISP_RETURN_IF_ERROR(ValidateOutputs(request));
   AISP_RETURN_IF_ERROR(CheckDraws(request, executor->vocabulary()));
   if (!request.adapter.empty() && !HasAdapter(request.adapter)) {
-    // Another worker may have it.
+    // Retryable: another worker may have it.
     return Unavailable(
         fmt::format("this worker has no LoRA adapter with the digest {}; it was unloaded, or the "
                     "worker could not load it",
@@ -57,7 +56,7 @@ Status Engine::Impl::Validate(const SequenceRequest& request) const {
   return {};
 }
 
-// What is wanted of the prompt's rows. Those that another worker computes bring KV alone.
+// Checks outputs of prompt rows; a remote prefill delivers KV only.
 Status Engine::Impl::ValidateOutputs(const SequenceRequest& request) const {
   const bool pools = request.pooling != Pooling::kNone;
   if (pools && executor->hidden_size() == 0) {
@@ -107,7 +106,7 @@ Result<SequenceId> Engine::Impl::Add(SequenceRequest request) {
     if (!executor->applies_masks()) {
       return Unimplemented("this worker's device cannot constrain answers yet; use one on the CPU");
     }
-    // What was emitted elsewhere is read again.
+    // Replays tokens emitted elsewhere through the guide.
     for (size_t i = static_cast<size_t>(request.prompt_tokens); i < request.tokens.size(); ++i) {
       if (finished != FinishReason::kNone) break;
       if (!request.guide->Take(request.tokens[i])) {
@@ -118,7 +117,7 @@ Result<SequenceId> Engine::Impl::Add(SequenceRequest request) {
     if (finished == FinishReason::kNone && request.guide->AtEnd()) finished = FinishReason::kStop;
   }
   if (request.kv_source != KvSource::kPrefillOnly) {
-    // The executor keeps views of the tokens over a step in which they grow, so they must not move.
+    // The executor holds views of the tokens during a step, so they must not move as they grow.
     const int64_t longest = std::min<int64_t>(
         executor->max_context(), request.prompt_tokens + int64_t{request.max_new_tokens});
     request.tokens.reserve(static_cast<size_t>(std::max<int64_t>(longest, 0)) + 1);
@@ -251,7 +250,7 @@ void Engine::Impl::Preempt(Sequence& s) {
 }
 
 void Engine::Impl::OnStepError(const StepRecord& step, const Error& error, const char* when) {
-  // So many in a row are no request's doing.
+  // So many in a row are not any request's fault.
   constexpr int kMostStepFailures = 8;
   const bool lives =
       FaultOfStep(error.code) == Fault::kStep && ++step_failures_in_row < kMostStepFailures;
@@ -263,9 +262,8 @@ void Engine::Impl::OnStepError(const StepRecord& step, const Error& error, const
   FailAll(Error{Code::kUnavailable, fmt::format("the device failed {}: {}", when, error.message)});
 }
 
-// What the step should have computed is planned again, one sequence in a step: who fails alone is
-// the culprit. Who cannot be taken back (rows in another step, slices that a reader was told of)
-// goes on elsewhere.
+// Replans the step's work with one sequence per step: one that fails alone is at fault. Sequences
+// that cannot be rolled back (rows in another step, slices reported to a reader) end as retryable.
 void Engine::Impl::FailStep(const StepRecord& step, const Error& error) {
   const bool alone = step.entries.size() == 1;
   for (size_t i = 0; i < step.entries.size(); ++i) {

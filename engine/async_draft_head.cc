@@ -73,8 +73,8 @@ Status AsyncDraftHead::Allocate() {
   return {};
 }
 
-// Makes everything that operations make at their first call: steps that take up prompts, and those
-// that draw, which are captured then.
+// Runs every operation once, so that first-call setup is done: catch-up steps, and steps that draw,
+// which are captured then.
 Status AsyncDraftHead::WarmUp() {
   const int32_t most =
       std::min({max_rows(), max_context(), (layout_.num_blocks - 1) * layout_.block_tokens});
@@ -85,7 +85,7 @@ Status AsyncDraftHead::WarmUp() {
       if (part == kGoOn && rows > max_sequences()) continue;
       AISP_ASSIGN_OR_RETURN(const DeviceBatch batch, head_->Upload(step.batch(), 0, 0, stream_));
       AISP_RETURN_IF_ERROR(head_->Enqueue(part, batch, draws_->Of(1, false, 0), stream_));
-      // The next step's arrays take the place of this one's.
+      // The next step reuses the same arrays.
       AISP_RETURN_IF_ERROR(device_.Synchronize(stream_));
     }
   }
@@ -95,7 +95,7 @@ Status AsyncDraftHead::WarmUp() {
   return device_.Synchronize(stream_);
 }
 
-// Of rows that do not filter; for others when they are first wanted.
+// Only without filters; graphs with filters are captured on first use.
 Status AsyncDraftHead::CaptureGraphs() {
   const SteadyClock clock;
   const Instant start = clock.Now();
@@ -132,7 +132,7 @@ Result<Graph*> AsyncDraftHead::GraphFor(const GraphKey& key) {
   return graph.get();
 }
 
-// The graph that runs this step; of no rows: none does.
+// The graph that runs this step; 0 rows: none.
 AsyncDraftHead::GraphKey AsyncDraftHead::KeyFor(const HeadStep& step) const {
   GraphKey key;
   key.part = PartOf(step);
@@ -149,7 +149,7 @@ AsyncDraftHead::GraphKey AsyncDraftHead::KeyFor(const HeadStep& step) const {
   return key;
 }
 
-// Nothing here waits: what finds no place is known to be absent.
+// Never waits: rows without room are dropped.
 Status AsyncDraftHead::PlaceFeatures(std::span<const std::span<const float>> runs,
                                      std::vector<std::span<const std::byte>>* placed) {
   return landings_->Place(
@@ -159,7 +159,7 @@ Status AsyncDraftHead::PlaceFeatures(std::span<const std::span<const float>> run
 
 Status AsyncDraftHead::KeepFeatures(std::span<const FeatureCopy> rows) {
   ranges_.clear();
-  // Rows come from one piece of memory and go to another: the lowest of them stands for it.
+  // All rows come from one buffer and go to another; the lowest address is its base.
   const std::byte* from = rows.front().from;
   for (const FeatureCopy& row : rows) from = std::min(from, row.from);
   for (const FeatureCopy& row : rows) {
@@ -172,7 +172,7 @@ Status AsyncDraftHead::KeepFeatures(std::span<const FeatureCopy> rows) {
 Status AsyncDraftHead::Launch(const HeadStep& step) {
   AISP_CHECK(step.samples.size() == step.batch.logit_rows.size() && drawing_.size() < kDepth);
   const size_t place = launched_++ % kDepth;
-  // What the step before the last one had of the host, and on the device, is free then.
+  // Frees the buffer set of the step before the last one.
   Status enqueued = draws_->Wait(place);
   if (enqueued) enqueued = Enqueue(step, place);
   if (!enqueued) {

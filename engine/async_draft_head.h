@@ -1,14 +1,14 @@
-// AsyncDraftHead: a head (an EAGLE-3 head, a next-token layer) on a device that computes beside the
-// host, with a KV pool of its own, and draws there.
+// AsyncDraftHead: a draft head (EAGLE-3 or a multi-token prediction layer) on an asynchronous
+// device, with its own KV pool; tokens are drawn on the device.
 //
-// Its steps are enqueued on the stream of the target's, so they come behind the step that made the
-// features, and in front of the next one; kernels that want the device for themselves never meet
-// another's. Steps that draw are captured graphs, by number of rows and for sequences of one row,
-// or of at most 4, 8 or 16. Their tokens stay on the device for the next one, and what the host has
-// for that comes to the device beside them.
+// Its steps are enqueued on the target's stream: after the step that made the features and before
+// the next one, so its kernels never compete with the target's. Steps that draw are captured
+// graphs, keyed by number of rows, for sequences of one row or of at most 4, 8 or 16. Drawn tokens
+// stay on the device for the next step; the host's inputs for that step are uploaded while this one
+// runs.
 //
-// Draws are AsyncExecutor's, over the target's vocabulary: a token that the head has no logit for
-// is as unlikely as can be. The logprob of a token under a mask is that among all tokens. Engine
+// Draws follow AsyncExecutor's rules over the target's vocabulary: a token without a logit in the
+// head gets the lowest probability. With a mask, the logprob is still over all tokens. Engine
 // thread only.
 #pragma once
 
@@ -28,18 +28,18 @@ namespace aisp {
 
 class AsyncDraftHead final : public DraftHead {
  public:
-  // `embedding`: the target's; it, the stream, device and operations outlive this.
+  // `embedding` is the target's. It, the stream, device and operations outlive this.
   static Result<std::unique_ptr<AsyncDraftHead>> Create(const std::string& directory,
                                                         const EagleSpec& spec,
                                                         const TensorView& embedding,
                                                         const DraftHeadOptions& options,
                                                         Stream& stream, Device& device, Ops& ops);
-  // `target` outlives this, and so do the others.
+  // All references outlive this.
   static Result<std::unique_ptr<AsyncDraftHead>> Create(const std::string& directory,
                                                         const MtpSpec& spec, const Model& target,
                                                         const DraftHeadOptions& options,
                                                         Stream& stream, Device& device, Ops& ops);
-  // Waits for what is in flight.
+  // Waits for steps in flight.
   ~AsyncDraftHead() override;
 
   const KvLayout& kv_layout() const override { return layout_; }
@@ -61,7 +61,7 @@ class AsyncDraftHead final : public DraftHead {
 
  private:
   static constexpr int kDepth = 2;
-  // Of a run of features from the host.
+  // Most rows of one run of features uploaded from the host.
   static constexpr size_t kLandingRows = 64;
 
   // What a graph was captured for.
@@ -70,7 +70,7 @@ class AsyncDraftHead final : public DraftHead {
     bool filters = false;
     int32_t longest = 1;
     int32_t rows = 0;  // 0: no graph
-    size_t place = 0;  // of the batch and of the draws
+    size_t place = 0;  // buffer set of the batch and of the draws
     auto operator<=>(const GraphKey&) const = default;
   };
 
@@ -99,7 +99,7 @@ class AsyncDraftHead final : public DraftHead {
   std::unique_ptr<Stream> upload_stream_;
   std::unique_ptr<Event> uploaded_;
   size_t launched_ = 0;
-  std::deque<size_t> drawing_;  // places of those in flight that draw
+  std::deque<size_t> drawing_;  // buffer sets of the steps in flight that draw
   std::vector<int32_t> sizes_;
   std::map<GraphKey, std::unique_ptr<Graph>> graphs_;
   std::vector<CopyRange> ranges_;

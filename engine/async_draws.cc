@@ -1,5 +1,4 @@
-// How a step of AsyncExecutor draws, and what it brings to the device for that: a row for each
-// token, and what logits are edited by.
+// How a step of AsyncExecutor draws, and its uploads: one draw row per token, and logit edits.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +13,7 @@ AsyncExecutor::Drawing AsyncExecutor::DrawingFor(const StepInput& input,
   drawing.rows = static_cast<int32_t>(input.samples.size());
   if (drawing.rows > 0) drawing.rows = std::max(drawing.rows, size.rows);
   drawing.filters = std::any_of(input.samples.begin(), input.samples.end(), FiltersTokens);
-  // The place that the last step does not read, if there are graphs for both.
+  // The buffer set that the last step does not read, if there are graphs for both.
   if (size.rows > 0 && graphs_.at(size)[1].plain != nullptr) drawing.place = 1 - place_;
   return drawing;
 }
@@ -42,13 +41,13 @@ std::span<const uint32_t> AsyncExecutor::MaskOf(const Flight& flight, size_t sam
   return {masks + static_cast<size_t>(mask) * MaskWords(), MaskWords()};
 }
 
-// The device knows the log-probability of the drawn token alone, and among all tokens.
+// The device computes only the drawn token's logprob, over all tokens.
 bool AsyncExecutor::ReadsLogits(const Flight& flight, size_t sample) const {
   const int32_t logprobs = flight.input.samples[sample].params->num_logprobs;
   return logprobs > 0 || (logprobs == 0 && !MaskOf(flight, sample).empty());
 }
 
-// Brings the rows to draw for to the device, with padding.
+// Uploads the draw rows, with padding.
 Status AsyncExecutor::UploadDraws(Flight& flight, const Drawing& drawing, Stream& stream) {
   const Buffer& target = draw_rows_[static_cast<size_t>(drawing.place)];
   const std::span<const SampleRow> samples = flight.input.samples;
@@ -85,7 +84,7 @@ Status AsyncExecutor::UploadDraws(Flight& flight, const Drawing& drawing, Stream
   }
   AISP_RETURN_IF_ERROR(device_.Upload(target.data(), draws,
                                       static_cast<size_t>(drawing.rows) * sizeof(DrawRow), stream));
-  // There is one place for edits and masks, and few steps have any.
+  // Edits and masks are rare, so they have only one buffer.
   if (masks > 0) {
     AISP_RETURN_IF_ERROR(device_.Copy(draw_masks_.data(), flight.mask_staging.data(),
                                       static_cast<size_t>(masks) * MaskWords() * sizeof(uint32_t),

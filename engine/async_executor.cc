@@ -17,8 +17,8 @@
 namespace aisp {
 namespace {
 
-// Larger batches have graphs for the first place only: what lies between two of their steps is not
-// worth as many again.
+// Larger batches have graphs for the first buffer set only: the gap between two of their steps is
+// relatively too short to pay for twice the graphs.
 constexpr int32_t kMostRowsOfTwoPlaces = 32;
 
 ModelExecutorOptions Complete(ModelExecutorOptions o) {
@@ -106,8 +106,7 @@ Status AsyncExecutor::AllocateFlights() {
   return {};
 }
 
-// Makes everything that operations make at their first call, for steps of decoding, of prompts and
-// of both.
+// Runs every operation once, so that first-call setup is done: decode, prefill and mixed steps.
 Status AsyncExecutor::WarmUp() {
   const ModelExecutorOptions& base = options_.base;
   const int32_t largest = std::min(base.max_slots, base.model.max_batch_tokens);
@@ -120,13 +119,13 @@ Status AsyncExecutor::WarmUp() {
     AISP_ASSIGN_OR_RETURN(const DeviceBatch batch,
                           model_->Upload(step.batch(), layout_.block_tokens, 0, 0, *stream_));
     AISP_RETURN_IF_ERROR(Compute(batch, {.rows = 1, .filters = false}, nullptr));
-    // The next step's arrays take the place of this one's.
+    // The next step reuses the same arrays.
     return device_.Synchronize(*stream_);
   };
   const std::vector<int32_t> sizes = WarmUpSizes(most);
   if (base.max_slots > 1 && !sizes.empty() && sizes.front() > 2)
     AISP_RETURN_IF_ERROR(run(sizes.front(), true));
-  // What is slower than any loading need not be waited for at the start.
+  // Stop warming up once one step takes longer than any kernel loading would.
   constexpr Duration kSlow = std::chrono::milliseconds(300);
   const SteadyClock clock;
   for (const int32_t rows : sizes) {
@@ -152,7 +151,7 @@ StepDraws AsyncExecutor::DrawsOf(const Drawing& drawing) const {
   return draws;
 }
 
-// Enqueues the operations of a step. `flight` where its layers are to be reported.
+// Enqueues the operations of a step. `flight`: not null if its layers are reported.
 Status AsyncExecutor::Compute(const DeviceBatch& batch, const Drawing& drawing, Flight* flight) {
   std::function<void(int32_t)> on_layer;
   Status recorded;
@@ -239,7 +238,7 @@ Result<Graph*> AsyncExecutor::GraphFor(const GraphSize& size, const Drawing& dra
   return graph.get();
 }
 
-// The size of the graph that runs this step; of no rows: none does.
+// The size of the graph that runs this step; 0 rows: none.
 AsyncExecutor::GraphSize AsyncExecutor::SizeFor(const StepInput& input) const {
   const size_t rows = input.batch.tokens.size();
   if (graphs_.empty() || input.samples.empty() || input.batch.slot_of_row.size() != rows ||
@@ -267,7 +266,7 @@ void AsyncExecutor::WantAllLogits(Flight& flight) {
   batch.logit_rows = flight.all_rows;
 }
 
-// Of the logits that the step computes, those that the sample is drawn from.
+// The row of the computed logits that the sample is drawn from.
 int32_t AsyncExecutor::LogitRowOf(const Flight& flight, size_t sample) {
   const int32_t index = flight.input.samples[sample].logit_index;
   return flight.asked_rows.empty() ? index : flight.asked_rows[static_cast<size_t>(index)];
@@ -280,8 +279,7 @@ size_t AsyncExecutor::GraphOperations(int32_t rows) const {
              : graph->second[0].plain->size();
 }
 
-// Brings what the host has for a step to the device: beside the step in flight, unless that one
-// reads the same place.
+// Uploads a step's inputs during the step in flight, unless that one reads the same buffer set.
 Result<DeviceBatch> AsyncExecutor::Upload(Flight& flight, const Drawing& drawing, int32_t bucket) {
   const bool beside = drawing.place != place_;
   place_ = drawing.place;
@@ -337,7 +335,7 @@ Result<Ticket> AsyncExecutor::Launch(const StepInput& input) {
   return Ticket{++launched_};
 }
 
-// The forward pass is on its way; what the draw needs comes now.
+// The forward pass is enqueued; this uploads what the draw needs and enqueues the draw.
 Status AsyncExecutor::DrawAfterCut(Flight& flight, const DeviceBatch& batch,
                                    const Drawing& drawing) {
   flight.input.before_draw();

@@ -1,21 +1,19 @@
-// AsyncExecutor: runs planned steps on a device that computes beside the host, two of them in
-// flight.
+// AsyncExecutor: runs planned steps on an asynchronous device, two in flight.
 //
-// Launch enqueues a step and returns; the tokens it draws stay on the device for the next one
-// (kTokenOnDevice) and come to the host in Collect. What the host has for a step comes to a place
-// on the device that the step before does not read, while that one runs. Steps in which every
-// sequence has one row and draws (decoding) are captured graphs, one for each size in a list of
-// batch sizes and for rows that filter (top_k, top_p, min_p) or do not; a smaller batch is padded
-// with rows that do nothing. So are steps that verify proposed tokens, for sequences of at most 4,
-// 8 or 16 rows, and those of rows with adapters, each when it is first wanted. Other steps are
-// launched operation by operation, and so are the draws of a decode step whose masks come late: its
-// forward pass has a graph of its own. Layers of prefill-only sequences are reported to the
-// LayerSink in Collect, each as soon as its event is done.
+// Launch enqueues a step and returns; drawn tokens stay on the device for the next step
+// (kTokenOnDevice) and reach the host in Collect. The host's inputs are uploaded during the
+// previous step, into a buffer set that it does not read. Steps in which every sequence has one row
+// and draws (decode) are captured graphs, one per batch size in a list, with and without filters
+// (top_k, top_p, min_p); smaller batches are padded with rows that do nothing. Verify steps (at
+// most 4, 8 or 16 rows per sequence) and steps with adapters are captured on first use. Other steps
+// are launched operation by operation; so are the draws of a decode step with late masks, whose
+// forward pass has its own graph. Layers of prefill-only sequences are reported to the LayerSink in
+// Collect, each once its event has completed.
 //
-// Tokens are drawn on the device by the rules of engine/sampler.h; only the list of likeliest
-// tokens, the log-probabilities under a mask and the scores of known tokens are made on the host,
-// from logits that are copied for those rows alone. An error of the device ends the executor: the
-// engine turns unready. One engine thread; kv_pool(), kv_layout() from any thread.
+// Tokens are drawn on the device by the rules of engine/sampler.h. The host computes only lists of
+// top tokens, logprobs under a mask and scores of known tokens, from logits copied for those rows.
+// A device error ends the executor: the engine becomes unready. One engine thread; kv_pool() and
+// kv_layout() from any thread.
 #pragma once
 
 #include <array>
@@ -37,19 +35,22 @@ struct AsyncExecutorOptions {
   bool use_graphs = true;
 };
 
-// Sums since the start, by the device's own clock.
+// Sums since the start, by the device's clock.
 struct DeviceTimes {
   uint64_t steps = 0;
-  double busy_ms = 0;  // in steps
-  double idle_ms = 0;  // between a step's end and the next one's begin, while another was in flight
+  double busy_ms = 0;  // during steps
+  double idle_ms =
+      0;  // between a step's end and the next one's start, while the next was already in flight
 };
 
 class AsyncExecutor final : public ServingExecutor {
  public:
+  // Device and operations outlive this. INVALID_ARGUMENT: no slots, or operations that do not draw;
+  // else the model's or the device's error.
   static Result<std::unique_ptr<AsyncExecutor>> Create(const std::string& model_directory,
                                                        const AsyncExecutorOptions& options,
                                                        Device& device, Ops& ops);
-  // Waits for what is in flight.
+  // Waits for steps in flight.
   ~AsyncExecutor() override;
 
   int max_depth() const override { return kDepth; }
@@ -86,65 +87,65 @@ class AsyncExecutor final : public ServingExecutor {
 
   const Buffer& kv_pool() const override { return pool_; }
   const Model& model() const override { return *model_; }
-  // Of the last step: f32 [max_logit_rows, vocabulary], in device memory.
+  // Logits of the last step: f32 [max_logit_rows, vocabulary], in device memory.
   TensorView logits() const override { return model_->logits(); }
   Stream* stream() const override { return stream_.get(); }
   DeviceTimes times() const { return times_; }
-  // Operations of the graph that runs a decode step of `rows` rows that do not filter; 0 without
-  // one.
+  // Number of operations in the graph of a decode step of `rows` rows without filters; 0: no graph.
   size_t GraphOperations(int32_t rows) const;
 
  private:
   static constexpr int kDepth = 2;
 
-  // What a step in flight needs until it is collected.
+  // State of a step in flight, until it is collected.
   struct Flight {
     StepInput input;
-    Buffer draw_staging;         // page-locked: DrawRow [max_draws], then edits
-    Buffer mask_staging;         // page-locked: masks of those rows that have one
-    Buffer logits;               // page-locked: rows whose logprobs are wanted, then scored ones
-    Buffer hidden_rows, hidden;  // page-locked: rows whose hidden states are wanted, and those
-    Buffer features;             // rows whose features are wanted
-    Buffer kept;                 // page-locked: those that come to the host, as the device has them
-    std::vector<float> widened;  // those in f32, where the device has them in less
-    bool fetches = false;        // there are rows of logits, hidden states or features
-    std::unique_ptr<Event> fetched;  // then: they are there
+    Buffer draw_staging;  // page-locked: DrawRow [max_draws], then edits
+    Buffer mask_staging;  // page-locked: the masks of draw rows that have one
+    Buffer logits;        // page-locked: rows whose logprobs are wanted, then scored rows
+    Buffer hidden_rows,
+        hidden;  // page-locked: indices of rows whose hidden states are wanted, and those states
+    Buffer features;                 // of rows whose features are wanted
+    Buffer kept;                     // page-locked: features for the host, in the device's format
+    std::vector<float> widened;      // the same in f32, if the device uses a narrower format
+    bool fetches = false;            // some logits, hidden states or features go to the host
+    std::unique_ptr<Event> fetched;  // signals that they have arrived
     std::vector<std::unique_ptr<Event>> layers;
-    // A graph of rows that verify has the logits of all of them: the rows that were asked for, in
-    // whose places samples name theirs. Empty: as the samples say.
+    // A verify graph computes logits of all rows; these are the requested rows, by the samples'
+    // logit_index. Empty: logit_index is used as it is.
     std::vector<int32_t> asked_rows;
     std::vector<int32_t> all_rows;
-    std::vector<Status> refused;  // by sample: why it was not drawn at all
+    std::vector<Status> refused;  // by sample: why it could not be drawn
     size_t layers_reported = 0;   // to the step's sink
-    bool captured = false;        // a graph was made for it
+    bool captured = false;        // a graph was captured for it
     bool follows = false;         // another step was in flight when this one was launched
   };
 
   // How a step draws.
   struct Drawing {
     int32_t rows = 0;
-    bool filters = true;  // some of them
-    int32_t place = 0;    // of draw_rows_ and of the batch
+    bool filters = true;  // whether any row filters
+    int32_t place = 0;    // buffer set of draw_rows_ and of the batch
   };
 
   // What a graph was captured for.
   struct GraphSize {
-    bool adapters = false;  // of some rows
-    int32_t longest = 1;    // most rows of a sequence: 1, or VerifyRows
+    bool adapters = false;  // some rows have adapters
+    int32_t longest = 1;    // most rows of one sequence: 1, 4, 8 or 16
     int32_t rows = 0;       // 0: no graph
     auto operator<=>(const GraphSize&) const = default;
   };
 
-  // Steps of one size, drawing for rows of which some filter or for others.
+  // The graphs for steps of one size.
   struct StepGraphs {
-    // Of verifying, and of rows with adapters: captured when first wanted.
+    // With and without filters. Verify steps and steps with adapters: captured on first use.
     std::unique_ptr<Graph> filtering, plain;
-    std::unique_ptr<Graph> forward;  // without draws; captured when first wanted
+    std::unique_ptr<Graph> forward;  // without draws; captured on first use
     std::vector<size_t> slow;        // PreparedStep::slow_launches
   };
 
-  // When the device began and ended a step. One more than steps in flight, so that the step before
-  // the oldest can be read.
+  // Events at a step's begin and end. One more than steps in flight, so that the step before the
+  // oldest can be read.
   struct Clocking {
     std::unique_ptr<Event> begin, end;
   };
@@ -164,25 +165,25 @@ class AsyncExecutor final : public ServingExecutor {
   Status FetchResults(Flight& flight);
   Status FetchLogits(Flight& flight);
   Status FetchHidden(Flight& flight);
-  // Makes page-locked memory of at least so many bytes of `buffer`, whose content may be lost.
+  // Ensures at least `bytes` of page-locked memory; its content may be lost.
   Status Grow(Buffer& buffer, size_t bytes) const;
   Status FetchFeatures(Flight& flight);
-  // Features of rows of this step, one behind the other.
+  // Copies the features of these rows of the current step, contiguously.
   Status CopyFeatures(std::span<const int32_t> rows, Buffer& to);
   std::span<const float> KeptFeatures(Flight& flight) const;
   GraphSize SizeFor(const StepInput& input) const;
   static void WantAllLogits(Flight& flight);
   static int32_t LogitRowOf(const Flight& flight, size_t sample);
   Status ReportLayers(Flight& flight);
-  // The next row of logits that was fetched for the host.
+  // The next row of logits that was fetched to the host.
   std::span<const float> NextLogits(const Flight& flight, size_t* logit_rows_read) const;
   SampledToken TokenOf(Flight& flight, size_t sample, size_t* logit_rows_read);
   void ReadOutputs(Flight& flight, StepResult* result);
-  // Whether the host reads the logits of a sample. When its draws are uploaded or later.
+  // Whether the host reads a sample's logits. Valid from the upload of its draws on.
   bool ReadsLogits(const Flight& flight, size_t sample) const;
-  // The mask that a sample was drawn with; empty: none.
+  // The mask used for a sample; empty: none.
   std::span<const uint32_t> MaskOf(const Flight& flight, size_t sample) const;
-  // Where the device leaves what it draws for a sample.
+  // Index in `drawn_` where the device writes a sample's token.
   size_t DrawnAt(const Flight& flight, size_t sample) const {
     return static_cast<size_t>(&flight - flights_.data()) * static_cast<size_t>(max_draws()) +
            sample;
@@ -200,16 +201,16 @@ class AsyncExecutor final : public ServingExecutor {
   KvLayout layout_;
   Buffer pool_, slot_tokens_, draw_edits_, draw_masks_;
   std::array<Buffer, 2> draw_rows_;
-  int32_t place_ = 0;  // that the last step reads
+  int32_t place_ = 0;  // buffer set that the last step reads
   Buffer drawn_;       // page-locked, written by the device: DrawnToken [kDepth, max_draws]
   std::unique_ptr<Stream> stream_, upload_stream_;
   std::unique_ptr<Event> uploaded_;
-  std::map<GraphSize, std::array<StepGraphs, 2>> graphs_;  // by size and place
+  std::map<GraphSize, std::array<StepGraphs, 2>> graphs_;  // by size and buffer set
   std::array<Flight, kDepth> flights_;
   std::array<Clocking, kDepth + 1> clocking_;
   uint64_t launched_ = 0;
   uint64_t collected_ = 0;
-  uint64_t captured_ = 0;  // graphs
+  uint64_t captured_ = 0;  // number of graphs
   DeviceTimes times_;
   std::optional<EditWriter> edits_;
   std::vector<CopyRange> ranges_;

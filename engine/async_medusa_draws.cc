@@ -38,7 +38,7 @@ Status AsyncMedusaDraws::Start() {
   return options_.use_graphs && device_.info().supports_graphs ? CaptureGraphs() : Status{};
 }
 
-// Makes everything that operations make at their first call.
+// Runs every operation once, so that first-call setup is done.
 Status AsyncMedusaDraws::WarmUp() {
   for (const int32_t rows : sizes_) {
     AISP_RETURN_IF_ERROR(draws_->Upload({}, rows, 0, stream_, stream_));
@@ -48,7 +48,7 @@ Status AsyncMedusaDraws::WarmUp() {
   return {};
 }
 
-// Of all heads and of the shorter drafts that are chosen most; others when they are first wanted.
+// Captures all heads and the usual shorter drafts; others are captured on first use.
 Status AsyncMedusaDraws::CaptureGraphs() {
   constexpr int32_t kShort = 4;
   const SteadyClock clock;
@@ -77,7 +77,7 @@ Result<Graph*> AsyncMedusaDraws::GraphFor(const GraphKey& key) {
   return graph.get();
 }
 
-// Rows of one piece of memory: the lowest of them stands for it.
+// All rows come from one buffer; the lowest address is its base.
 Status AsyncMedusaDraws::KeepFrom(std::span<const FeatureRow*> rows) {
   if (rows.empty()) return {};
   const std::byte* from = rows.front()->from;
@@ -90,7 +90,7 @@ Status AsyncMedusaDraws::KeepFrom(std::span<const FeatureRow*> rows) {
   return device_.CopyRanges(places_.data(), from, ranges_, stream_);
 }
 
-// By way of page-locked memory.
+// Uploads through page-locked memory.
 Status AsyncMedusaDraws::LandRows(std::span<FeatureRow> rows) {
   std::vector<std::span<const float>> runs;
   for (const FeatureRow& row : rows) {
@@ -128,7 +128,7 @@ Status AsyncMedusaDraws::Keep(std::span<FeatureRow> rows) {
   return LandRows(rows);
 }
 
-// As one graph where graphs are captured.
+// Runs one graph where graphs are captured.
 Status AsyncMedusaDraws::Launch(const GraphKey& key, std::span<const SampleRow> samples) {
   if (key.draws > 0) AISP_RETURN_IF_ERROR(draws_->Upload(samples, key.draws, 0, stream_, stream_));
   if (options_.use_graphs && device_.info().supports_graphs) {
@@ -152,7 +152,7 @@ Status AsyncMedusaDraws::Run(std::span<const int32_t> places, int32_t heads,
   key.rows = *std::lower_bound(sizes_.begin(), sizes_.end(), static_cast<int32_t>(places.size()));
   key.heads = heads;
   key.filters = std::any_of(samples.begin(), samples.end(), FiltersTokens);
-  // Of the first heads alone, or of all of them.
+  // Draws from the first head only, or from all of them.
   const bool first = samples.size() <= static_cast<size_t>(key.rows);
   key.draws = samples.empty() ? 0 : first ? key.rows : key.rows * heads;
   return Launch(key, samples);

@@ -1,10 +1,9 @@
-// AsyncMedusaDraws: Medusa's heads on a device that computes beside the host, which draws there.
+// AsyncMedusaDraws: Medusa heads on an asynchronous device, which also draws.
 //
-// What a sequence keeps lies in the device's memory, and of it nothing comes to the host but
-// tokens. All is enqueued on the stream of the target's, so it comes behind the step that made the
-// features. The heads of a draft and all its draws are a captured graph, by number of rows and of
-// heads; draws that read what was drawn before them are launched one head at a time behind it.
-// Engine thread only.
+// Kept features stay in device memory; only tokens reach the host. Everything is enqueued on the
+// target's stream, after the step that made the features. The heads of a draft and all its draws
+// are a captured graph, keyed by number of rows and of heads; draws that depend on earlier draws
+// are launched one head at a time after it. Engine thread only.
 #pragma once
 
 #include <map>
@@ -22,18 +21,18 @@ namespace aisp {
 struct AsyncMedusaOptions {
   MedusaOptions heads;
   bool use_graphs = true;
-  int32_t places = 0;  // 0: two for each row of a call
+  int32_t places = 0;  // kept feature rows; 0: two per row of a call
 };
 
 class AsyncMedusaDraws final : public MedusaDraws {
  public:
-  // The target, the stream, device and operations outlive this.
+  // The target, stream, device and operations outlive this.
   static Result<std::unique_ptr<AsyncMedusaDraws>> Create(const std::string& directory,
                                                           const MedusaSpec& spec,
                                                           const Model& target,
                                                           const AsyncMedusaOptions& options,
                                                           Stream& stream, Device& device, Ops& ops);
-  // Waits for what is in flight.
+  // Waits for work in flight.
   ~AsyncMedusaDraws() override;
 
   int32_t heads() const override { return heads_->heads(); }

@@ -1,5 +1,5 @@
-// What a step of AsyncExecutor brings to the host beside the tokens that were drawn: logits of rows
-// whose likeliest tokens are wanted or whose known tokens are scored, hidden states, features.
+// Results of an AsyncExecutor step besides drawn tokens: logits of rows with top tokens or scored
+// tokens, hidden states, features.
 #include <algorithm>
 #include <utility>
 
@@ -24,7 +24,7 @@ Status AsyncExecutor::FetchResults(Flight& flight) {
   return flight.fetches ? device_.Record(*flight.fetched, *stream_) : Status{};
 }
 
-// Those of samples, then those of scored rows.
+// Rows of samples, then scored rows.
 Status AsyncExecutor::FetchLogits(Flight& flight) {
   const std::span<const SampleRow> samples = flight.input.samples;
   size_t rows = flight.input.scored.size();
@@ -42,14 +42,13 @@ Status AsyncExecutor::FetchLogits(Flight& flight) {
   for (size_t i = 0; i < samples.size(); ++i) {
     if (ReadsLogits(flight, i)) AISP_RETURN_IF_ERROR(copy(LogitRowOf(flight, i)));
   }
-  // Such a step runs no graph, so that the logits are of the rows that were asked for.
+  // Scored steps run no graph, so logits rows are exactly the requested ones.
   AISP_CHECK(flight.input.scored.empty() || flight.asked_rows.empty());
   for (const ScoredRow& row : flight.input.scored) AISP_RETURN_IF_ERROR(copy(row.logit_index));
   return {};
 }
 
-// The device writes them to the host's memory itself: the next step leaves its own where they are
-// now.
+// Copied on the step's stream: the next step overwrites the device buffer.
 Status AsyncExecutor::FetchHidden(Flight& flight) {
   const std::span<const int32_t> rows = flight.input.hidden_rows;
   if (rows.empty()) return {};
@@ -63,8 +62,8 @@ Status AsyncExecutor::FetchHidden(Flight& flight) {
                               {static_cast<float*>(flight.hidden.data()), elements}, *stream_);
 }
 
-// Two steps in flight have so much page-locked memory each. A step with more rows of prompts than
-// fit leaves features out: a proposer does without.
+// Two steps in flight need this much page-locked memory each. A prefill step with more rows sends
+// no features; the proposer does without.
 int32_t AsyncExecutor::max_kept_features() const {
   constexpr size_t kMostBytes = size_t{16} << 20;
   const TensorView features = model_->features();
@@ -90,7 +89,7 @@ std::span<const float> AsyncExecutor::KeptFeatures(Flight& flight) const {
   return std::span<const float>(flight.widened).first(count);
 }
 
-// The next step leaves its own where they are now.
+// Copied now: the next step overwrites them.
 Status AsyncExecutor::CopyFeatures(std::span<const int32_t> rows, Buffer& to) {
   if (rows.empty()) return {};
   const TensorView features = model_->features();

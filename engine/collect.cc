@@ -1,4 +1,4 @@
-// What a finished step means for its sequences.
+// Handles the results of a finished step.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,8 +10,8 @@
 namespace aisp {
 namespace {
 
-// The draw found no room beside others of its step (what penalties and biases name is bounded), and
-// no later step counts on it.
+// The draw's edits (penalties, biases) did not fit beside those of other draws in its step, and no
+// later step depends on it.
 bool WaitsForRoom(const Sequence& s, const SampledToken& sampled) {
   return !sampled.status && sampled.status.error().code == Code::kResourceExhausted &&
          s.rows_in_flight == 0;
@@ -36,7 +36,7 @@ CollectOutput Engine::Impl::Collect() {
     Result<StepResult> result =
         step.result ? *std::exchange(step.result, std::nullopt) : executor->Collect(step.ticket);
     const Instant now = clock->Now();
-    // A step that was launched behind another began when that one had ended.
+    // A step launched while another ran began when that one ended.
     step.timing.device = now - std::max(step.launched, last_collected);
     if (!result) {
       OnStepError(step, result.error(), "in a step");
@@ -63,7 +63,7 @@ CollectOutput Engine::Impl::Collect() {
   return out;
 }
 
-// Where features are in the host's memory anyway, those that are kept are among them.
+// If features are in host memory anyway, the kept ones are among them.
 void Engine::Impl::AbsorbAll(const StepRecord& step, StepResult& result, Instant now,
                              CollectOutput* out) {
   AISP_CHECK(result.tokens.size() == step.samples.size() &&
@@ -109,15 +109,15 @@ void Engine::Impl::ReportCost(const StepRecord& step, Instant now) const {
                                CycleOf(step, now));
 }
 
-// What a step costs beside its proposals: a step that waited for the tokens of the one before also
-// costs what the host did between them, which one that was launched ahead hides.
+// The time a step costs, proposals excluded. If it waited for the previous step's tokens, this
+// includes the host's work in between, which a step launched ahead would hide.
 Duration Engine::Impl::CycleOf(const StepRecord& step, Instant now) const {
   const bool waited = step.launched > last_collected;
   if (!waited || !runs_on) return now - std::max(step.launched, last_collected);
   return std::max(now - step.launched, now - last_collected - step.timing.propose);
 }
 
-// Up to the first token everything that a sequence runs is its prompt.
+// All rows before the first token are prefill.
 void Engine::Impl::NoteChunk(SequenceTimes& times, Instant launched, Instant done, int32_t tokens) {
   if (times.first_token != kNever || tokens <= 0) return;
   if (times.chunks.size() < SequenceTimes::kMaxChunks) {
@@ -145,7 +145,7 @@ void Engine::Impl::Absorb(const StepRecord& step, const StepRecord::Entry& entry
   if (entry.hidden > 0) AbsorbHidden(s, brought.hidden, entry.hidden);
   if (entry.draws > 0) {
     if (s.has_reader()) return HandToReader(s, brought.sampled, now, out);
-    // One alone in its step has all the room that there is.
+    // A sequence alone in its step has all the room.
     if (step.entries.size() > 1 && WaitsForRoom(s, brought.sampled[0])) return DrawAgain(s);
     return AbsorbDraws(s, entry, brought.sampled, now, out);
   }
@@ -156,8 +156,8 @@ void Engine::Impl::Absorb(const StepRecord& step, const StepRecord::Entry& entry
   if (!s.draws() && s.computed == s.target()) FinishOutputs(s, now, out);
 }
 
-// `sampled`: null where nothing is drawn. A draw that found no room beside others is left to the
-// reader: the KV that it copies must not be computed a second time.
+// `sampled`: null if nothing is drawn. A draw without room is left to the reader, which already
+// copies this KV, so it must not be recomputed.
 void Engine::Impl::HandToReader(Sequence& s, SampledToken* sampled, Instant now,
                                 CollectOutput* out) {
   if (sampled != nullptr && !sampled->status) {
@@ -184,9 +184,8 @@ void Engine::Impl::HandToReader(Sequence& s, SampledToken* sampled, Instant now,
   out->prefills_done.push_back(s.id);
 }
 
-// A proposed token stands when the token that was drawn in its place is the same one; then the
-// token that was drawn behind it stands too. The KV of those that do not is given up: the rows of
-// the next steps are written over it.
+// A draft token is accepted when the token drawn at its position equals it; then the token drawn
+// after it counts too. KV of rejected tokens is overwritten by the next steps' rows.
 void Engine::Impl::AbsorbDraws(Sequence& s, const StepRecord::Entry& entry, SampledToken* sampled,
                                Instant now, CollectOutput* out) {
   const std::vector<TokenId> draft = std::exchange(s.draft, {});
@@ -218,7 +217,7 @@ bool Engine::Impl::AbsorbToken(Sequence& s, SampledToken& sampled, Instant now,
   output.preemptions = s.times.preemptions;
   output.drafts = s.drafts;
   if (!sampled.status) {
-    // None of this step's blocks is published.
+    // Publish none of this step's blocks.
     if (sampled.status.error().code == Code::kInternal) Distrust(s);
     output.finish = FinishReason::kError;
     output.fault = FaultOf(sampled.status.error().code);
@@ -251,9 +250,9 @@ bool Engine::Impl::AbsorbToken(Sequence& s, SampledToken& sampled, Instant now,
   return !ends;
 }
 
-// What made a sequence's outputs no numbers may lie in the KV that it began from, its own or
-// another worker's: whoever comes next computes all of it anew. Who runs on it already keeps it to
-// himself.
+// NaN outputs may come from cached KV that the sequence started from, its own or another worker's:
+// unpublish those blocks, so that later sequences recompute. Sequences already using them no longer
+// publish.
 void Engine::Impl::Distrust(const Sequence& s) {
   std::vector<BlockId> from = s.blocks;
   if (s.copied) from.push_back(s.copied->from);

@@ -1,10 +1,9 @@
-// DraftDraws: draws of what proposes tokens on a device that computes beside the host.
+// DraftDraws: the draws of a proposer on an asynchronous device.
 //
-// Rows, edits and masks of a step's draws go to the device, their tokens come back to memory that
-// it writes. There are some places, each for the draws of one step: a step's may come to one while
-// the step before reads the other. Edits and masks, which few steps have, share one place. Draws
-// are AsyncExecutor's; the logprob of a token under a mask is that among all tokens. Engine thread
-// only.
+// Rows, edits and masks of a step's draws are uploaded; the device writes tokens to host memory.
+// Each "place" holds the draws of one step, so a step can be uploaded while the previous one reads
+// another place. Edits and masks are rare and share one buffer. Draws follow AsyncExecutor's rules;
+// with a mask, the logprob is still over all tokens. Engine thread only.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +19,9 @@
 namespace aisp {
 
 struct DraftDrawsOptions {
-  int32_t rows = 0;        // of a step
-  int32_t slots = 0;       // 0: no token is left for a later step
-  int32_t vocabulary = 0;  // of the logits that it draws from
+  int32_t rows = 0;        // most draws of a step
+  int32_t slots = 0;       // 0: no token is kept for a later step
+  int32_t vocabulary = 0;  // of the logits
   size_t places = 1;
 };
 
@@ -32,27 +31,28 @@ class DraftDraws {
   static Result<std::unique_ptr<DraftDraws>> Create(const DraftDrawsOptions& options,
                                                     Device& device);
 
-  // So many rows of a place, for a step or for a capture; of none: no draws.
+  // Arguments to draw `rows` rows from `place`, for a step or a capture; 0 rows: no draws.
   StepDraws Of(int32_t rows, bool filters, size_t place) const;
-  // Until the device is done with the place's last step. It is free then.
+  // Waits until the device has finished the place's last step; the place is then free.
   Status Wait(size_t place);
-  // To a free place, with padding up to `rows`: draws by `upload`, edits and masks by `stream`,
-  // which comes behind it.
+  // Uploads to a free place, padded to `rows`. Draws go through `upload`; edits and masks through
+  // `stream`, which the caller makes wait for `upload`. Edits without room refuse their draw
+  // (RESOURCE_EXHAUSTED in the token's status).
   Status Upload(std::span<const SampleRow> samples, int32_t rows, size_t place, Stream& upload,
                 Stream& stream);
-  // Behind the step that draws, or that is in the place without drawing.
+  // Marks the end of the step that uses the place, whether or not it drew.
   Status Record(size_t place, Stream& stream);
-  // What was drawn for the samples, in order, each with its logprob. Behind Wait.
+  // Tokens drawn for the samples, in order, with logprobs. Call Wait first.
   std::vector<SampledToken> Drawn(size_t place) const;
 
  private:
-  // What the host has for a step, until that has been done.
+  // Host inputs of one step, until it is done.
   struct Place {
     Buffer rows;          // on the device: DrawRow [rows]
     Buffer staging;       // page-locked: DrawRow [rows], then edits
     Buffer mask_staging;  // page-locked
     std::unique_ptr<Event> done;
-    // By sample: of the token that is drawn, and why it was not drawn.
+    // By sample: position of the drawn token, and why it could not be drawn.
     std::vector<uint32_t> positions;
     std::vector<Status> refused;
   };
@@ -62,7 +62,7 @@ class DraftDraws {
   Status Allocate();
   size_t MaskWords() const { return (static_cast<size_t>(options_.vocabulary) + 31) / 32; }
   size_t MaxEdits() const;
-  // Where the device leaves what it draws for a sample.
+  // Index in `drawn_` where the device writes a sample's token.
   size_t DrawnAt(size_t place, size_t sample) const {
     return place * static_cast<size_t>(options_.rows) + sample;
   }

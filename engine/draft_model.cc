@@ -8,7 +8,7 @@
 namespace aisp {
 namespace {
 
-// Tokens of the sequence whose KV the draft lacks; the last one always counts, its row draws.
+// Tokens whose KV the draft model lacks; at least the last one, whose row draws.
 int32_t Behind(const DraftContext& context, int32_t computed) {
   return static_cast<int32_t>(context.tokens.size()) - computed;
 }
@@ -30,8 +30,7 @@ void DraftModelProposer::Forget(SequenceId id) {
   states_.erase(it);
 }
 
-// What it has of the sequence after what became of the last draft: a proposed token's KV is of use
-// where that token stood.
+// Updates its state after the last verify step: KV of accepted draft tokens is kept.
 DraftModelProposer::State& DraftModelProposer::Confirm(const DraftContext& context) {
   const auto [it, added] = states_.try_emplace(context.sequence);
   State& state = it->second;
@@ -107,8 +106,8 @@ Result<StepResult> DraftModelProposer::Run() {
   return result;
 }
 
-// One step over tokens that are known, without a draw. Those that are nearly there come first, so
-// that a long prompt keeps nobody from drafting.
+// One step over known tokens, without a draw. The shortest come first, so that a long prompt does
+// not keep others from drafting.
 Status DraftModelProposer::CatchUp(std::span<const DraftContext> contexts) {
   std::vector<std::pair<int32_t, const DraftContext*>> late;
   for (const DraftContext& context : contexts) {
@@ -139,7 +138,7 @@ Status DraftModelProposer::CatchUp(std::span<const DraftContext> contexts) {
   return {};
 }
 
-// Those that have all of their tokens, and room for a draft.
+// Starts drafts of the sequences that are fully prefilled and have room.
 void DraftModelProposer::Begin(std::span<const DraftContext> contexts,
                                std::span<TokenDraft> drafts) {
   drafting_.clear();

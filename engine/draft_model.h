@@ -1,15 +1,14 @@
-// DraftModelProposer: a second, smaller model with the same tokens names what may follow.
+// DraftModelProposer: a second, smaller model with the same vocabulary drafts tokens.
 //
-// It draws as the target will (engine/sampler.h): same parameters, penalties, bans and masks, same
-// noise keyed by seed, choice, position and token. So both models choose the same token wherever
-// they nearly agree, sampled as well as greedy. All sequences of a call are drafted together, one
-// step of the draft's executor for each position.
+// It draws by the target's rules (engine/sampler.h): same parameters, penalties, bans and masks,
+// same noise keyed by seed, choice, position and token. So both models choose the same token
+// wherever they nearly agree, sampled as well as greedy. All sequences of a call are drafted
+// together, one step of the draft model's executor per position.
 //
-// It owns the executor and its KV pool. Of each sequence it knows which tokens the pool holds. One
-// that is behind by more than a draft leaves (it is new, or nobody asked for it for a while) takes
-// up its tokens in bounded chunks, and nothing is proposed for it before it has them all. Where the
-// pool is full, the sequence that was longest not asked for gives its blocks up. Engine thread
-// only.
+// It owns the executor and its KV pool, and tracks which tokens of each sequence the pool holds. A
+// sequence that lags by more than one draft (new, or not drafted for a while) is prefilled in
+// bounded chunks, and gets no draft until that is complete. If the pool is full, the least recently
+// drafted sequence gives up its blocks. Engine thread only.
 #pragma once
 
 #include <memory>
@@ -25,26 +24,26 @@
 namespace aisp {
 
 struct DraftModelOptions {
-  // Tokens that a call takes up beside those behind the last draft; at most the executor's rows.
+  // Most tokens prefilled per call, beyond those after the last draft; at most the executor's rows.
   int32_t catch_up_tokens = 256;
-  // A draft ends behind the token with which all of it became less likely than this.
+  // A draft ends after the token at which its joint probability falls below this.
   float min_probability = 0.1f;
 };
 
 class DraftModelProposer final : public Proposer {
  public:
-  // Rows of one sequence in the first step of a draft, at most.
+  // Most rows of one sequence in the first step of a draft.
   static constexpr int32_t kTailRows = 4;
 
-  // `executor`: for as many slots as sequences are ever asked for at once, and kTailRows rows for
-  // each. Its vocabulary is the target's.
+  // `executor` needs a slot for every sequence drafted at once and kTailRows rows for each. Its
+  // vocabulary is the target's.
   DraftModelProposer(const DraftModelOptions& options, std::unique_ptr<Executor> executor,
                      const Clock* clock);
 
   std::string_view name() const override { return "draft_model"; }
   bool costly() const override { return true; }
   Duration catch_up() const override { return catch_up_; }
-  // An error is the executor's. What the sequences have in the pool is forgotten then.
+  // Errors come from the executor; all sequences' KV in the pool is then forgotten.
   Status Propose(std::span<const DraftContext> contexts, std::span<TokenDraft> drafts) override;
   void Ended(const DraftContext& context) override { Forget(context.sequence); }
 
@@ -54,11 +53,11 @@ class DraftModelProposer final : public Proposer {
  private:
   struct State {
     std::vector<BlockId> blocks;
-    // KV of so many of the sequence's own tokens is in the pool, and behind it that of `ahead`,
-    // which were proposed last and may not have stood.
+    // The pool holds KV of the first `computed` tokens, followed by that of `ahead`, the last
+    // draft, whose tokens may have been rejected.
     int32_t computed = 0;
     std::vector<TokenId> ahead;
-    uint64_t call = 0;  // the last one that asked for it
+    uint64_t call = 0;  // the last one that drafted it
     SamplingParams sampling;
   };
   struct Running : Drafting {
@@ -67,7 +66,7 @@ class DraftModelProposer final : public Proposer {
 
   void Forget(SequenceId id);
   State& Confirm(const DraftContext& context);
-  // False: the pool has no room that another sequence of this call does not hold.
+  // False: the pool has no room that this call's sequences do not hold.
   bool Reserve(State& state, int32_t tokens);
   bool ReclaimOldest();
   Status CatchUp(std::span<const DraftContext> contexts);
@@ -87,7 +86,7 @@ class DraftModelProposer final : public Proposer {
   Duration catch_up_{};
   std::vector<Running> drafting_;
 
-  // Of the step that is being built.
+  // Inputs of the step being built.
   std::vector<TokenId> tokens_;
   std::vector<int32_t> positions_, slots_, tables_, logit_rows_;
   std::vector<SequenceRows> sequences_;

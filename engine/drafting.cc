@@ -11,7 +11,7 @@ bool ReadsGenerated(const SamplingParams& p) {
          (p.repetition_penalty != 1 && p.repetition_penalty != 0);
 }
 
-// Of a logit among those that the head has, which are few beside the target's vocabulary.
+// Logprob over the head's own logits, which are fewer than the target's vocabulary.
 float LogprobOf(float logit, std::span<const float> own) {
   const float most = *std::max_element(own.begin(), own.end());
   float sum = 0;

@@ -1,6 +1,6 @@
-// What proposers that draw have in common: a draft that grows token by token, each drawn as the
-// target will draw it (engine/sampler.h): same parameters, penalties, bans and masks, same noise
-// keyed by seed, choice, position and token. Engine thread only.
+// Shared by proposers that draw: a draft that grows token by token, each drawn by the target's
+// rules (engine/sampler.h): same parameters, penalties, bans and masks, same noise keyed by seed,
+// choice, position and token. Engine thread only.
 #pragma once
 
 #include <span>
@@ -13,12 +13,11 @@
 
 namespace aisp {
 
-// The parameters of a sequence's draws, whatever is asked of its logprobs: one is wanted, the
-// proposer's confidence.
+// The parameters of a sequence's draws, always with one logprob: the proposer's confidence.
 SamplingParams DraftSampling(const SamplingParams& target);
 
-// A draw from the logits that a head has, and of the token its logprob among them, or among those
-// that a mask leaves. `own`: what it has; `all`: the same over the target's vocabulary.
+// Draws from a head's logits; the logprob is over `own`, or over those that a mask allows. `own`:
+// the head's logits; `all`: the same, scattered over the target's vocabulary.
 SampledToken DrawDrafted(Sampler& sampler, std::span<const float> own, std::span<const float> all,
                          const SampleRow& row);
 
@@ -27,21 +26,22 @@ struct Drafting {
   const SamplingParams* sampling = nullptr;
   TokenDraft* draft = nullptr;
   int32_t limit = 0;
-  int32_t taken = 0;  // by its guide, to be taken back
+  int32_t taken = 0;  // tokens its guide accepted, to be rewound
   float together = 1;
   bool done = false;
-  // What was generated, with what is proposed, where penalties read it.
+  // Generated and drafted tokens, as penalties read them.
   std::vector<TokenId> generated;
 
   void Begin();
-  // The draw of its next token but `ahead` from logits `logit_index`. Valid until it changes.
+  // The draw `ahead` positions after its next token, from logits row `logit_index`. Valid until the
+  // draft changes.
   SampleRow Draw(int32_t logit_index, int32_t slot, int32_t ahead = 0) const;
-  // Whether its draws are known while those in front of them are not.
+  // Whether its draws can be prepared before the tokens preceding them are known.
   bool DrawsAhead() const;
-  // Ends it in front of a stop token and of what a constraint ends with, for the target verifies
-  // neither, and where all of it became less likely than `min_probability`.
+  // Appends a token. Ends the draft before a stop token or the end of a constraint, which the
+  // target does not verify, and when its joint probability falls below `min_probability`.
   void Take(const SampledToken& sampled, float min_probability);
-  // Its guide is as it was.
+  // Restores its guide.
   void End();
 };
 

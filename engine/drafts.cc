@@ -1,4 +1,4 @@
-// What is proposed to follow a sequence, and what the draws behind it need.
+// Draft tokens of sequences, and what the draws after them need.
 #include <algorithm>
 
 #include "common/check.h"
@@ -8,11 +8,10 @@
 namespace aisp {
 namespace {
 
-// Tokens of a forced run in one step: with the row that is drawn anyway as many as the longest
-// captured graph has for a sequence.
+// Forced tokens in one step: with the regular row, the most rows per sequence of a captured graph.
 constexpr int32_t kMostForced = 15;
 
-// That a token of a forced run is drawn as it was proposed, before anything is known.
+// Assumed probability that a forced token is accepted, before anything is measured.
 constexpr float kForcedStands = 0.9f;
 
 }  // namespace
@@ -36,8 +35,8 @@ void Engine::Impl::Propose(SequenceId id, std::span<const TokenId> tokens) {
   s->draft_forced = 0;
 }
 
-// A draw behind a stop token or the end of a constraint would be for nothing, and one behind a
-// token that a constraint forbids has no meaning.
+// Cuts before a stop token and before the token that completes the constraint, as no draw follows
+// them, and before a forbidden token.
 void Engine::Impl::SetDraft(Sequence& s, std::span<const TokenId> tokens) const {
   const auto& stops = s.request.stop_token_ids;
   size_t length = 0;
@@ -61,7 +60,7 @@ void Engine::Impl::SetDraft(Sequence& s, std::span<const TokenId> tokens) const 
   s.draft.assign(tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(length));
 }
 
-// Tokens that may be verified behind the last known one: as many as could be drawn at all.
+// Draft tokens that may be verified: no more than the sequence may still draw.
 int32_t Engine::Impl::DraftsOf(const Sequence& s) const {
   if (s.draft.empty() || s.samples_in_flight > 0) return 0;
   return std::max(0, std::min({s.draft_rows, static_cast<int32_t>(s.draft.size()),
@@ -94,7 +93,7 @@ bool Engine::Impl::AsksForRuns(const Sequence& s) const {
          options.speculator->forced_runs() && limits.max_draft_rows > 0;
 }
 
-// The next token is under way already; the step behind it waits for it where more of a run follows.
+// The next token is in flight already; the step after it waits if more of a forced run follows.
 void Engine::Impl::NoteRun(Sequence& s) const {
   s.in_run = AsksForRuns(s) && s.request.guide->Forced(2).size() > 1;
 }
@@ -108,8 +107,8 @@ void Engine::Impl::ProposeRun(Sequence& s, SpeculativeSequence* out) const {
   out->forced = static_cast<int32_t>(s.draft.size());
 }
 
-// Those that draw in the next step: who runs, and who starts there with all of its KV but its last
-// row's, because another worker computed it.
+// Sequences that draw in the next step: running ones, and starting ones whose prompt another worker
+// computed but for the last row.
 void Engine::Impl::ListDecodes() {
   decodes.assign(table.running().begin(), table.running().end());
   const auto& waiting = table.waiting();
@@ -138,7 +137,7 @@ void Engine::Impl::ListDrafting(VerifyStep* shape) {
     limit = std::min(s->request.max_new_tokens - s->generated() - 1,
                      executor->max_context() - s->size() - 1);
     ProposeRun(*s, &drafted);
-    // The row behind which nothing was drawn yet is a prompt's, wherever the others were computed.
+    // The first draw belongs to the prompt, wherever the rest was computed.
     drafted.proposes = AsksProposer(*s) && s->generated() > 0;
     if (!drafted.proposes && drafted.forced == 0) continue;
     if (s->request.max_draft_tokens > 0)

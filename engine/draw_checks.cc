@@ -9,17 +9,17 @@
 namespace aisp {
 namespace {
 
-// Far beyond what the APIs take, and small enough to be added up.
+// Far beyond the APIs' limits, yet small enough to be summed.
 constexpr float kMostEdit = 1e6f;
 constexpr int32_t kMostLogprobs = 1024;
 
-// Below it the likeliest token is drawn anyway, and logits divided by it may overflow.
+// Below it draws are greedy anyway, and logits divided by it may overflow.
 constexpr float kLeastTemperature = 1e-5f;
-// A repeated token that is so much likelier is drawn as it is with any lesser penalty.
+// Any smaller value makes no difference to draws.
 constexpr float kLeastRepetitionPenalty = 1e-3f;
 
 Status Within(std::string_view name, float value, float least, float most) {
-  // Not the other way round: a NaN is neither.
+  // Written this way round so that NaN fails.
   if (value >= least && value <= most) return {};
   return InvalidArgument(
       fmt::format("{} is {} and must be within [{}, {}]", name, value, least, most));

@@ -1,5 +1,4 @@
-// What a request says of its draws, looked at before it is one of the engine's. Pure functions: any
-// thread.
+// Checks a request's sampling parameters before the engine accepts it. Pure functions: any thread.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +8,11 @@
 
 namespace aisp {
 
-// INVALID_ARGUMENT: a parameter that is no number or beyond all sense, so that no draw could follow
-// it. The APIs let nothing like it through; routers and decode workers are not believed in this.
+// INVALID_ARGUMENT: a parameter that is not a number or so large that no draw is possible. The APIs
+// reject these already; requests of routers and decode workers are not trusted.
 Status CheckDraws(const SequenceRequest& request, int32_t vocabulary);
 
-// Makes what passed the check fit to be computed with: no logit overflows when it is divided by
-// them. What is drawn is the same.
+// Clamps checked parameters so that no logit overflows when divided by them. Draws do not change.
 void FitDraws(SamplingParams* sampling);
 
 }  // namespace aisp

@@ -25,7 +25,6 @@ bool FiltersTokens(const SampleRow& row) {
   return p.temperature > 0 && (p.top_k > 0 || p.top_p < 1 || p.min_p > 0);
 }
 
-// The row's edits, each token once. False: no room.
 bool EditWriter::Append(const SampleRow& row, std::span<TokenEdit> room, size_t* used) {
   const SamplingParams& p = *row.params;
   const size_t first = *used;

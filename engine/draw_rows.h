@@ -1,5 +1,5 @@
-// What a device that draws is told of a row: engine/sampler.h's parameters in the form of
-// kernels/params.h. Engine thread only.
+// Converts engine/sampler.h's parameters to the device's form (kernels/params.h). Engine thread
+// only.
 #pragma once
 
 #include <span>
@@ -10,16 +10,16 @@
 
 namespace aisp {
 
-// Without where its logits, its edits and its mask are.
+// Leaves the offsets of its logits, edits and mask unset.
 DrawRow DrawRowOf(const SampleRow& row);
-// Whether it has top_k, top_p or min_p.
+// Whether it uses top_k, top_p or min_p.
 bool FiltersTokens(const SampleRow& row);
 
-// Lists what rows' logits are edited by.
+// Lists the logit edits of draw rows.
 class EditWriter {
  public:
   explicit EditWriter(int32_t vocabulary) : edit_of_token_(static_cast<size_t>(vocabulary), -1) {}
-  // The row's edits from room[*used] on, each token once. False: there is no room for all of them.
+  // Appends the row's edits at room[*used], one per token. False: not enough room.
   bool Append(const SampleRow& row, std::span<TokenEdit> room, size_t* used);
 
  private:

@@ -28,7 +28,7 @@ void EagleProposer::Forget(SequenceId id) {
   states_.erase(it);
 }
 
-// What reads a place that is freed is in front of whatever writes it next.
+// Freed buffers may be reused at once: their readers are enqueued before the next writer.
 void EagleProposer::DropWaiting(State& state, int32_t count) {
   std::byte* const places = head_->feature_places();
   const size_t bytes = static_cast<size_t>(head_->num_feature_places()) * head_->feature_bytes();
@@ -40,7 +40,8 @@ void EagleProposer::DropWaiting(State& state, int32_t count) {
   state.waiting.erase(state.waiting.begin(), state.waiting.begin() + count);
 }
 
-// Of a sequence that this call is not about, the run that goes on may begin behind what waits.
+// If none is free, takes one of a sequence that this call is not about, whose run then begins
+// later.
 std::byte* EagleProposer::TakePlace() {
   while (free_places_.empty()) {
     State* oldest = nullptr;
@@ -73,7 +74,7 @@ Status EagleProposer::KeepWaiting(std::span<const ComputedRows> rows) {
   return copies_.empty() ? Status{} : head_->KeepFeatures(copies_);
 }
 
-// The run goes on with what waits, as if nothing had been known before.
+// The run restarts at the waiting features, as if nothing were known before.
 void EagleProposer::GiveUpBlocks(State& state) {
   free_.insert(free_.end(), state.blocks.begin(), state.blocks.end());
   state.blocks.clear();
@@ -105,7 +106,7 @@ bool EagleProposer::Reserve(State& state, int32_t rows) {
   return true;
 }
 
-// Takes up the features that continue what it has; after a gap, a new run begins.
+// Appends features that continue the run; after a gap, starts a new run.
 EagleProposer::State& EagleProposer::Note(const ComputedRows& rows) {
   const auto [it, added] = states_.try_emplace(rows.context.sequence);
   State& state = it->second;
@@ -114,7 +115,7 @@ EagleProposer::State& EagleProposer::Note(const ComputedRows& rows) {
   state.noted = told_;
   if (added) {
     state.sampling = *rows.context.sampling;
-    state.sampling.num_logprobs = -1;  // the head says them anyway
+    state.sampling.num_logprobs = -1;  // the head always returns them
     state.first = rows.begin;
   }
   if (rows.begin > End(state)) {
@@ -181,7 +182,7 @@ Status EagleProposer::CatchUp(std::vector<std::pair<State*, std::span<const Toke
     std::vector<std::pair<State*, int32_t>> taken;
     for (const auto& [state, tokens] : late) {
       if (left == 0 || static_cast<int32_t>(taken.size()) == head_->max_sequences()) break;
-      // What does not fit is left out: the run begins behind it.
+      // What does not fit is dropped: the run begins after it.
       const int32_t wanted = Waiting(*state) - 1;
       const int32_t rows = std::min(wanted, left);
       const bool fits = state->computed + wanted < head_->max_context();
@@ -191,7 +192,7 @@ Status EagleProposer::CatchUp(std::vector<std::pair<State*, std::span<const Toke
         state->first += wanted;
         continue;
       }
-      state->call = call_;  // whoever comes next in this step must not have its blocks
+      state->call = call_;  // sequences later in this step must not take its blocks
       AppendWaiting(*state, tokens, rows);
       taken.emplace_back(state, rows);
       left -= rows;
@@ -246,7 +247,7 @@ Status EagleProposer::Launch() {
   return launched;
 }
 
-// Those of which it has the features of every position but the last one's, which draws.
+// Starts drafts of sequences with features of every position but the last one's, which draws.
 void EagleProposer::Begin(std::span<const DraftContext> contexts, std::span<TokenDraft> drafts) {
   drafting_.clear();
   for (size_t i = 0; i < contexts.size(); ++i) {
@@ -278,8 +279,8 @@ void EagleProposer::AppendNext(const Running& d) {
   goes_on_.push_back(d.output);
 }
 
-// A step for everybody whose draft is not known to have ended. The first one's features, but for
-// the last position's, have done their work with it.
+// One step for every draft not known to have ended. The first step consumes all waiting features
+// but the last position's.
 Status EagleProposer::LaunchDraws(bool first) {
   std::vector<Running*> going;
   for (Running& d : drafting_) {

@@ -60,7 +60,7 @@ int32_t Engine::Impl::Watermark() const {
 }
 
 Hash128 Engine::Impl::RootOf(const std::string& cache_scope, const std::string& adapter) const {
-  // The digest says what KV is in, or that any format will do.
+  // The digest covers the KV format.
   return PrefixRoot(options.weights_digest, "", adapter, cache_scope);
 }
 

@@ -1,22 +1,23 @@
 // Engine: one device's serving loop. Keeps sequences, blocks and the prefix index; plans steps
-// (PlanStep), launches them on an Executor, collects them, and says what came out. Does no I/O and
-// knows no peer.
+// (PlanStep), launches them on an Executor, collects them, and returns the outputs. No I/O, no
+// peers.
 //
-// Thread: one. No locks. Clock injected. Nothing blocks but the executor.
-// Loop of the owner:   while (engine.CanLaunch()) engine.Launch();  ...  out = engine.Collect();
-// With executor depth 2, step n+1 is launched before step n is collected; a sequence that turns out
-// to have finished in step n leaves at the end of n+1, its extra row is ignored, its blocks stay
-// pinned by the step until then.
+// Thread: one. No locks. Clock injected. Only the executor blocks. Loop of the owner:
+//   while (engine.CanLaunch()) engine.Launch();  ...  out = engine.Collect();
 //
-// Ends that no step brings (a deadline, a sequence that can never fit, a prefill whose KV was
-// cached altogether, a failed device) wait for the next Collect: InFlight() is true while any does,
-// also with no step on the device.
+// With executor depth 2, step n+1 is launched before step n is collected. A sequence that finished
+// in step n leaves at the end of n+1: its extra row is ignored and its blocks stay pinned until
+// then.
+//
+// Ends that no step produces (a deadline, a sequence that can never fit, a prefill fully cached, a
+// failed device) are returned by the next Collect: InFlight() is true while any is pending, also
+// with no step on the device.
 //
 // Invariants: blocks are reserved before Launch; the blocks of a step in flight stay pinned until
-// it is collected (by their sequence, or by kStep where it ended meanwhile); prefix blocks are
-// published in Collect and RemoteFilled only; every Add ends in exactly one TokenOutput with a
-// finish, unless Cancel or Release ended it (then none follows). Nobody is preempted while a step
-// is in flight: what that step frees may be enough.
+// it is collected (by their sequence, or by kStep if it ended meanwhile); prefix blocks are
+// published in Collect, RemoteFilled, PrefixFilled and PollTiers only; every Add ends in exactly
+// one TokenOutput with a finish, unless Cancel or Release ended it (then none follows). No sequence
+// is preempted while a step is in flight: the blocks that it frees may be enough.
 #pragma once
 
 #include <cstdint>
@@ -45,26 +46,26 @@ struct EngineOptions {
   bool enable_prefix_cache = true;
   int32_t max_sequences_total = 1024;  // waiting + running; Add refuses beyond (RESOURCE_EXHAUSTED)
   std::string weights_digest;          // for the prefix root
-  // Proposes tokens for running sequences; null: nobody does. Where steps are launched before the
-  // tokens of the last one are known, those with proposed tokens are not, and a few plain ones go
-  // by before the next proposal when none was worth a row.
+  // Drafts tokens for running sequences; null: no drafts. Steps with drafts are not launched before
+  // the last step's tokens are known; after a proposal that is worth no row, a few plain steps run
+  // first.
   std::shared_ptr<Speculator> speculator;
-  // Features of positions whose KV may be found in the prefix cache, in the host's memory; 0: none
-  // are kept, and proposers begin behind what is found.
+  // Host memory for features of positions whose KV may be in the prefix cache; 0: none are kept,
+  // and proposers begin after the prefix hit.
   size_t feature_cache_bytes = size_t{64} << 20;
-  // Where prefix blocks go and come from beside the pool; without TierOptions::io nowhere.
+  // Tiers for prefix blocks below the pool; none without TierOptions::io.
   TierOptions tiers;
-  // StepInput::between_layers. May call whatever of the engine may be called while a step is in
-  // flight, but neither Launch nor Collect.
+  // StepInput::between_layers. May call anything allowed while a step is in flight, except Launch
+  // and Collect.
   std::function<void()> between_layers;
 };
 
-// One sequence's proposed tokens in one step.
+// One sequence's draft tokens in one step.
 struct VerifiedDraft {
   SequenceId sequence;
   int32_t drafted = 0;  // by a proposer
   int32_t accepted = 0;
-  int32_t forced = 0;  // in front of them, by a constraint that leaves no other text
+  int32_t forced = 0;  // leading ones, from a constraint that allows only one text
   int32_t forced_accepted = 0;
 };
 
@@ -72,32 +73,32 @@ struct StepTiming {
   uint64_t step = 0;
   int32_t prefill_tokens = 0;
   int32_t decode_rows = 0;
-  // Positions whose KV is read, summed over the rows of prompts and over those that decode.
+  // Positions whose KV is read, summed over prefill rows and over decode rows.
   int64_t prefill_context = 0;
   int64_t decode_context = 0;
-  Duration duration{};  // launch to collect: holds the rest of a step before that was in flight
-  Duration device{};    // of this step alone; by the executor, else from when it could begin
-  Duration overhead{};  // of it, outside the executor (planning, bookkeeping)
-  Duration propose{};   // before it, in proposers
+  Duration duration{};  // launch to collect; includes the rest of an earlier step in flight
+  Duration device{};  // of this step alone; by the executor, else from its earliest possible start
+  Duration overhead{};  // host time outside the executor (planning, bookkeeping)
+  Duration propose{};   // time in proposers before it
 };
 
-// What belongs to sequences that give way to interactive ones.
+// Load of sequences that yield to interactive ones.
 struct YieldingWork {
   int32_t rows = 0;    // running, waiting and awaiting KV
-  int32_t blocks = 0;  // that would come back
-  PromptWork prefill;  // of waiting and running ones, not computed yet
+  int32_t blocks = 0;  // that would be freed
+  PromptWork prefill;  // not yet computed, of waiting and running ones
 };
 
-// A step's share of a prompt's prefill.
+// One step's part of a prompt's prefill.
 struct PrefillChunk {
   Instant launched = kNever;
   Instant done = kNever;
   int32_t tokens = 0;
 };
 
-// When a sequence passed its milestones, on the engine's clock; kNever where it has not.
+// A sequence's milestones, on the engine's clock; kNever: not reached.
 struct SequenceTimes {
-  // Beyond so many chunks the last one stands for the rest.
+  // From this many on, the last chunk covers the rest.
   static constexpr size_t kMaxChunks = 32;
 
   Instant added = kNever;
@@ -110,24 +111,24 @@ struct SequenceTimes {
 };
 
 struct CollectOutput {
-  std::vector<TokenOutput> tokens;  // in row order; what a prefill-only sequence drew too
+  std::vector<TokenOutput> tokens;  // in row order; also a prefill-only sequence's first token
   std::vector<SequenceId>
       prefills_done;  // prefill-only sequences whose KV is complete; they hold it until Release
   StepTiming timing;
-  std::vector<VerifiedDraft> drafts;  // of this step, those with at least one token
+  std::vector<VerifiedDraft> drafts;  // of this step, those with at least one draft token
 };
 
-// A grant of blocks for a remote writer, as the decode role passes it on.
+// A grant of blocks for a remote writer, sent by the decode role.
 struct RemoteGrant {
   Epoch epoch;
   int32_t first_token = 0;  // multiple of block_tokens; KV before it was matched in the local cache
   std::vector<BlockId> blocks;  // for [first_token, tokens - 1], position tokens - 1 included
 };
 
-// Features (engine/executor.h) of a prompt's last positions, which may travel with its KV.
+// Features (engine/executor.h) of a prompt's last positions, which may be sent with its KV.
 struct PromptFeatures {
-  int32_t begin = 0;            // the first of the positions
-  std::span<const float> rows;  // [positions, feature_size]; empty: none are known
+  int32_t begin = 0;            // first position
+  std::span<const float> rows;  // [positions, feature_size]; empty: unknown
 };
 
 class Engine {
@@ -135,155 +136,153 @@ class Engine {
   Engine(const EngineOptions& options, Executor* executor, const Clock* clock, LayerSink* sink);
   ~Engine();
 
-  // INVALID_ARGUMENT: empty, or longer than the context (both numbers) or than the whole pool could
-  // ever hold; RESOURCE_EXHAUSTED: too many sequences.
+  // INVALID_ARGUMENT: values outside their range, or more tokens than the context or the pool
+  // holds; UNIMPLEMENTED: masks, scores or hidden states that the executor lacks; UNAVAILABLE: its
+  // adapter is not loaded; RESOURCE_EXHAUSTED: too many sequences; or the error of failed().
   Result<SequenceId> Add(SequenceRequest request);
-  // Ends a sequence silently, at any moment; drops its pins (a step in flight keeps its own until
-  // collected). Like every call that names a sequence: nothing happens when it has ended already.
+  // Ends a sequence without output, at any time, and drops its pins (a step in flight keeps its own
+  // until collected). Like every call with an id: no effect on a sequence that has ended.
   void Cancel(SequenceId id);
 
   // --- prefill-only sequences ---
-  // Gated ones that would be scheduled within the next `horizon_tokens` of prefill work, in the
-  // order in which they would run.
+  // Gated sequences that would be scheduled within the next `horizon_tokens` of prefill work, in
+  // scheduling order.
   std::vector<SequenceId> UpcomingGated(int32_t horizon_tokens) const;
   // LayerSlices of an opened sequence cover [ComputedTokens after OpenGate, tokens - 1) without gap
-  // or overlap; to tokens for one that draws, which computes its last token in any case.
+  // or overlap; up to `tokens` if it draws, since its last token is always computed.
 
-  // May run from now on; it is never preempted. Matches the prefix and takes all blocks at once
-  // where they are free, else it queues with ComputedTokens 0 and matches when it starts. When all
-  // that is wanted is cached, prefills_done of the next Collect reports it.
+  // Allows it to run; it is never preempted. Matches the prefix and takes all blocks at once if
+  // they are free; else it queues with ComputedTokens 0 and matches when it starts. If everything
+  // is cached, the next Collect lists it in prefills_done.
   void OpenGate(SequenceId id);
-  // Block table and number of leading tokens whose KV is in the pool (own prefix match included);
-  // empty and 0 when it ended.
+  // Its block table, and the number of leading tokens whose KV is in the pool (own prefix hit
+  // included); empty and 0 after its end.
   std::span<const BlockId> BlocksOf(SequenceId id) const;
   int32_t ComputedTokens(SequenceId id) const;
-  // Elements of the features that are kept for readers (SequenceRequest::feature_window); 0: none
-  // are, whatever is asked for.
+  // Elements of one position's features kept for readers (SequenceRequest::feature_window); 0:
+  // none.
   int32_t FeatureSize() const;
-  // Those that were kept, once all of its KV is computed; none where a cache had the last position.
-  // Valid until the next call that is not const.
+  // Features kept for the reader, once all its KV is computed; none if the last position came from
+  // a cache. Valid until the next non-const call.
   PromptFeatures FeaturesOf(SequenceId id) const;
-  // The reader has everything: the sequence ends, its blocks stay cached.
+  // The reader has all KV: the sequence ends, its blocks stay cached.
   void Release(SequenceId id);
 
   // --- remote-KV sequences ---
-  // Tokens that a grant made now would not need to be sent (whole cached blocks).
+  // Tokens that a grant made now would exclude (whole cached blocks).
   int32_t LocalMatch(SequenceId id) const;
-  // Matches again and reserves; RESOURCE_EXHAUSTED when it would go below the watermark. The blocks
-  // carry the sequence's pins and a lease pin of the returned epoch. `with_token`: the writer shall
-  // bring the first token too; the block of that is reserved here, and is no part of the grant.
+  // Matches again and reserves blocks, which carry the sequence's pins and a lease pin of the
+  // returned epoch. NOT_FOUND: ended; FAILED_PRECONDITION: not waiting for a grant;
+  // RESOURCE_EXHAUSTED: below the watermark. `with_token`: the first token is sent too; its block
+  // is reserved here but is not part of the grant.
   Result<RemoteGrant> GrantRemote(SequenceId id, bool with_token = false);
 
-  // All KV arrived: the lease ends, whole blocks are published. With `drawn`, a token of the
-  // vocabulary, KV of the last token came too: the sequence goes on as if a step had drawn it, and
-  // the output is returned; else it runs its last token as a decode row. Its proposer begins with
-  // `features`, which are of positions up to the last whose KV has come.
+  // All KV has arrived: the lease ends, whole blocks are published. With `drawn` (an id of the
+  // vocabulary), the last token's KV has arrived too, and the output is returned; else the last
+  // token runs as a decode row. `features` of the last positions go to its proposer.
   std::optional<TokenOutput> RemoteFilled(SequenceId id,
                                           std::optional<SampledToken> drawn = std::nullopt,
                                           const PromptFeatures& features = {});
-  // Of how many of a remote sequence's last positions its proposer has use for features; 0: none.
+  // How many of a remote sequence's last positions need features for its proposer; 0: none.
   int32_t FeatureWindow(SequenceId id) const;
-  // The writer failed or is given up: the sequence drops granted blocks (they stay quarantined
-  // until EndLease) and becomes either a local one (`run_locally`) or awaits another grant.
+  // The writer failed or was given up. The sequence drops granted blocks (quarantined until
+  // EndLease) and either runs locally (`run_locally`) or waits for another grant.
   void RemoteFailed(SequenceId id, bool run_locally);
-  // The writer of `epoch` acknowledged or is proven dead.
+  // The writer of `epoch` acknowledged the end or is proven dead.
   void EndLease(Epoch epoch);
 
-  // --- prefixes that another worker holds ---
-  // Blocks for what the cache lacks of tokens[0, end_token), whole blocks, under a lease of the
-  // returned epoch. FAILED_PRECONDITION: it lacks nothing. RESOURCE_EXHAUSTED when it would go
-  // below the watermark.
+  // --- prefixes pulled from another worker ---
+  // Blocks for the uncached part of tokens[0, end_token), whole blocks, under a lease of the
+  // returned epoch. FAILED_PRECONDITION: all is cached. RESOURCE_EXHAUSTED: below the watermark.
   Result<RemoteGrant> GrantPrefix(const Hash128& root, std::span<const TokenId> tokens,
                                   int32_t end_token);
-  // The granted blocks, while the grant is not over.
+  // The granted blocks, until the grant ends.
   std::span<const BlockId> PrefixBlocks(Epoch epoch) const;
-  // It arrived up to `end_token`, whole blocks: the lease ends, these are published and cached.
+  // Whole blocks up to `end_token` have arrived: the lease ends, they are published and cached.
   void PrefixFilled(Epoch epoch, int32_t end_token);
-  // The grant is given up: the blocks stay quarantined until EndLease.
+  // Gives up the grant: its blocks stay quarantined until EndLease.
   void DropPrefix(Epoch epoch);
 
-  // --- proposed tokens ---
+  // --- draft tokens ---
 
-  // What is likely to follow the last token of a running sequence. Its next step verifies as many
-  // as limits.max_draft_rows allows, in rows of the same step. Forgotten where a token is still in
-  // flight; cut off before a stop token and where a constraint forbids or ends. With a Speculator
-  // in the options, the owner does not call this.
+  // Draft tokens for a running sequence; its next step verifies up to limits.max_draft_rows of
+  // them. Dropped while a token is in flight; cut before a stop token and where a constraint
+  // forbids a token or ends. Not for owners that set EngineOptions::speculator.
   void Propose(SequenceId id, std::span<const TokenId> tokens);
 
   // --- tiers ---
-  // What TierIo has finished: blocks come back, sequences that waited for them may start. To be
-  // called after each wake of TierIo.
+  // Handles completed TierIo work: blocks return, and sequences that waited for them may start.
+  // Call after each wake of TierIo.
   void PollTiers();
-  // Null without any.
+  // Null: no tiers.
   const KvTiers* tiers() const;
-  // For another worker: begins to bring what lower tiers hold of these tokens, in whole blocks,
-  // into the cache. No promotion: nothing is there that is faster than computing, or there is no
-  // room.
+  // For another worker: starts to promote into the cache the whole blocks of these tokens that
+  // lower tiers hold. No promotion: nothing there is faster than computing, or there is no room.
   KvTiers::Waiting PromotePrefix(const Hash128& root, std::span<const TokenId> tokens);
-  // What a tier took and lost since the last call, as BlockManager::TakeEvents; none without tiers.
+  // Blocks that a tier gained and lost since the last call, as BlockManager::TakeEvents; empty
+  // without tiers.
   std::vector<KvCacheEvent> TakeTierEvents(TierPlace tier, uint64_t* first_sequence);
 
   // --- LoRA adapters ---
-  // How many there may be; 0: none are served.
+  // Most adapters loaded at once; 0: adapters are unsupported.
   int32_t AdapterPlaces() const;
-  // Sequences may name it from now on. RESOURCE_EXHAUSTED: every place is taken. Nothing is done
-  // for one that is there; one that leaves stays then.
+  // Makes it available to sequences. RESOURCE_EXHAUSTED: every adapter slot is taken. No effect on
+  // one that is loaded; one being dropped is kept.
   Status LoadAdapter(PackedAdapter adapter);
-  // No new sequence with it; its place is free when the last one that has it is over.
+  // No new sequence may use it; its slot is freed when its last sequence has ended.
   void DropAdapter(std::string_view digest);
   bool HasAdapter(std::string_view digest) const;
 
   // --- the loop ---
-  // Something to compute that a Launch could start, and fewer than max_depth steps in flight.
+  // There is work for a Launch, and fewer than max_depth steps are in flight.
   bool CanLaunch() const;
-  // Plans, reserves, launches. It may turn out that nothing can be launched (no block for anybody):
-  // then CanLaunch() is false until something changes. An error is the device's: see failed().
+  // Plans, reserves, launches. If nothing can be launched (no free blocks), CanLaunch() is false
+  // until something changes. Errors are the device's: see failed().
   Status Launch();
-  // Collect has something: a step on the device, or ends that no step brings.
+  // Whether Collect has something to return: a step in flight, or ends that no step produces.
   bool InFlight() const;
-  // Whether Collect would return without waiting. Finished layers go to the sink here too.
+  // Whether Collect would return without waiting. Also reports finished layers to the sink.
   bool StepDone();
   // Waits for the oldest step in flight; requires InFlight().
   CollectOutput Collect();
 
-  // Ends what is past its deadline, in any state, with DEADLINE_EXCEEDED; the outputs come with the
-  // next Collect. Collect does it too, so a timer needs to call it only while no step runs, at
+  // Ends sequences past their deadline, in any state, with DEADLINE_EXCEEDED; the next Collect
+  // returns the outputs. Collect does this too, so a timer calls it only while no step runs, at
   // NextDeadline().
   void Expire(Instant now);
-  // No sequence has an earlier deadline, nor stops waiting for a tier before (there may be none at
-  // it any more); kNever without any.
+  // Lower bound of all deadlines and tier wait limits; kNever: none.
   Instant NextDeadline() const;
 
-  // It has until then at least. Nothing when it has ended.
+  // Extends its deadline to at least `deadline`.
   void Prolong(SequenceId id, Instant deadline);
 
-  // Set once the executor failed; every sequence ended with an error output, Add refuses.
+  // Set once the executor failed: every sequence has ended with an error, and Add refuses.
   const Status& failed() const;
 
-  // Checks everything and aborts on a violated invariant: sequences and their queues, blocks,
-  // counters, steps in flight. Tests and the simulation call it after every step.
+  // Aborts on a violated invariant of sequences, queues, blocks, counters or steps in flight. Tests
+  // and the simulation call it after every step.
   void CheckInvariants() const;
 
-  SequenceTimes Times(SequenceId id)
-      const;  // valid until the sequence's final output was returned and a little after
+  // Valid until shortly after the sequence's final output was returned.
+  SequenceTimes Times(SequenceId id) const;
   bool Alive(SequenceId id) const;
   int32_t NumRunning() const;
   int32_t NumWaiting() const;
   int32_t NumAwaitingKv() const;
-  PromptWork QueuedPrefill() const;  // of waiting and running sequences, not computed yet
-  YieldingWork Yielding() const;     // of all these
-  // Since when the device works at the oldest step, where that holds rows of prompts; else zero.
+  PromptWork QueuedPrefill() const;  // not yet computed, of waiting and running sequences
+  YieldingWork Yielding() const;     // the yielding part of all these
+  // How long the device has worked on the oldest step, if that has prefill rows; else zero.
   Duration PrefillAge() const;
   uint64_t Preemptions() const;
-  // Null without one.
+  // Null: no speculator.
   const Speculator* speculator() const;
   // Token ids are below it.
   int32_t vocabulary() const;
-  // Of the executor; entries are never taken away, counts only grow.
+  // From the executor; entries are never removed, counts only grow.
   std::vector<SlowPathCount> SlowPaths() const;
   BlockManager& blocks();
   const BlockManager& blocks() const;
-  // `adapter`: as in SequenceRequest; its KV is of use to no other.
+  // `adapter`: as in SequenceRequest; its KV is not shared with others.
   Hash128 RootOf(const std::string& cache_scope, const std::string& adapter = "") const;
 
  private:

@@ -1,9 +1,9 @@
-// The inside of Engine, in twelve parts: engine.cc (queries), admission.cc (how sequences come,
-// wait and end), launch.cc (plan, reserve, hand to the executor), collect.cc (what a finished step
-// means), outputs.cc (what rows bring beside draws), drafts.cc (what is proposed), features.cc
-// (what proposers read of computed positions), remote.cc (blocks that others fill or read),
-// pulled.cc (prefixes that others fill), tiered.cc (blocks from lower tiers), adapters.cc (LoRA
-// adapters come and go), invariants.cc (what always holds). Engine thread only.
+// The inside of Engine, in twelve parts: engine.cc (queries), admission.cc (sequences are added,
+// wait and end), launch.cc (plan, reserve, launch), collect.cc (results of a finished step),
+// outputs.cc (logprobs and embeddings of rows), drafts.cc (draft tokens), features.cc (features of
+// computed positions), remote.cc (blocks that others fill or read), pulled.cc (prefixes that others
+// fill), tiered.cc (blocks from lower tiers), adapters.cc (LoRA adapters), invariants.cc (invariant
+// checks). Engine thread only.
 #pragma once
 
 #include <cstdint>
@@ -24,28 +24,27 @@
 
 namespace aisp {
 
-// One step on the device: what the executor was given (it may read it until the step is collected)
-// and whom the rows belong to. Kept and reused, so that a step allocates nothing once the vectors
-// have grown.
+// One step on the device: the executor's input (which it may read until the step is collected) and
+// the sequence of each row. Reused, so that steps allocate nothing once the vectors have grown.
 struct StepRecord {
   struct Entry {
     Sequence* sequence = nullptr;
-    int32_t end = 0;       // tokens in the KV after this step, those of drafted rows too
+    int32_t end = 0;       // tokens in the KV after this step, including draft rows
     int32_t draws = 0;     // 0: none
-    int32_t drafts = 0;    // of its last rows: those that verify a proposed token
+    int32_t drafts = 0;    // of its last rows: those that verify a draft token
     int32_t scored = 0;    // rows that are scored
     int32_t hidden = 0;    // rows whose hidden states are wanted
     int32_t features = 0;  // of its last rows: those whose features are wanted
-    // Of these, the ones in front of position `kept_end` whose features come to the host.
+    // Of the feature rows, those before position `kept_end` whose features go to the host.
     int32_t kept = 0;
     int32_t kept_end = 0;
   };
-  // A draw whose mask depends on the token that the step before still draws: the mask is made
+  // A draw whose mask depends on a token still being drawn by the previous step: the mask is made
   // between this step's forward pass and its draws.
   struct LateMask {
     Sequence* sequence = nullptr;
-    size_t sample = 0;  // of this step
-    size_t before = 0;  // the sequence's sample of the step before
+    size_t sample = 0;  // index in this step
+    size_t before = 0;  // the sequence's sample in the previous step
   };
 
   uint64_t step = 0;
@@ -69,7 +68,7 @@ struct StepRecord {
   std::vector<LayerSlice> slices;
   std::vector<CopiedBlock> copies;
   std::vector<LateMask> late_masks;
-  std::optional<Result<StepResult>> result;  // there already, for the late masks of the step after
+  std::optional<Result<StepResult>> result;  // collected early, for the next step's late masks
   StepTiming timing;
 
   void Clear();
@@ -82,25 +81,25 @@ struct Engine::Impl {
   Result<SequenceId> Add(SequenceRequest request);
   Status Validate(const SequenceRequest& request) const;
   Status ValidateOutputs(const SequenceRequest& request) const;
-  // True when the request is complete as it came (a takeover with nothing left to draw).
+  // Not kNone: the request is already complete (a takeover with nothing left to draw).
   static FinishReason FinishedAtStart(const SequenceRequest& request);
   void Cancel(SequenceId id);
   void Expire(Instant now);
-  // Who has waited long enough for its class counts as interactive from now on.
+  // Sequences that have waited long enough for their class count as interactive from now on.
   void Age(Instant now);
-  // Out of every queue; drops its pins, or turns them into kStep pins while rows are in flight.
+  // Leaves every queue and drops its pins, or turns them into kStep pins while rows are in flight.
   void End(Sequence& s);
   void EndWith(Sequence& s, FinishReason finish, Error error = {}, Fault fault = Fault::kRequest);
-  // Ends with RESOURCE_EXHAUSTED if a pool of its own would not be enough.
+  // Ends it with RESOURCE_EXHAUSTED if even an otherwise empty pool is too small.
   bool EndIfNeverFits(Sequence& s);
   void Preempt(Sequence& s);
   void DropBlocks(Sequence& s);
-  // A step failed that is no longer in `flight`: ends the sequence whose fault it is, or lets those
-  // that may be it run alone.
+  // Handles a failed step that is no longer in `flight`: ends the sequence at fault, or makes each
+  // suspect run alone.
   void FailStep(const StepRecord& step, const Error& error);
-  // Why a step failed becomes what happens: FailStep or FailAll.
+  // Calls FailStep or FailAll, depending on the error.
   void OnStepError(const StepRecord& step, const Error& error, const char* when);
-  // The executor failed: ends everything, forgets the steps in flight.
+  // The executor failed: ends all sequences and drops the steps in flight.
   void FailAll(const Error& error);
 
   // --- launch.cc ---
@@ -111,17 +110,15 @@ struct Engine::Impl {
   void AddWaitingViews();
   bool Schedulable(const Sequence& s) const;
   SequenceView ViewOf(const Sequence& s);
-  // Where it stands in `tenants`; it is listed with the first sequence that has it.
+  // Its index in `tenants`; added with the tenant's first sequence.
   int32_t TenantOf(FairShare::Account& account);
   void ViewMatch(const Sequence& s, SequenceView* view) const;
-  // Whether `leader` is about to compute and publish most of what `s` would compute beyond `cached`
-  // tokens.
+  // Whether `leader` is about to compute and publish most of what `s` needs beyond `cached` tokens.
   bool Leads(const Sequence& leader, const Sequence& s, int32_t cached) const;
   bool Follows(const Sequence& s, int32_t cached) const;
   static bool GoesBefore(const Sequence& a, const Sequence& b);
   bool StartOverStuck();
-  // After a failed step: leaves only one of the suspects in `views`; nobody while a step is in
-  // flight.
+  // After a failed step: keeps only one suspect in `views`, and none while a step is in flight.
   void IsolateSuspect();
   bool Apply(const PlannedSequence& planned, StepRecord& step);
   bool Start(Sequence& s, const PlannedSequence& planned);
@@ -129,23 +126,24 @@ struct Engine::Impl {
   SequenceRows AppendTokens(const Sequence& s, int32_t begin, int32_t end, int32_t drafts,
                             StepRecord& step) const;
   void AppendRows(Sequence& s, const PlannedSequence& planned, StepRecord& step);
-  // Draws the token at `position`, from row `row` of the step; the draw-th of this sequence.
+  // Draws the token at `position` from row `row` of the step; `draw`: index among this sequence's
+  // draws.
   void AppendSample(Sequence& s, int32_t position, int32_t row, int32_t draw, StepRecord& step);
-  // What is wanted of rows beside draws: `entry` counts them.
+  // Adds scored, hidden-state and feature rows, and counts them in `entry`.
   static void AppendOutputs(const Sequence& s, const SequenceRows& rows, StepRecord& step,
                             StepRecord::Entry* entry);
   // False when the step failed; `failed` says whether the device did.
   bool Execute(StepRecord& step, Instant begin);
-  // Waits for the step before `step` and makes the masks that depend on its tokens.
+  // Collects the previous step and makes the masks that depend on its tokens.
   void MakeLateMasks(StepRecord& step);
 
   // --- collect.cc ---
   CollectOutput Collect();
   Duration CycleOf(const StepRecord& step, Instant now) const;
-  // The speculator hears of steps without prompts.
+  // Reports the cost of steps without prefill to the speculator.
   void ReportCost(const StepRecord& step, Instant now) const;
   static void NoteChunk(SequenceTimes& times, Instant launched, Instant done, int32_t tokens);
-  // What a step brought, as it is handed to its sequences one after the other.
+  // Cursors into a step's results, as its sequences consume them in order.
   struct Brought {
     SampledToken* sampled;
     RowScore* scores;
@@ -153,14 +151,14 @@ struct Engine::Impl {
     const std::byte* features;
     const float* kept;
   };
-  // Hands it to all of them, and tells the proposer.
+  // Distributes the results to the sequences, and features to the proposer.
   void AbsorbAll(const StepRecord& step, StepResult& result, Instant now, CollectOutput* out);
   void Absorb(const StepRecord& step, const StepRecord::Entry& entry, const Brought& brought,
               Instant now, CollectOutput* out);
   // outputs.cc. False: it ended.
   bool AbsorbScores(Sequence& s, std::span<RowScore> scores, CollectOutput* out);
   void AbsorbHidden(Sequence& s, const float* hidden, int32_t rows);
-  // All its rows are done and nothing is drawn.
+  // Ends a sequence whose rows are all done and that draws nothing.
   void FinishOutputs(Sequence& s, Instant now, CollectOutput* out);
   void AbsorbDraws(Sequence& s, const StepRecord::Entry& entry, SampledToken* sampled, Instant now,
                    CollectOutput* out);
@@ -177,15 +175,15 @@ struct Engine::Impl {
   // --- remote.cc ---
   std::vector<SequenceId> UpcomingGated(int32_t horizon_tokens) const;
   void OpenGate(SequenceId id);
-  // Matches and reserves all blocks of `s`, or changes nothing. `match_limit` in tokens;
-  // `keep_free` blocks are left.
+  // Matches and reserves all blocks of `s`, or changes nothing. `match_limit` in tokens; at least
+  // `keep_free` blocks remain free.
   bool TakeBlocks(Sequence& s, int32_t tokens, int32_t match_limit, int32_t keep_free);
-  // How many tokens behind the `matched` ones a copy of `partial` would bring; 0: none is made.
+  // Tokens after the `matched` ones that a copy-on-write of `partial` would supply; 0: no copy.
   int32_t CopiedTokens(const Sequence& s, int32_t matched, int32_t match_limit,
                        const PartialMatch& partial) const;
-  // The copy is made: its source may be evicted.
+  // The copy is done: its source may be evicted.
   void EndCopy(Sequence& s);
-  // The copy is not made, or the block that it was made into is given up.
+  // Cancels the copy, if not done or if its target block is given up.
   void DropCopy(Sequence& s);
   void Release(SequenceId id);
   int32_t LocalMatch(SequenceId id) const;
@@ -203,7 +201,8 @@ struct Engine::Impl {
   void DropPrefix(Epoch epoch);
 
   // --- tiered.cc ---
-  // Starts to fetch what lower tiers hold of its prompt; it waits for that, where it is worth it.
+  // Starts to fetch blocks of its prompt from lower tiers; it waits if that is faster than
+  // computing.
   void AskTiers(Sequence& s);
   KvTiers::Waiting PromotePrefix(const Hash128& root, std::span<const TokenId> tokens);
   void OfferToTiers(Sequence& s, int32_t first, int32_t whole);
@@ -214,32 +213,32 @@ struct Engine::Impl {
   int32_t BlockTokens() const { return executor->kv_layout().block_tokens; }
   int32_t BlocksFor(int32_t tokens) const { return executor->kv_layout().BlocksFor(tokens); }
   int32_t Watermark() const;
-  // Of sequences that `counts` (engine.cc).
+  // Counts sequences for which `counts` is true (engine.cc).
   template <typename Counts>
   PromptWork QueuedPrefill(const Counts& counts) const;
   Hash128 RootOf(const std::string& cache_scope, const std::string& adapter) const;
 
   // --- drafts.cc ---
   void Propose(SequenceId id, std::span<const TokenId> tokens);
-  // Cut to what the model knows and the sequence could draw.
+  // Cut to the vocabulary and to what the sequence may still draw.
   void SetDraft(Sequence& s, std::span<const TokenId> tokens) const;
   bool MayDraft(const Sequence& s) const;
   bool AsksProposer(const Sequence& s) const;
-  // Whether what its constraint leaves one text for is proposed.
+  // Whether text that its constraint forces is drafted.
   bool AsksForRuns(const Sequence& s) const;
   void NoteRun(Sequence& s) const;
   void ProposeRun(Sequence& s, SpeculativeSequence* out) const;
-  // Asks constraints and the speculator for every sequence that decodes.
+  // Asks constraints and the speculator for drafts of every decoding sequence.
   void ProposeAll();
   void ListDecodes();
-  // Fills `drafting`, and what the step is without drafts.
+  // Fills `drafting`, and `shape` with the step's size without drafts.
   void ListDrafting(VerifyStep* shape);
-  // Whether the next step may hold proposed tokens, so that the one in flight is collected first.
+  // Whether the next step may hold draft tokens, so that the step in flight is collected first.
   bool AwaitsTokens() const;
   int32_t DraftsOf(const Sequence& s) const;
-  // What the draws behind proposed tokens read of those before them.
+  // Prepares the tokens and masks that draws after draft tokens read.
   void PrepareDraws(Sequence& s, int32_t drafts);
-  // `next`: the token drawn behind the accepted ones is the next proposed one, which had no row.
+  // `next`: the token drawn after the accepted ones equals the next draft token, which had no row.
   void NoteVerified(Sequence& s, std::span<const TokenId> draft, int32_t drafted, int32_t accepted,
                     bool next, CollectOutput* out);
   void NotifyProposersOfEnd(const Sequence& s);
@@ -248,34 +247,34 @@ struct Engine::Impl {
   // --- features.cc ---
   // Whether the speculator wants the features of its rows.
   bool GivesFeatures(const Sequence& s) const;
-  // Of the rows of positions [begin, end), how many of the last have their features wanted, by the
-  // speculator or by a reader.
+  // Of the rows of positions [begin, end), how many of the last have features that the speculator
+  // or a reader wants.
   int32_t FeatureRows(const Sequence& s, int32_t begin, int32_t end) const;
-  // Appends the entry's rows of features, the last of its rows end in front of `row_end`.
+  // Appends the entry's feature rows; `row_end`: one past its last row in the step.
   void AppendFeatures(const Sequence& s, int32_t begin, int32_t row_end, StepRecord& step,
                       StepRecord::Entry* entry) const;
   int32_t FeatureSize() const;
   int32_t FeatureWindow(SequenceId id) const;
   PromptFeatures FeaturesOf(SequenceId id) const;
-  // The first position whose features are of use to whoever reads them.
+  // The first position whose features the speculator or a reader can use.
   int32_t FirstWanted(const Sequence& s) const;
-  // Whether features of it are kept for the next prompt that begins alike.
+  // Whether its features are cached for later prompts with the same prefix.
   bool KeepsFeatures(const Sequence& s) const;
-  // Those of the positions in front of `end` that were kept; at most a window of them.
+  // Cached features of positions before `end`; at most one window of them.
   FeatureRun KeptFeatures(const Sequence& s, int32_t end);
   void KeepFeatures(Sequence& s, int32_t begin, std::span<const float> rows);
-  // Of the last step of a sequence that ends in it.
+  // For a sequence that ends in this step: caches the features that the step computed.
   void KeepArriving(Sequence& s);
   void KeepForReader(Sequence& s, int32_t begin, std::span<const float> rows) const;
   void DeliverFeatures(const Sequence& s, FeatureRun run);
-  // Tells the proposer of all deliveries.
+  // Passes all deliveries to the proposer.
   void Deliver();
-  // Of a prefix whose KV was found in the cache.
+  // Passes on the cached features of a prefix hit.
   void TakeKeptFeatures(Sequence& s);
-  // Of a prompt that another worker has computed.
+  // Passes on the features of a prompt that another worker computed.
   void TakeFeatures(Sequence& s, const PromptFeatures& features);
-  // Of the rows that an entry had, those that stand; `features`: of all of them, `kept`: those that
-  // came to the host. The sequence may have ended.
+  // Passes on the features of accepted rows. `features`: of all the entry's rows; `kept`: those
+  // copied to the host. The sequence may have ended.
   void NoteFeatures(SequenceId id, const StepRecord::Entry& entry,
                     std::span<const std::byte> features, std::span<const float> kept);
 
@@ -283,7 +282,7 @@ struct Engine::Impl {
   Status LoadAdapter(PackedAdapter adapter);
   void DropAdapter(std::string_view digest);
   bool HasAdapter(std::string_view digest) const;
-  // Empties the places of those that leave and that no sequence has any more.
+  // Empties the slots of dropped adapters that no sequence uses any more.
   void FreeAdapters();
 
   // --- invariants.cc ---
@@ -294,7 +293,7 @@ struct Engine::Impl {
   Executor* const executor;
   const Clock* const clock;
   LayerSink* const sink;
-  const ScheduleLimits limits;  // those of the options, within what the executor can do
+  const ScheduleLimits limits;  // the options', limited to what the executor can do
   BlockManager blocks;
   SequenceTable table;
   Status failed;
@@ -306,12 +305,12 @@ struct Engine::Impl {
   uint64_t next_epoch = 1;
   uint64_t preemptions = 0;
   int suspects = 0;              // sequences that run alone next
-  int step_failures_in_row = 0;  // without a step that succeeded between them
-  // What there was when a plan found nothing to launch, or must not preempt before a Collect.
-  // CanLaunch() is false as long as nothing of it has changed.
+  int step_failures_in_row = 0;  // step failures since the last success
+  // The state when a plan found nothing to launch, or had to wait for a Collect before it preempts.
+  // CanLaunch() is false while it is unchanged.
   struct Standstill {
     uint64_t table = 0;      // SequenceTable::version
-    uint64_t collected = 0;  // steps, those that failed too
+    uint64_t collected = 0;  // steps, failed ones included
     uint64_t tier_waits = 0;
     bool tiers_busy = false;
     int32_t available = 0, leased = 0;
@@ -325,21 +324,21 @@ struct Engine::Impl {
   uint64_t collected = 0;
   Instant next_deadline = kNever;
   Instant next_aging = kNever;
-  // A prefix whose blocks were granted and are not filled yet.
+  // A prefix with granted blocks that are not filled yet.
   struct PulledPrefix {
     Hash128 root;
     std::vector<TokenId> tokens;
-    std::vector<BlockId> blocks;  // all of it, pinned with kTier
-    int32_t matched = 0;          // of them: published here already
+    std::vector<BlockId> blocks;  // the whole prefix, pinned with kTier
+    int32_t matched = 0;          // leading blocks that are published here already
     bool publishes = true;
   };
   std::map<Epoch, PulledPrefix> pulled;
   std::optional<FeatureCache> feature_cache;
   std::optional<KvTiers> tiers;
-  Instant tier_deadline = kNever;  // no sequence stops waiting for a tier before
+  Instant tier_deadline = kNever;  // lower bound of all tier wait limits
   uint64_t tier_waits_ended = 0;
 
-  // Digests of adapters that take no new sequence.
+  // Digests of dropped adapters, which accept no new sequence.
   std::set<std::string, std::less<>> leaving_adapters;
 
   std::vector<TokenOutput> pending_tokens;
@@ -348,30 +347,32 @@ struct Engine::Impl {
   StepPlanner planner;
   std::vector<SequenceView> views;
   std::vector<TenantView> tenants;
-  PlaceShares places;                       // of the snapshot
+  PlaceShares places;                       // batch slots, of the snapshot
   std::vector<FairShare::Account*> listed;  // in the order of `tenants`
-  std::vector<const Sequence*> starting;    // while views are built: who may start in this step
+  std::vector<const Sequence*>
+      starting;  // while views are built: sequences that may start in this step
   std::vector<Sequence*> scratch;
   std::vector<Sequence*> decodes;  // while drafts are made
   std::vector<SpeculativeSequence> drafting;
   std::vector<ComputedRows> computed_rows;  // while a step is collected
-  // What the step brought of the sequence that is told of it.
+  // Features that the step computed for the sequence being processed.
   struct Arriving {
     SequenceId sequence;
     int32_t begin = 0;
     std::span<const float> features;
   };
   Arriving arriving;
-  // What the proposer is told in front of the next step's, of sequences that computed nothing yet.
+  // Features to pass to the proposer before the next step's, of sequences with no computed rows
+  // yet.
   struct Delivery {
     SequenceId sequence;
     FeatureRun run;
   };
   std::vector<Delivery> deliveries;
   Duration propose_time{};   // before the next step
-  int32_t plain_steps = 0;   // to launch before proposals are made again
-  Instant last_collected{};  // when the last step was
-  bool runs_on = false;      // since the last step was collected there were rows to compute
+  int32_t plain_steps = 0;   // to launch before the next proposals
+  Instant last_collected{};  // time of the last Collect
+  bool runs_on = false;      // there has been work without a pause since the last Collect
 };
 
 }  // namespace aisp

@@ -1,7 +1,6 @@
-// FairOrder: the order in which sequences that wait would start. Smaller class and greater rank
-// first; then always one of the tenant to which least was given, those counted that stand before
-// it; of one tenant's by precedence. Internal to engine/; valid as long as the queues do not
-// change.
+// FairOrder: the order in which waiting sequences would start. Smaller class and greater rank
+// first; then the tenant with the least service, counting its sequences already taken; within a
+// tenant by precedence. Internal to engine/; valid while the queues are unchanged.
 #pragma once
 
 #include <span>
@@ -13,7 +12,7 @@ namespace aisp {
 
 class FairOrder {
  public:
-  // Both by precedence (SequenceTable's order). `shares`: whose accounts the sequences have.
+  // Both spans by precedence (SequenceTable's order). `shares` owns the sequences' accounts.
   FairOrder(const FairShare& shares, std::span<Sequence* const> queue,
             std::span<Sequence* const> other = {});
   // Null after the last.
@@ -26,14 +25,14 @@ class FairOrder {
     std::vector<const Sequence*> sequences;
     size_t next = 0;
   };
-  // Sorts what follows of one class and rank into lanes.
+  // Sorts the next sequences of equal class and rank into one lane per tenant.
   void FillLanes();
 
   std::vector<const Sequence*> all_;
-  size_t at_ = 0;  // of all_: what is in no lane yet
+  size_t at_ = 0;  // into all_: the first one that is in no lane yet
   const bool alone_;
   std::vector<Lane> lanes_;
-  std::vector<size_t> heap_;  // lanes that have sequences; the next one is at the front
+  std::vector<size_t> heap_;  // lanes with sequences; the next one is at the front
 };
 
 }  // namespace aisp

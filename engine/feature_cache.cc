@@ -53,7 +53,7 @@ FeatureRun FeatureCache::Before(const Hash128& root, std::span<const TokenId> to
   Hash128 chain = root;
   for (int32_t unit = 0; unit < units; ++unit)
     keys.push_back(chain = HashChain(chain, UnitOf(tokens, unit)));
-  std::vector<std::span<const float>> parts;  // from the last unit on
+  std::vector<std::span<const float>> parts;  // in reverse order
   for (int32_t unit = units - 1; unit >= begin / kUnit; --unit) {
     const std::span<const float> rows = Find(keys[static_cast<size_t>(unit)]);
     const int32_t last = (unit + 1) * kUnit;

@@ -18,7 +18,7 @@ Result<std::unique_ptr<FeatureLandings>> FeatureLandings::Create(size_t rows, si
   return made;
 }
 
-// Null: the device still reads all of them, or has not come to it.
+// Null: the device still reads all of them.
 Result<FeatureLandings::Landing*> FeatureLandings::Free() {
   for (Landing& landing : landings_) {
     if (landing.given) continue;

@@ -1,8 +1,8 @@
-// FeatureLandings: the way of features from the host to a device that computes beside it.
+// FeatureLandings: uploads features from the host to an asynchronous device.
 //
-// Runs of rows are written to places in page-locked memory, from where the device reads them behind
-// the steps in flight. A place is free once an event behind its readers has passed, which is asked
-// and never waited for. Engine thread only.
+// Runs of rows are written to page-locked buffers, which the device reads after the steps in
+// flight. A buffer is free once an event after its readers has completed; the event is polled,
+// never waited for. Engine thread only.
 #pragma once
 
 #include <array>
@@ -20,16 +20,16 @@ class FeatureLandings {
  public:
   static constexpr size_t kPlaces = 32;
 
-  // `rows`: those of a run that have room, the last ones; `size`: numbers of a row; `row_bytes`:
-  // what a row takes on the device.
+  // `rows`: the most rows of a run, its last ones; `size`: elements of a row; `row_bytes`: bytes of
+  // a row in the device's format.
   static Result<std::unique_ptr<FeatureLandings>> Create(size_t rows, size_t size, size_t row_bytes,
                                                          Device& device);
 
-  // f32 rows in the device's format.
+  // Writes f32 rows in the device's format.
   using Format = std::function<void(std::span<const float> rows, std::byte* to)>;
-  // Of each run as many of the last rows as there is room for: none where the device still reads
-  // all places. `placed` stays until the next call; all that reads it is enqueued on `stream` by
-  // then.
+  // Of each run as many of the last rows as there is room for; none while the device still reads
+  // all buffers. `placed` is valid until the next call; by then all its readers are enqueued on
+  // `stream`.
   Status Place(std::span<const std::span<const float>> runs, const Format& format, Stream& stream,
                std::vector<std::span<const std::byte>>* placed);
 
@@ -37,7 +37,7 @@ class FeatureLandings {
   struct Landing {
     std::byte* rows = nullptr;
     std::unique_ptr<Event> read;
-    bool given = false;    // by the last call: all that reads it is enqueued before the next one
+    bool given = false;    // by the last call: all its readers are enqueued before the next one
     bool waiting = false;  // for `read`
   };
 

@@ -1,5 +1,4 @@
-// Features of computed positions: those that the proposer reads, that a reader is sent, and that
-// are kept for the next prompt that begins alike.
+// Features of computed positions: for the proposer, for a remote reader, and for the feature cache.
 #include <algorithm>
 #include <utility>
 
@@ -23,8 +22,8 @@ int32_t Engine::Impl::FeatureRows(const Sequence& s, int32_t begin, int32_t end)
   return std::clamp(end - (s.target() - s.request.feature_window), 0, end - begin);
 }
 
-// Where they have to be fetched from a device, those of drawn tokens stay there: every step of
-// decoding would pay, for the end of a next prompt that seldom reads them.
+// If they must be copied from a device, features of drawn tokens are not kept: every decode step
+// would pay, and later prompts seldom reach that far.
 void Engine::Impl::AppendFeatures(const Sequence& s, int32_t begin, int32_t row_end,
                                   StepRecord& step, StepRecord::Entry* entry) const {
   entry->features = FeatureRows(s, begin, entry->end);
@@ -44,7 +43,7 @@ int32_t Engine::Impl::FeatureWindow(SequenceId id) const {
   return std::max(0, s->size() - s->window_begin);
 }
 
-// Rows of a step that failed come again; behind a gap nothing of before is of use.
+// Rows of a failed step are computed again; after a gap earlier rows are useless.
 void Engine::Impl::KeepForReader(Sequence& s, int32_t begin, std::span<const float> rows) const {
   const auto size = static_cast<size_t>(FeatureSize());
   const auto end = s.features_from + static_cast<int32_t>(s.features.size() / size);
@@ -70,7 +69,7 @@ int32_t Engine::Impl::FirstWanted(const Sequence& s) const {
   return std::max(0, s.target() - s.request.feature_window);
 }
 
-// Where only a prompt's last position is of use, that one is computed anyway.
+// If only the last position is of use: that one is computed anyway.
 bool Engine::Impl::KeepsFeatures(const Sequence& s) const {
   if (!feature_cache) return false;
   if (s.has_reader()) return s.request.feature_window > 1;
@@ -100,8 +99,8 @@ void Engine::Impl::KeepArriving(Sequence& s) {
                  rows.first(std::min(rows.size(), size * static_cast<size_t>(stand))));
 }
 
-// Sequences that start together are told of together: a head on a device waits for its step before
-// the last, so it has one for all of them.
+// Sequences that start together are delivered together: an asynchronous head waits for its step
+// before the last, so one step serves them all.
 void Engine::Impl::DeliverFeatures(const Sequence& s, FeatureRun run) {
   constexpr size_t kMostTogether = 16;
   if (run.rows.empty()) return;
@@ -109,7 +108,7 @@ void Engine::Impl::DeliverFeatures(const Sequence& s, FeatureRun run) {
   if (deliveries.size() >= kMostTogether) Deliver();
 }
 
-// The head takes up what is known; that is a proposer's time, and none of a step's.
+// The head's catch-up counts as proposer time, not as step time.
 void Engine::Impl::Deliver() {
   if (deliveries.empty()) return;
   const Instant since = clock->Now();
@@ -133,8 +132,8 @@ void Engine::Impl::TakeKeptFeatures(Sequence& s) {
   s.features = std::move(kept.rows);
 }
 
-// The last token's row runs here where no token came behind it, and brings its own: then one more
-// came in front than the proposer would see of a prompt that is computed here.
+// If no first token arrived, the last token's row runs here and adds its own features; the first
+// delivered row may then lie before the proposer's window and is skipped.
 void Engine::Impl::TakeFeatures(Sequence& s, const PromptFeatures& features) {
   if (!GivesFeatures(s) || FeatureSize() == 0) return;
   const auto size = static_cast<size_t>(FeatureSize());
@@ -165,7 +164,7 @@ void Engine::Impl::NoteFeatures(SequenceId id, const StepRecord::Entry& entry,
     KeepFeatures(*s, kept_begin, kept);
     return KeepForReader(*s, kept_begin, kept);
   }
-  // Behind the last one a token has to be known: not yet where another step draws it.
+  // The token after the last row must be known; it is not while another step draws it.
   const int32_t stand_end = std::min(s->computed, s->size() - 1);
   if (stand_end <= begin) return;
   const int32_t kept_stand = std::min(entry.kept, stand_end - kept_begin);

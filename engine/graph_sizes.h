@@ -1,4 +1,4 @@
-// Numbers of rows of which steps get a captured graph; a smaller step is padded. Plain functions.
+// Row counts of steps that get a captured graph; smaller steps are padded. Plain functions.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 namespace aisp {
 
-// Ascending, up to `max_rows`: fine where a row more costs most, in relation.
+// Ascending, up to `max_rows`: denser at small sizes, where padding costs relatively more.
 inline std::vector<int32_t> GraphSizes(int32_t max_rows) {
   std::vector<int32_t> sizes = {1, 2, 4, 8, 16, 24, 32, 48, 64};
   for (int32_t n = 96; n <= 256; n += 32) sizes.push_back(n);

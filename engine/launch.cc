@@ -1,4 +1,4 @@
-// From the state of all sequences to a step on the device: snapshot, plan, reserve, hand over.
+// From the state of all sequences to a step on the device: snapshot, plan, reserve, launch.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,11 +11,11 @@
 namespace aisp {
 namespace {
 
-// Each look at a follower (see AddWaitingViews) costs a prefix match; those behind so many wait for
-// the next step.
+// Checking a follower (see AddWaitingViews) costs a prefix match, so only this many are passed over
+// per step.
 constexpr int32_t kMaxFollowersPassed = 16;
 
-// Of several: it may need more places than others for its share of tokens.
+// The least-served of several tenants may need more slots than others for its share of tokens.
 bool LeastServed(const TenantView& tenant, const std::vector<TenantView>& all) {
   const auto less = [](const TenantView& a, const TenantView& b) { return a.service < b.service; };
   const auto [least, most] = std::minmax_element(all.begin(), all.end(), less);
@@ -47,11 +47,11 @@ void StepRecord::Clear() {
   overhead = {};
 }
 
-// Whether a running sequence has a row to compute that will not be thrown away for sure.
+// Whether a running sequence has a row to compute that is not certain to be discarded.
 bool Engine::Impl::Schedulable(const Sequence& s) const {
   if (s.scheduled >= s.target() || s.drafts_in_flight > 0) return false;
   if (s.samples_in_flight == 0) return true;
-  // A mask is made of every token before it but the one that the step in flight draws.
+  // A mask needs every preceding token except the one that the step in flight draws.
   if (s.request.guide && flight.size() > 1) return false;
   const int32_t drawn = s.generated() + s.samples_in_flight;
   return !s.reads_generated && drawn < s.request.max_new_tokens &&
@@ -100,8 +100,7 @@ SequenceView Engine::Impl::ViewOf(const Sequence& s) {
 }
 
 // At least one token is left to compute: a sequence that samples needs its logits, and a
-// prefill-only one needs a step in which its slices are handed over (OpenGate alone deals with a
-// full match).
+// prefill-only one needs a step that reports its slices (only OpenGate handles a full match).
 void Engine::Impl::ViewMatch(const Sequence& s, SequenceView* view) const {
   const int32_t limit = std::min(s.target() - 1, s.match_limit());
   PartialMatch partial;
@@ -140,16 +139,15 @@ bool Engine::Impl::Follows(const Sequence& s, int32_t cached) const {
          std::any_of(starting.begin(), starting.end(), leads);
 }
 
-// The head of the waiting queue, as far as this step could start it, and whoever holds blocks
-// there; matching a prefix costs time, so it stops at the first sequence that cannot start. One
-// whose prefix another one computes right now waits until that is published, at most until the
-// other ends or is preempted.
+// The head of the waiting queue, as far as this step could start it, and all that hold blocks.
+// Matching costs time, so it stops at the first that cannot start. A sequence whose prefix another
+// is computing waits until that is published, or the other ends or is preempted.
 void Engine::Impl::AddWaitingViews() {
   int32_t slots = table.free_slots();
   int32_t tokens = limits.max_batch_tokens;
   int32_t spare = blocks.Available();
   if (!table.waiting().empty()) {
-    // What would give way to the first of them.
+    // Running sequences that would yield to the first of them.
     const ServiceClass first = table.waiting().front()->request.tenant.service_class;
     for (const Sequence* s : table.running()) {
       if (s->has_reader() || s->request.tenant.service_class <= first) continue;
@@ -185,7 +183,7 @@ void Engine::Impl::AddWaitingViews() {
     } else {
       --holders;
     }
-    // As the planner shares them: a long prompt takes half.
+    // As the planner does: a long prompt gets half.
     const int32_t left =
         view.target_tokens - (s->blocks.empty() ? view.cached_tokens : view.computed_tokens);
     tokens -= left > tokens ? std::max(tokens / 2, BlockTokens()) : left;
@@ -232,7 +230,7 @@ Status Engine::Impl::Launch() {
   if (!CanLaunch()) return {};
   ProposeAll();
   const Instant begin = clock->Now();
-  // Each round without rows preempted somebody, so the rounds are bounded by the running sequences.
+  // Each round without rows preempted a sequence, so running sequences bound the rounds.
   for (;;) {
     BuildSnapshot();
     const StepPlan& plan =
@@ -246,7 +244,7 @@ Status Engine::Impl::Launch() {
     if (!step.entries.empty()) {
       const bool started = Execute(step, begin);
       if (started || !failed) return failed;
-      continue;  // what a failed step had is planned again, each alone: as many rounds as it had
+      continue;  // the failed step's sequences run alone: one round each
     }
     if (plan.preempt.empty() && !StartOverStuck()) break;
   }
@@ -254,16 +252,15 @@ Status Engine::Impl::Launch() {
   return {};
 }
 
-// As the planner orders running sequences.
+// The planner's order of running sequences.
 bool Engine::Impl::GoesBefore(const Sequence& a, const Sequence& b) {
   const bool own = a.account == b.account || a.standing() != b.standing();
   return own ? Precedes(a, b) : Precedes(*a.account, *b.account);
 }
 
-// A sequence with its own copy of a prefix that another had published (two grants for one prompt)
-// publishes what follows below the other's blocks, which then cannot be freed while it runs. When
-// that takes the last blocks and nothing under way could free one, it starts over with the
-// published blocks instead of its copy.
+// A sequence that copied a prefix published by another (two grants for one prompt) publishes its
+// next blocks below the other's, which then cannot be evicted. If that uses the last blocks and
+// nothing in flight could free one, it restarts on the published blocks.
 bool Engine::Impl::StartOverStuck() {
   if (!flight.empty() || blocks.LeasedBlocks() > 0) return false;
   if (tiers && tiers->Busy()) return false;
@@ -279,8 +276,8 @@ bool Engine::Impl::StartOverStuck() {
   return true;
 }
 
-// False when the blocks that the plan counted on are not there (what was preempted shared its
-// blocks, or a start evicted what another wanted to match): the sequence sits this step out.
+// False when blocks that the plan counted on are gone (a preempted sequence shared its blocks, or a
+// start evicted a block of another's match): the sequence skips this step.
 bool Engine::Impl::Apply(const PlannedSequence& planned, StepRecord& step) {
   Sequence& s = *table.Find(planned.id);
   if (planned.starts) {
@@ -315,8 +312,8 @@ bool Engine::Impl::Grow(Sequence& s, int32_t new_blocks) {
   return true;
 }
 
-// The rows of positions [begin, end); behind those that are known the sequence's draft, or what the
-// step in flight draws.
+// The rows of positions [begin, end): known tokens, then the draft or what the step in flight
+// draws.
 SequenceRows Engine::Impl::AppendTokens(const Sequence& s, int32_t begin, int32_t end,
                                         int32_t drafts, StepRecord& step) const {
   const int32_t table_blocks = BlocksFor(end);
@@ -338,7 +335,7 @@ SequenceRows Engine::Impl::AppendTokens(const Sequence& s, int32_t begin, int32_
     step.adapter_of_row.push_back(s.adapter);
   }
   step.adapts |= s.adapter >= 0;
-  // The longest copy of a step: a whole table for each sequence.
+  // The largest copy of a step: a whole table per sequence.
   step.block_tables.resize(step.block_tables.size() + static_cast<size_t>(table_blocks));
   std::transform(s.blocks.begin(), s.blocks.begin() + table_blocks,
                  step.block_tables.end() - table_blocks, [](BlockId block) { return block.value; });
@@ -346,8 +343,8 @@ SequenceRows Engine::Impl::AppendTokens(const Sequence& s, int32_t begin, int32_
 }
 
 void Engine::Impl::AppendRows(Sequence& s, const PlannedSequence& planned, StepRecord& step) {
-  // A start may find another match than the snapshot saw: blocks were given up for somebody else in
-  // this step, or what it wanted has been published. All else is as it was planned.
+  // A start may find another match than the snapshot saw: this step evicted blocks, or new ones
+  // were published. All else is as planned.
   AISP_CHECK(planned.starts || planned.token_begin == s.scheduled);
   const int32_t begin = s.scheduled;
   const int32_t drafts = planned.draft_tokens;
@@ -451,12 +448,12 @@ bool Engine::Impl::Execute(StepRecord& step, Instant begin) {
   return true;
 }
 
-// A sequence that ends with the token before, or failed there, draws for nothing and needs no mask.
+// A sequence that ends or fails at the preceding token draws in vain and needs no mask.
 void Engine::Impl::MakeLateMasks(StepRecord& step) {
   AISP_CHECK(flight.size() >= 2);
   StepRecord& before = *flight[flight.size() - 2];
   if (!before.result) before.result = executor->Collect(before.ticket);
-  if (!*before.result) return;  // told when that step is collected
+  if (!*before.result) return;  // reported when that step is collected
   for (const StepRecord::LateMask& late : step.late_masks) {
     Sequence& s = *late.sequence;
     const SampledToken& sampled = (*before.result)->tokens[late.before];

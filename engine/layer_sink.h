@@ -1,6 +1,6 @@
-// LayerSink: who is told when a layer's KV of a step lies in the pool. The prefill role pushes
-// those blocks to a decode worker while the next layer computes. The engine knows nothing of where
-// they go.
+// LayerSink: receives a notice when a layer's KV of a step is in the pool. The prefill role pushes
+// those blocks to a decode worker while the next layer computes. The engine does not know the
+// destination.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +22,8 @@ class LayerSink {
  public:
   virtual ~LayerSink() = default;
   // Layer `layer` of all `slices` may be read from the pool. Called in layer order by the thread
-  // that executes the step (the CPU executor: the engine thread inside Launch; a GPU executor: when
-  // the layer's event is done, in Collect or a poll between). Must not call back into the engine;
-  // must not block.
+  // that executes the step (CPU executor: inside Launch; GPU executor: in Collect or Done, once the
+  // layer's event has completed). Must not call back into the engine; must not block.
   virtual void OnLayer(int32_t layer, std::span<const LayerSlice> slices) = 0;
 };
 

@@ -22,7 +22,7 @@ Floats Load(const float* from) {
   return v;
 }
 
-// Calls step(vector) over the row; what is missing in the last vector is minus infinity.
+// Calls step(vector) over the row; the last vector is padded with minus infinity.
 template <typename Step>
 void ForVectors(std::span<const float> row, const Step& step) {
   size_t i = 0;
@@ -41,8 +41,8 @@ float Max(std::span<const float> row) {
   return max;
 }
 
-// exp(x) for x <= 0, within 5e-7 of itself from -16 on; what is below -87 counts as that.
-// 2^n * e^y with n whole and |y| <= ln(2) / 2, by the series of e^y.
+// exp(x) for x <= 0, relative error 5e-7 for x >= -16; x is clamped to -87. Computed as 2^n * e^y
+// with integer n and |y| <= ln(2) / 2, e^y by its series.
 Floats Exp(Floats x) {
   constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it leaves no room for a fraction
@@ -88,7 +88,7 @@ TokenId ArgMax(std::span<const float> row) {
 
 double LogSumExp(std::span<const float> row) {
   const float max = Max(row);
-  // Few in single precision at a time: what is small would be lost beside a large sum.
+  // Sum few in single precision at a time: small terms would be lost in a large sum.
   constexpr int kMostInFloat = 32;
   double total = 0;
   Floats sum{};
@@ -130,7 +130,7 @@ std::vector<TokenId> Greatest(std::span<const float> row, size_t n) {
     out.resize(n);
     return out;
   }
-  // A list that stays sorted; nearly all blocks have nothing that belongs into it.
+  // Keeps a sorted list; most vectors contribute nothing.
   out.reserve(n + 1);
   const auto offer = [&](TokenId t) {
     if (out.size() == n && !(value(t) > value(out.back()))) return;

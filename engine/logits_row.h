@@ -1,6 +1,6 @@
-// Sums and searches over one row of logits, [vocabulary] f32, in vectors: what the host does for
-// each token whose log-probability is wanted, 128k values at a time. NaN is allowed in AllFinite
-// alone; minus infinity anywhere (tokens that a mask leaves out). Pure functions; any thread.
+// Vectorised sums and searches over one row of logits, [vocabulary] f32: the host's work for each
+// token whose logprob is wanted. NaN is allowed in AllFinite only; minus infinity anywhere (masked
+// tokens). Pure functions; any thread.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,15 @@
 
 namespace aisp {
 
-// Neither NaN nor infinite, any of them.
+// Whether no element is NaN or infinite.
 bool AllFinite(std::span<const float> row);
-// The first of the greatest. The row is not empty.
+// Index of the first maximum. The row is not empty.
 TokenId ArgMax(std::span<const float> row);
-// log(sum(exp(row))), within 2e-6. One of them is finite.
+// log(sum(exp(row))), within 2e-6. At least one element is finite.
 double LogSumExp(std::span<const float> row);
-// How many are greater than `bound`.
+// Number of elements greater than `bound`.
 int32_t CountGreater(std::span<const float> row, float bound);
-// The `n` greatest in descending order, equal ones by id; all where n is more than there are.
+// Ids of the `n` greatest, descending, ties by id; all if n exceeds the row.
 std::vector<TokenId> Greatest(std::span<const float> row, size_t n);
 
 }  // namespace aisp

@@ -20,8 +20,7 @@ void MedusaProposer::Forget(SequenceId id) {
   states_.erase(it);
 }
 
-// Where all are taken, that of the sequence that was told of longest ago, but not in this call:
-// nothing of it is known then.
+// If all are taken, evicts the least recently updated sequence that is not in this call.
 bool MedusaProposer::TakePlace(State& state) {
   if (state.place >= 0) return true;
   if (free_places_.empty() && used_places_ < draws_->places())
@@ -41,7 +40,7 @@ bool MedusaProposer::TakePlace(State& state) {
   return true;
 }
 
-// Positions may come again, after preemption; the newest stays.
+// Positions may be computed again after preemption; the newest is kept.
 Status MedusaProposer::Keep(std::span<const ComputedRows> rows) {
   kept_.clear();
   kept_of_.clear();
@@ -55,7 +54,7 @@ Status MedusaProposer::Keep(std::span<const ComputedRows> rows) {
     State& state = it->second;
     if (added) {
       state.sampling = *each.context.sampling;
-      state.sampling.num_logprobs = -1;  // the heads say them anyway
+      state.sampling.num_logprobs = -1;  // the heads always return them
     }
     state.told = told_;
     if (last <= state.position) continue;
@@ -82,7 +81,7 @@ Status MedusaProposer::Computed(std::span<const ComputedRows> rows) {
   return kept;
 }
 
-// Those whose last token but one is the newest position that it knows.
+// Starts drafts of sequences whose second-to-last token is the newest known position.
 std::vector<MedusaProposer::Running> MedusaProposer::Begin(std::span<const DraftContext> contexts,
                                                            std::span<TokenDraft> drafts) {
   std::vector<Running> begun;
@@ -104,7 +103,7 @@ std::vector<MedusaProposer::Running> MedusaProposer::Begin(std::span<const Draft
   return begun;
 }
 
-// What `head` draws for it, behind the tokens that it has and those that heads in front draw.
+// Requests the draw of `head`, after the draft's tokens and the draws of the heads before it.
 void MedusaProposer::Ask(const Running& d, int32_t head) {
   const auto collected = static_cast<int32_t>(d.draft->tokens.size());
   samples_.push_back(d.Draw(draws_->LogitIndex(head, d.row), d.row, head - collected));
@@ -123,8 +122,8 @@ Status MedusaProposer::Take(std::span<Running> drafting) {
   return {};
 }
 
-// Draws of all heads together, where none reads what another has drawn and it costs no more; else
-// head by head, as far as drafts go.
+// Draws from all heads at once if no draw depends on another and that costs no more; else head by
+// head, until all drafts end.
 Status MedusaProposer::DraftAll(std::span<Running> drafting) {
   int32_t longest = 0;
   for (const Running& d : drafting) longest = std::max(longest, d.limit);

@@ -1,11 +1,10 @@
-// MedusaProposer: Medusa's heads (Cai et al., arXiv:2401.10774) name what may follow: one reads of
-// the newest computed position the token behind the next, another the one behind that. Of the
-// sequence it keeps no more than that position's features, and takes what it drafts from no KV. So
-// what comes first with a sequence, whatever computed its prompt, is all that a draft needs; where
-// the newest position's are missing, nothing is proposed.
+// MedusaProposer: drafts with Medusa heads (Cai et al., arXiv:2401.10774). Each head predicts, from
+// the newest computed position, the token at its own distance. Per sequence it keeps only that
+// position's features and no KV, so features of a prompt that another worker computed suffice. If
+// the newest position's features are missing, it drafts nothing.
 //
-// A head does not know which token the draft has in front of its own, so all of a draft's heads are
-// computed at once. It draws as the target will (engine/drafting.h). Engine thread only.
+// A head does not see the preceding draft tokens, so all heads of a draft are computed at once.
+// Tokens are drawn by the target's rules (engine/drafting.h). Engine thread only.
 #pragma once
 
 #include <memory>
@@ -19,14 +18,14 @@
 namespace aisp {
 
 struct MedusaProposerOptions {
-  // A draft ends behind the token with which all of it became less likely than this.
+  // A draft ends after the token at which its joint probability falls below this.
   float min_probability = 0.1f;
-  bool wants_prompts_end = true;  // else it begins with the first drawn token
+  bool wants_prompts_end = true;  // else drafts begin after the first drawn token
 };
 
 class MedusaProposer final : public Proposer {
  public:
-  // Both for as many rows as sequences are ever asked for at once.
+  // Both handle as many rows as sequences are drafted at once.
   MedusaProposer(const MedusaProposerOptions& options, std::unique_ptr<MedusaDraws> draws);
   MedusaProposer(const MedusaProposerOptions& options, std::unique_ptr<ParallelHeads> heads)
       : MedusaProposer(options, std::make_unique<HostMedusaDraws>(std::move(heads))) {}
@@ -37,7 +36,7 @@ class MedusaProposer final : public Proposer {
   int32_t feature_size() const override { return draws_->feature_size(); }
   int32_t feature_window() const override { return options_.wants_prompts_end ? 1 : 0; }
   Status Computed(std::span<const ComputedRows> rows) override;
-  // Errors are the heads'.
+  // Errors come from the heads.
   Status Propose(std::span<const DraftContext> contexts, std::span<TokenDraft> drafts) override;
   void Ended(const DraftContext& context) override { Forget(context.sequence); }
 
@@ -45,12 +44,12 @@ class MedusaProposer final : public Proposer {
 
  private:
   struct State {
-    int32_t position = -1;  // whose features these are, the newest that is known
-    int32_t place = -1;     // where they are kept
-    uint64_t told = 0;      // last
+    int32_t position = -1;  // the newest position with known features
+    int32_t place = -1;     // index of those features in draws_
+    uint64_t told = 0;      // the last call that delivered features
     SamplingParams sampling;
   };
-  // A draft that is being made, and its row.
+  // A draft in progress and its row.
   struct Running : Drafting {
     int32_t row = 0;
   };
@@ -69,7 +68,7 @@ class MedusaProposer final : public Proposer {
   std::vector<int32_t> free_places_;
   int32_t used_places_ = 0;
   uint64_t told_ = 0;
-  // Of the drafts that are being made, and of the draws that are asked for: whose they are.
+  // Of the drafts in progress, and of the requested draws: their drafts' indices.
   std::vector<int32_t> places_;
   std::vector<SampleRow> samples_;
   std::vector<int32_t> asked_;

@@ -1,4 +1,4 @@
-// MedusaDraws: keeps features of sequences, runs heads that each say one of the tokens behind a
+// MedusaDraws: keeps features of sequences, runs heads that each predict one token after a
 // position, and draws from them. Implementations: HostMedusaDraws over any ParallelHeads, and
 // AsyncMedusaDraws on a GPU. Engine thread only.
 #pragma once
@@ -17,13 +17,13 @@
 
 namespace aisp {
 
-// A row of features that is to be kept: as steps give them (StepResult::feature_bytes), or f32 in
-// the host's memory.
+// A row of features to keep: in the format of steps (StepResult::feature_bytes), or f32 in host
+// memory.
 struct FeatureRow {
   const std::byte* from = nullptr;
   bool on_host = false;
   int32_t place = 0;
-  bool kept = true;  // false: it found no room on its way, and the place holds what it held
+  bool kept = true;  // false: it could not be uploaded, and the place is unchanged
 };
 
 class MedusaDraws {
@@ -31,21 +31,21 @@ class MedusaDraws {
   virtual ~MedusaDraws() = default;
   virtual int32_t heads() const = 0;
   virtual int32_t feature_size() const = 0;
-  // Of a row as steps give it.
+  // Bytes of a row in the format of steps.
   virtual size_t feature_bytes() const = 0;
-  virtual int32_t max_rows() const = 0;  // of Run
-  // So many rows of features are kept at most.
+  virtual int32_t max_rows() const = 0;  // of one Run
+  // Most rows of features kept.
   virtual int32_t places() const = 0;
-  // Behind all that reads these places, in front of the next Run.
+  // Copies rows to their places, after all earlier reads and before the next Run.
   virtual Status Keep(std::span<FeatureRow> rows) = 0;
   // Whether draws of several heads cost little more than those of one.
   virtual bool draws_together() const = 0;
-  // The first `heads` heads of what is kept at these places, and draws from them, as Draw's.
+  // Runs the first `heads` heads on the features at these places, then draws as Draw does.
   virtual Status Run(std::span<const int32_t> places, int32_t heads,
                      std::span<const SampleRow> samples) = 0;
-  // From the logits of the last Run; each names its own by LogitIndex.
+  // Draws from the logits of the last Run; samples address rows by LogitIndex.
   virtual Status Draw(std::span<const SampleRow> samples) = 0;
-  // Of the last Run or Draw: every token with its logprob by the head.
+  // Tokens of the last Run or Draw, each with the head's logprob.
   virtual Result<std::vector<SampledToken>> Collect() = 0;
   // `row`: index into Run's places.
   virtual int32_t LogitIndex(int32_t head, int32_t row) const = 0;
@@ -76,7 +76,7 @@ class HostMedusaDraws final : public MedusaDraws {
   const std::unique_ptr<ParallelHeads> heads_;
   Sampler sampler_;
   std::vector<float> kept_;
-  // Of the target's vocabulary; those that no head has stay as they are.
+  // Over the target's vocabulary; tokens without a logit in the head stay unchanged.
   std::vector<float> logits_;
   std::vector<const float*> rows_;
   std::vector<SampledToken> drawn_;

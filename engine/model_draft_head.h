@@ -1,7 +1,6 @@
-// ModelDraftHead: a head (an EAGLE-3 head, a next-token layer) with a KV pool of its own, and draws
-// from its logits. Its draws
-// are over the target's vocabulary: a token that the head has no logit for is as unlikely as can
-// be, and drawn only where a constraint leaves none that it has. On the CPU. Engine thread only.
+// ModelDraftHead: a draft head (EAGLE-3 or a multi-token prediction layer) on the CPU, with its own
+// KV pool. It draws over the target's vocabulary: a token without a logit in the head gets the
+// lowest probability, and is drawn only if a constraint allows no other. Engine thread only.
 #pragma once
 
 #include <memory>
@@ -21,9 +20,9 @@ struct DraftHeadOptions {
   FeatureHeadOptions head;
   int32_t block_tokens = 16;
   int32_t num_blocks = 0;
-  DType kv_dtype = DType::kF32;  // on a GPU; else it is the compute dtype
+  DType kv_dtype = DType::kF32;  // on a GPU; else the compute dtype is used
   bool use_graphs = true;        // on a GPU
-  // Rows of features that may wait; 0: nine for each sequence of a step.
+  // Buffers for rows of features that wait; 0: nine per sequence of a step.
   int32_t feature_places = 0;
 };
 
@@ -32,13 +31,13 @@ FeatureHead::Part PartOf(const HeadStep& step);
 
 class ModelDraftHead final : public DraftHead {
  public:
-  // `embedding`: the target's; it outlives this, as do device and operations.
+  // `embedding` is the target's; it, device and operations outlive this.
   static Result<std::unique_ptr<ModelDraftHead>> Create(const std::string& directory,
                                                         const EagleSpec& spec,
                                                         const TensorView& embedding,
                                                         const DraftHeadOptions& options,
                                                         Device& device, Ops& ops);
-  // `target` outlives this.
+  // All references outlive this.
   static Result<std::unique_ptr<ModelDraftHead>> Create(const std::string& directory,
                                                         const MtpSpec& spec, const Model& target,
                                                         const DraftHeadOptions& options,
@@ -71,7 +70,7 @@ class ModelDraftHead final : public DraftHead {
   std::unique_ptr<Stream> stream_;
   Sampler sampler_;
   std::vector<std::byte> places_;
-  std::vector<SampledToken> drawn_;  // by the step in flight
+  std::vector<SampledToken> drawn_;  // by the last step
 };
 
 }  // namespace aisp

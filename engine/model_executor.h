@@ -1,9 +1,9 @@
-// ModelExecutor: runs planned steps of a real model, and draws tokens from its logits.
+// ModelExecutor: runs planned steps of a real model and draws tokens from its logits.
 //
 // It owns the model and the KV pool; the device and the operations outlive it. The pool is
-// shareable memory (Device::Export), so that another process can map it. On a synchronous device
-// (the CPU) a step is computed inside Launch and max_depth() is 1. One engine thread; kv_pool() and
-// kv_layout() from any thread, they do not change.
+// shareable memory (Device::Export), so another process can map it. On a synchronous device (the
+// CPU) a step is computed inside Launch and max_depth() is 1. One engine thread; kv_pool() and
+// kv_layout(), which do not change, from any thread.
 #pragma once
 
 #include <functional>
@@ -24,29 +24,29 @@ struct ModelExecutorOptions {
   ModelOptions
       model;  // max_logit_rows and max_sequences follow max_slots, which they must not be below
   int32_t max_slots = 64;
-  int32_t max_draft_rows = 0;    // rows of a step that verify proposed tokens, and draw too
+  int32_t max_draft_rows = 0;    // rows of a step that verify draft tokens, and draw too
   int32_t max_scored_rows = 64;  // rows of a step that score known tokens
   int32_t block_tokens = 16;     // 16 to 128, a multiple of 16
-  int32_t num_blocks = 0;        // or, when 0, as many as kv_bytes holds
+  int32_t num_blocks = 0;        // 0: as many as kv_bytes holds
   size_t kv_bytes = 0;
-  // Or, when both are 0, as many as this says of the device's memory with the weights in it.
+  // If both are 0: chooses the number from the device's memory after the weights are loaded.
   std::function<Result<int32_t>(const MemoryInfo& memory)> choose_blocks;
-  std::optional<DType> kv_dtype;  // f32, bf16 or fp8_e4m3; nothing: the compute dtype
+  std::optional<DType> kv_dtype;  // f32, bf16 or fp8_e4m3; empty: the compute dtype
 };
 
-// The layout that these options give a model of this shape. INVALID_ARGUMENT: a block size or dtype
-// that no kernel has, no room for a single block.
+// The KV layout of a model of this shape. INVALID_ARGUMENT: a block size or dtype without a kernel,
+// or no room for a single block.
 Result<KvLayout> MakeKvLayout(const KvShape& shape, int32_t block_tokens, DType dtype,
                               int32_t num_blocks, size_t kv_bytes);
 
-// The same for a model that is loaded, asking choose_blocks where it has to.
+// The same for a loaded model; uses choose_blocks if set and needed.
 Result<KvLayout> MakeKvLayout(const ModelExecutorOptions& options, const Model& model,
                               const Device& device);
 
-// The pool of each layer.
+// The views of each layer in a pool.
 std::vector<PagedKvView> KvViews(const KvLayout& layout, void* pool);
 
-// Sets `ranges` to the bytes of these copies in a pool.
+// Sets `ranges` to the byte ranges of these copies in a pool.
 void CopyRangesOf(const KvLayout& layout, std::span<const CopiedBlock> copies,
                   std::vector<CopyRange>* ranges);
 
@@ -55,15 +55,17 @@ class ServingExecutor : public Executor {
  public:
   virtual const Buffer& kv_pool() const = 0;
   virtual const Model& model() const = 0;
-  // Of the last step: f32 [max_logit_rows, vocabulary], in device memory.
+  // Logits of the last step: f32 [max_logit_rows, vocabulary], in device memory.
   virtual TensorView logits() const = 0;
-  // On which its steps are enqueued, for who has something to compute between them; null on a
-  // device that computes in Launch.
+  // The stream of its steps, for callers that enqueue work between them; null on a synchronous
+  // device.
   virtual Stream* stream() const = 0;
 };
 
 class ModelExecutor final : public ServingExecutor {
  public:
+  // Device and operations outlive this. UNIMPLEMENTED: an asynchronous device; INVALID_ARGUMENT: no
+  // slots; else the model's or the device's error.
   static Result<std::unique_ptr<ModelExecutor>> Create(const std::string& model_directory,
                                                        const ModelExecutorOptions& options,
                                                        Device& device, Ops& ops);
@@ -115,7 +117,7 @@ class ModelExecutor final : public ServingExecutor {
   std::unique_ptr<Model> model_;
   KvLayout layout_;
   Buffer pool_;
-  Buffer slot_tokens_;  // int32 [max_slots]: the last token drawn for each
+  Buffer slot_tokens_;  // int32 [max_slots]: the last token drawn for each slot
   std::unique_ptr<Stream> stream_;
   std::optional<Sampler> sampler_;
   std::vector<CopyRange> ranges_;

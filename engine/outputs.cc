@@ -1,5 +1,5 @@
-// What rows of a prompt bring beside KV and draws: logprobs of its tokens, hidden states that are
-// pooled. A sequence that was preempted computes its rows again; what was told is not told twice.
+// Outputs of prompt rows: logprobs of tokens and pooled hidden states. A preempted sequence
+// computes its rows again; outputs already given are not repeated.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -68,7 +68,7 @@ bool Engine::Impl::AbsorbScores(Sequence& s, std::span<RowScore> scores, Collect
   return !ends;
 }
 
-// Row by row, so that the sum does not depend on how the prompt was cut.
+// Summed row by row, so that the result does not depend on the chunks.
 void Engine::Impl::AbsorbHidden(Sequence& s, const float* hidden, int32_t rows) {
   const auto size = static_cast<size_t>(executor->hidden_size());
   s.pooled.resize(size);
@@ -86,7 +86,7 @@ void Engine::Impl::FinishOutputs(Sequence& s, Instant now, CollectOutput* out) {
   output.preemptions = s.times.preemptions;
   output.finish = s.request.pooling == Pooling::kNone ? FinishReason::kLength : FinishReason::kStop;
   if (s.request.pooling != Pooling::kNone) {
-    // Of norm 1: the sum of the rows has the direction of their mean.
+    // Of norm 1: the sum has the direction of the mean.
     double square = 0;
     for (const double x : s.pooled) square += x * x;
     const double norm = std::sqrt(square);

@@ -1,8 +1,7 @@
-// PlaceShares: who holds the places of a batch (sequences that run at once), and whether a tenant
-// may take one more. The last eighth of the places is for tenants that hold no more than are left,
-// by weight: who comes new need not wait until another one's answer ends, however many others there
-// are. What is of a lesser class gives way and counts as free. Plain state of one step; no
-// allocation once it has grown.
+// PlaceShares: which tenants hold the batch slots (running sequences), and whether a tenant may
+// take another. The last eighth is reserved for tenants that hold, by weight, no more than what is
+// free: a new tenant need not wait for another's answer to end. Slots of lesser classes count as
+// free, since those yield. State of one step; no allocation once grown.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +16,7 @@ namespace aisp {
 
 class PlaceShares {
  public:
-  // `tenants` of them, each an index from 0 on. All places are free.
+  // `tenants`: their number; indices start at 0. All slots are free.
   void Reset(size_t tenants, int32_t places) {
     held_.assign(tenants, {});
     all_ = {};
@@ -35,7 +34,7 @@ class PlaceShares {
     --all_[Index(service_class)];
     ++free_;
   }
-  // Whether it may have one more, when there is one.
+  // Whether it may take one more slot, if one is free.
   bool MayTake(int32_t tenant, double weight, ServiceClass service_class) {
     Grow(tenant);
     int32_t holds = 0, rest = free_;

@@ -1,4 +1,4 @@
-// Prefixes that another worker writes into this pool's cache, for whoever may need them.
+// Prefixes that another worker writes into this pool's cache.
 #include <fmt/format.h>
 
 #include <utility>

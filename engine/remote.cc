@@ -1,4 +1,4 @@
-// Sequences whose KV somebody else reads (prefill-only) or writes (remote).
+// Sequences whose KV a remote reader reads (prefill-only) or a remote writer fills (remote).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,8 +14,8 @@ bool Engine::Impl::TakeBlocks(Sequence& s, int32_t tokens, int32_t match_limit, 
   AISP_CHECK(s.blocks.empty());
   PartialMatch partial;
   s.blocks = blocks.MatchAndPin(s.root, s.request.tokens, std::max(0, match_limit), &partial);
-  // A copy of what others have published is not published below theirs, which then could not be
-  // given up as long as it runs.
+  // If published blocks exist beyond the match limit, this sequence computes its own copies. It
+  // does not publish below the originals, which then could not be evicted while it runs.
   const int32_t whole = tokens - 1;
   s.publishes =
       match_limit >= whole || blocks.MatchLength(s.root, s.request.tokens, whole) <= match_limit;
@@ -37,21 +37,20 @@ bool Engine::Impl::TakeBlocks(Sequence& s, int32_t tokens, int32_t match_limit, 
   }
   s.published_blocks = matched;
   s.scheduled = s.copied ? s.copied->end : s.computed;
-  // Neither a grant that was refused for lack of blocks nor a start after a preemption is another
-  // lookup.
+  // A refused grant or a restart after preemption does not count as another lookup.
   if (!std::exchange(s.lookup_counted, true))
     blocks.CountLookup(std::max(match_limit, s.scheduled), s.scheduled);
   return true;
 }
 
-// At least one token is left to compute. A copy moves a whole block and keeps it from eviction, so
-// it is not made for the few tokens that most prompts begin with.
+// At least one token is left to compute. A copy moves a whole block and pins its source, so it is
+// not made for the few tokens that most prompts share.
 int32_t Engine::Impl::CopiedTokens(const Sequence& s, int32_t matched, int32_t match_limit,
                                    const PartialMatch& partial) const {
   constexpr int32_t kUnit = FeatureCache::kUnit;
   if (!executor->copies_blocks() || s.request.kv_source == KvSource::kRemote) return 0;
   int32_t copied = std::min(partial.tokens, std::min(match_limit, s.target() - 1) - matched);
-  // Features are kept in units, of which all tokens must be the same.
+  // Features are cached in whole units, whose tokens must all match.
   const bool known = (copied + kUnit - 1) / kUnit * kUnit <= partial.tokens;
   if (KeepsFeatures(s) && !known) copied -= copied % kUnit;
   return copied >= BlockTokens() / 4 ? copied : 0;
@@ -70,7 +69,7 @@ void Engine::Impl::DropCopy(Sequence& s) {
 // --- prefill-only ---
 
 std::vector<SequenceId> Engine::Impl::UpcomingGated(int32_t horizon_tokens) const {
-  // A prompt longer than the horizon leaves half of it to those behind, as it does in every step.
+  // A prompt longer than the horizon leaves half of it to later ones, as in every step.
   int32_t room = horizon_tokens;
   const auto take = [&](int32_t tokens) {
     room -= tokens > horizon_tokens ? std::max(room / 2, BlockTokens()) : tokens;
@@ -94,15 +93,15 @@ std::vector<SequenceId> Engine::Impl::UpcomingGated(int32_t horizon_tokens) cons
 void Engine::Impl::OpenGate(SequenceId id) {
   Sequence* s = table.Find(id);
   if (s == nullptr || s->state != SequenceState::kGated) return;
-  // Whoever already waits for blocks must not be overtaken by one that comes now, and what a
-  // running sequence is computing anyway is better matched when it is published.
+  // Do not overtake sequences that wait for blocks. A prefix that a running sequence is computing
+  // is better matched once published.
   const auto& waiting = table.waiting();
   const bool overtakes = std::any_of(waiting.begin(), waiting.end(), [s](const Sequence* w) {
     return w->blocks.empty() && Precedes(*w, *s);
   });
   const bool queue =
       s->target() > 0 && (overtakes || s->promotion != 0 || Follows(*s, s->match_hint));
-  // One that draws has its last token to compute whatever is cached.
+  // One that draws computes its last token, whatever is cached.
   const int32_t limit = s->draws() ? s->target() - 1 : s->target();
   const bool taken = !queue && TakeBlocks(*s, s->target(), limit, Watermark());
   s->reported = s->computed;
@@ -137,8 +136,8 @@ Result<RemoteGrant> Engine::Impl::GrantRemote(SequenceId id, bool with_token) {
   // The sequence itself awaits KV, so the watermark is waived only when it is the only one.
   const int32_t keep_free =
       table.running().empty() && table.awaiting() == 1 ? 0 : limits.watermark_blocks;
-  // With its first token there it holds all blocks that its first row needs, as any sequence that
-  // waits for a row alone; where the pool could never hold them, it ends behind that token.
+  // With its first token it holds all blocks of its first row, like any sequence that waits only
+  // for a row. If the pool could never hold them, it ends after that token.
   const int32_t own = BlocksFor(s->size());
   const int32_t next =
       std::min(BlocksFor(s->size() + (with_token ? 1 : 0)), blocks.layout().num_blocks) - own;

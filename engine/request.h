@@ -1,4 +1,4 @@
-// What an engine is asked to do for one sequence, and what it says back. Plain values.
+// Requests to an engine for one sequence, and its outputs. Plain values.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,10 @@
 
 namespace aisp {
 
-// Filters apply in this order: penalties and bias on logits, temperature, top_k, top_p, min_p; then
-// argmax(log p + Gumbel noise keyed by (seed, choice, position, token)) over what is left
-// (common/random.h).
+// Penalties and bias apply to logits first, then temperature, top_k, top_p, min_p; then the argmax
+// of log p + Gumbel noise keyed by (seed, choice, position, token) over the rest (common/random.h).
 struct SamplingParams {
-  float temperature = 1.0f;  // 0: greedy, the filters below do not matter
+  float temperature = 1.0f;  // 0: greedy, the filters below have no effect
   int32_t top_k = 0;         // 0: off
   float top_p = 1.0f;
   float min_p = 0.0f;
@@ -35,16 +34,16 @@ struct SamplingParams {
   int32_t num_logprobs = -1;  // -1: none, 0: the chosen token's only
 };
 
-// How a sequence's prompt KV comes to be.
+// Who computes the KV of a sequence's prompt.
 enum class KvSource : uint8_t {
   kLocal,        // this engine computes it in chunks
   kPrefillOnly,  // this engine computes KV of [match, tokens - 1) for a remote reader; gated (see
-                 // Engine). With `draws_first` also the last token's, and draws the one behind it
-  kRemote,  // a remote writer fills granted blocks, and may bring the first token; else the engine
+                 // Engine). With `draws_first` also the last token's, and draws the first token
+  kRemote,  // a remote writer fills granted blocks, and may send the first token; else the engine
             // runs the last token as the first decode row
 };
 
-// What becomes of the hidden states of a prompt's positions, after the model's final norm.
+// How the hidden states of a prompt's positions, after the model's final norm, become an embedding.
 enum class Pooling : uint8_t { kNone, kMean, kLast, kFirst };
 
 struct SequenceRequest {
@@ -52,26 +51,27 @@ struct SequenceRequest {
   int32_t prompt_tokens = 0;    // how many of `tokens` are prompt
   KvSource kv_source = KvSource::kLocal;
   bool draws_first = false;  // of kPrefillOnly; it has no guide
-  // Of kPrefillOnly: so many of the last positions whose KV is wanted have their features kept for
-  // the reader, as far as they are computed here.
+  // Of kPrefillOnly: features of so many last positions with KV are kept for the reader, as far as
+  // they are computed here.
   int32_t feature_window = 0;
   SamplingParams sampling;
   int32_t max_new_tokens = 16;  // counted from prompt_tokens
   int32_t min_new_tokens = 0;   // stop tokens are masked before it
   std::vector<TokenId> stop_token_ids;
   std::string cache_scope;  // part of the prefix root
-  std::string adapter;      // digest of the LoRA adapter that it runs with; "": none
+  std::string adapter;      // digest of its LoRA adapter; "": none
   TenantShare tenant;
-  int32_t priority = 0;  // greater runs first, of one tenant's
+  int32_t priority = 0;  // greater runs first, within a tenant
   Instant deadline = kNever;
   std::shared_ptr<DrawGuide> guide;  // null: unconstrained
-  PromptPace pace;                   // of its prompt, in steps that decode as well
-  // Of a proposer, in a step; 0: none, -1: as many as pay. Forced runs (DrawGuide) are none of it.
+  PromptPace pace;                   // of its prefill, in steps that also decode
+  // Most draft tokens of a proposer per step; 0: none, -1: as many as pay off. Forced runs
+  // (DrawGuide) are not counted.
   int32_t max_draft_tokens = -1;
-  // Not kNone: nothing is drawn, the sequence ends with kStop and an embedding.
+  // Not kNone: nothing is drawn; the sequence ends with kStop and an embedding.
   Pooling pooling = Pooling::kNone;
-  // -1: none. Else the logprob of each prompt token but the first, with so many alternatives; those
-  // before position `prompt_logprobs_from` are known.
+  // -1: none. Else logprobs of each prompt token but the first, with so many alternatives; those
+  // before position `prompt_logprobs_from` are already known.
   int32_t prompt_logprobs = -1;
   int32_t prompt_logprobs_from = 1;
 };
@@ -81,10 +81,10 @@ enum class FinishReason : uint8_t { kNone, kStop, kLength, kCancelled, kError };
 struct TokenLogprob {
   float logprob = 0;
   std::vector<std::pair<TokenId, float>> top;
-  int32_t rank = 0;  // 1: no token is likelier; 0: not known. Of the prompt's tokens
+  int32_t rank = 0;  // of prompt tokens: 1: no token is likelier; 0: unknown
 };
 
-// What a proposer's tokens came to.
+// Counts of draft tokens from proposers.
 struct DraftCounts {
   int32_t steps = 0;     // that verified any
   int32_t drafted = 0;   // tokens that were verified
@@ -99,13 +99,13 @@ struct TokenOutput {
   std::optional<TokenLogprob> logprob;
   FinishReason finish = FinishReason::kNone;
   Error error;                    // with kError
-  Fault fault = Fault::kRequest;  // whose, with kError
+  Fault fault = Fault::kRequest;  // whose fault, with kError
   int32_t preemptions = 0;        // of the sequence so far
   DraftCounts drafts;             // of the sequence so far
-  // Of the prompt's tokens from this position on; each position comes once.
+  // Logprobs of prompt tokens from this position on; each position is returned once.
   int32_t prompt_logprobs_from = 0;
   std::vector<TokenLogprob> prompt_logprobs;
-  std::vector<float> embedding;  // [hidden], of norm 1; with the end of a pooled sequence
+  std::vector<float> embedding;  // [hidden], of norm 1; at the end of a pooled sequence
 };
 
 }  // namespace aisp

@@ -15,7 +15,7 @@ namespace aisp {
 namespace {
 
 constexpr float kBanned = -std::numeric_limits<float>::infinity();
-// u = (word >> 9 + 0.5) * 2^-23 is never nearer to 1 than this (common/random.h).
+// u = (word >> 9 + 0.5) * 2^-23 differs from 1 by at least this (common/random.h).
 constexpr float kSmallestGap = 0x1.0p-24f;
 
 bool Filters(const SamplingParams& p, int32_t vocabulary) {
@@ -103,7 +103,7 @@ void Sampler::Constrain(std::span<const uint32_t> mask, std::span<float> scores)
   }
 }
 
-// The first `n` candidates become the heaviest ones, in descending order; equal ones by id.
+// Moves the `n` heaviest candidates to the front, descending; ties by id.
 void Sampler::SortCandidates(size_t n) {
   std::partial_sort(candidates_.begin(), candidates_.begin() + static_cast<ptrdiff_t>(n),
                     candidates_.end(), [this](int32_t a, int32_t b) {
@@ -124,8 +124,8 @@ void Sampler::Filter(const SamplingParams& p, float max) {
   if (p.top_p < 1.0f) {
     double total = 0;
     for (int32_t t : candidates_) total += weights_[static_cast<size_t>(t)];
-    // The smallest set of the heaviest whose probability reaches top_p; few are enough as a rule,
-    // so few are sorted at first.
+    // The smallest set of heaviest tokens whose probability reaches top_p; usually few, so few are
+    // sorted first.
     size_t sorted = 0, kept = 0;
     double sum = 0;
     while (kept < candidates_.size() && (kept == 0 || sum < static_cast<double>(p.top_p) * total)) {
@@ -139,7 +139,7 @@ void Sampler::Filter(const SamplingParams& p, float max) {
   }
   std::erase_if(candidates_, [&](int32_t t) {
     const float w = weights_[static_cast<size_t>(t)];
-    return w == 0.0f || w < p.min_p;  // weights are relative to the greatest probability already
+    return w == 0.0f || w < p.min_p;  // weights are relative to the greatest probability
   });
   std::sort(candidates_.begin(), candidates_.end());
 }
@@ -157,13 +157,13 @@ TokenId Sampler::Draw(const SamplingParams& p, uint32_t position, float max) con
       best_token = t;
     }
   };
-  // The heaviest candidate first: it sets a bound that spares most of the others.
+  // The heaviest candidate comes first: its bound spares most of the others.
   TokenId heaviest = candidates_.front();
   for (int32_t t : candidates_) {
     if (scores_[static_cast<size_t>(t)] > scores_[static_cast<size_t>(heaviest)]) heaviest = t;
   }
   consider(heaviest);
-  constexpr float kSlack = 1.001f;  // for rounding in what is compared
+  constexpr float kSlack = 1.001f;  // for rounding in the compared values
   uint32_t group = UINT32_MAX;
   std::array<uint32_t, 4> words{};
   for (int32_t t : candidates_) {
@@ -238,7 +238,7 @@ SampledToken Sampler::Sample(std::span<const float> logits, const SampleRow& row
         if (weights_[i] > 0.0f) candidates_.push_back(static_cast<int32_t>(i));
       }
     }
-    // Divided by next to nothing: what is drawn then is the greatest. Other scores are no numbers.
+    // With a tiny temperature scores overflow: the greatest is drawn.
     const bool drawable = std::isfinite(max) && !candidates_.empty();
     out.token = drawable ? Draw(p, row.position, max) : best;
   }

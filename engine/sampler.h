@@ -2,9 +2,8 @@
 //
 // Order: repetition penalty, presence and frequency penalties, bias, bans, mask; temperature;
 // top_k, top_p, min_p; then the argmax of log p + Gumbel noise keyed by (seed, choice, position,
-// token) over what is left, so a draw depends on nothing drawn before. Equal scores: the lower
-// token id. Logprobs are of the model's own distribution, before all of this; of a
-// row with a mask, of what that allows.
+// token), so a draw depends on no earlier draw. Ties: the lower token id. Logprobs are of the
+// model's own distribution, before all of this; with a mask, over the allowed tokens.
 //
 // Scratch memory is allocated once; one thread at a time.
 #pragma once
@@ -17,10 +16,10 @@
 
 namespace aisp {
 
-// Why a row got no token; the same words from every backend.
+// Why a row got no token; every backend uses the same text.
 Error NotFiniteError(uint32_t position);
 Error NothingLeftError();
-// Whether the logits of this row are changed before the draw.
+// Whether this row's logits are changed before the draw.
 bool EditsLogits(const SampleRow& row);
 
 class Sampler {
@@ -30,22 +29,22 @@ class Sampler {
   // `logits`: [vocabulary]. The token's status is INTERNAL when a logit is NaN or infinite,
   // INVALID_ARGUMENT when bans and biases leave nothing.
   SampledToken Sample(std::span<const float> logits, const SampleRow& row);
-  // Of `token` and of the `count` likeliest tokens, by the model's own distribution.
+  // Logprobs of `token` and of the `count` likeliest tokens, by the model's own distribution.
   static TokenLogprob Logprobs(std::span<const float> logits, TokenId token, int32_t count);
-  // The same where log(sum(exp(logits))) is known.
+  // The same, given log(sum(exp(logits))).
   static TokenLogprob Logprobs(std::span<const float> logits, double log_sum, TokenId token,
                                int32_t count);
   // The same over the tokens that `mask` allows; empty: over all.
   static TokenLogprob LogprobsUnder(std::span<const uint32_t> mask, std::span<const float> logits,
                                     TokenId token, int32_t count);
-  // Of the token of a row that is not drawn; INTERNAL when a logit is NaN or infinite.
+  // Scores the known token of a row that draws nothing; INTERNAL when a logit is NaN or infinite.
   static RowScore Score(std::span<const float> logits, const ScoredRow& row);
 
  private:
   void EditLogits(const SampleRow& row);
   void Penalise(const SampleRow& row);
   static void Constrain(std::span<const uint32_t> mask, std::span<float> scores);
-  // candidates_ := tokens that pass the filters, ascending.
+  // Sets candidates_ to the tokens that pass the filters, ascending.
   void Filter(const SamplingParams& params, float max);
   void SortCandidates(size_t n);
   TokenId Draw(const SamplingParams& params, uint32_t position, float max) const;

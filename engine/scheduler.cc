@@ -8,7 +8,7 @@ namespace {
 
 int32_t Remaining(const SequenceView& v) { return v.target_tokens - v.computed_tokens; }
 
-// Of a paced prompt, so that it always goes on.
+// Rows of a paced prompt in each step, so that it always advances.
 constexpr int32_t kLeastPacedRows = 64;
 
 bool Runs(const SequenceView& v) { return v.phase == SequencePhase::kRunning; }
@@ -84,8 +84,7 @@ void StepPlanner::Sort(const EngineSnapshot& snapshot) {
     } else if (!v.gated) {
       prefills_.push_back(index);
     }
-    // A sequence without anything left to compute is about to end: preempting it would waste all of
-    // its work.
+    // A sequence with nothing left to compute is about to end: preempting it would waste its work.
     if (!v.has_reader && v.blocks_held > 0 && Remaining(v) > 0) victims_.push_back(index);
   }
   const auto by_precedence = [this](int32_t a, int32_t b) { return Precedes(a, b); };
@@ -110,7 +109,7 @@ void StepPlanner::PlanRunning(int32_t index, int32_t most_rows) {
   if (rows <= 0) return;
   int32_t new_blocks = std::max(0, BlocksFor(v.computed_tokens + rows) - v.blocks_held);
   if (new_blocks > available_) {
-    // A chunk shrinks to the blocks that there are, down to one row.
+    // A chunk shrinks to the available blocks, down to one row.
     const int32_t reach =
         (v.blocks_held + std::max(0, available_)) * block_tokens_ - v.computed_tokens;
     rows = std::max(1, std::min(rows, reach));
@@ -121,7 +120,7 @@ void StepPlanner::PlanRunning(int32_t index, int32_t most_rows) {
   NoteVerifying(index);
 }
 
-// Of the sequence that was planned last.
+// Of the sequence planned last.
 void StepPlanner::NoteVerifying(int32_t index) {
   const SequenceView& v = views_[index];
   if (v.draft_tokens > 0 && Remaining(v) == 1)
@@ -150,7 +149,7 @@ void StepPlanner::PlanDrafts() {
 }
 
 // Preempts from the end of the precedence order until `blocks` are available for views_[index];
-// preempts nobody when that cannot be reached.
+// preempts nobody if that is impossible.
 bool StepPlanner::MakeRoom(int32_t index, int32_t blocks) {
   const auto may_go = [&](int32_t i) {
     return i != index && fates_[i] == Fate::kOpen && Precedes(index, i);
@@ -198,8 +197,8 @@ bool StepPlanner::Displace(ServiceClass waiting, int32_t blocks) {
   return true;
 }
 
-// Decodes are planned first, so whoever shall give way does so before them. What is made free here
-// is planned for by the plans that follow.
+// Runs before decodes are planned, so that yielding ones are not planned. Later plans use what is
+// freed.
 void StepPlanner::MakeWay() {
   if (victims_.empty()) return;
   const ServiceClass least = views_[victims_.back()].service_class;
@@ -222,7 +221,7 @@ void StepPlanner::MakeWay() {
 }
 
 int32_t StepPlanner::NextPrefill() {
-  // Each tenant's next stands before its others; those that are done are marked by -1.
+  // Each tenant's next candidate comes before its others; finished ones are marked by -1.
   int32_t best = -1;
   size_t at = 0;
   for (size_t i = 0; i < prefills_.size(); ++i) {
@@ -274,7 +273,7 @@ void StepPlanner::PlanPrefills() {
 
 void StepPlanner::PlanWaiting(int32_t index, size_t behind) {
   const SequenceView& v = views_[index];
-  // Of several the one to which least was given may need more places for its share of tokens.
+  // The least-served of several tenants may need more slots for its share of tokens.
   const bool owed = tenants_.size() > 1 && tenant_place_[v.tenant] == 0;
   if (places_.free_places() <= 0 || (!owed && !MayStart(v))) return;
   blocked_ = blocked_ || !plan_.preempt.empty();
@@ -290,7 +289,7 @@ void StepPlanner::PlanWaiting(int32_t index, size_t behind) {
   }
 }
 
-// False when the blocks do not suffice.
+// False: not enough blocks.
 bool StepPlanner::StartWaiting(int32_t index, size_t behind) {
   const SequenceView& v = views_[index];
   const int32_t new_blocks = BlocksFor(v.target_tokens) - v.cached_tokens / block_tokens_;
@@ -305,8 +304,8 @@ bool StepPlanner::StartWaiting(int32_t index, size_t behind) {
   return true;
 }
 
-// All of them have the blocks of their whole prompt by now, but for a running one that was cut to
-// the blocks that there are.
+// All have the blocks of their whole prompt, except a running one that was cut to the available
+// blocks.
 void StepPlanner::ExtendPrefills(size_t first) {
   for (size_t i = first; i < plan_.sequences.size() && budget_ > 0; ++i) {
     PlannedSequence& planned = plan_.sequences[i];

@@ -1,8 +1,8 @@
-// SequenceTable: every sequence of one engine and the queues it stands in. Internal to engine/.
+// SequenceTable: every sequence of one engine and its queues. Internal to engine/.
 //
-// Owns the Sequence objects; their addresses are stable. A sequence that ended while rows of it are
-// in flight stays as a husk, out of every queue, until those steps are collected: the executor
-// still reads its tokens and its block table. Engine thread only.
+// Owns the Sequence objects; their addresses are stable. A sequence that ended with rows in flight
+// stays as a husk, out of every queue, until those steps are collected: the executor still reads
+// its tokens and block table. Engine thread only.
 #pragma once
 
 #include <cstdint>
@@ -40,96 +40,95 @@ struct Sequence {
   SequenceRequest
       request;  // tokens grow as they are drawn; never reallocated (capacity is taken in Add)
   Hash128 root;
-  int32_t adapter = -1;  // as the executor counts them
+  int32_t adapter = -1;  // the executor's index
   uint64_t arrival = 0;
   SequenceState state = SequenceState::kWaiting;
   std::vector<BlockId> blocks;   // block table; pinned with kSequence (a husk's: kStep)
-  int32_t published_blocks = 0;  // leading blocks that the prefix index has been told of
-  // The cached block of which its first own one begins as a copy, which its first step makes. It is
-  // pinned (kSequence) until that is collected; before, the copied tokens count as scheduled alone.
+  int32_t published_blocks = 0;  // leading blocks passed to the prefix index
+  // Copy-on-write source of its first own block; its first step makes the copy. Pinned (kSequence)
+  // until that step is collected; until then the copied tokens count in `scheduled` only.
   struct Copied {
     BlockId from{-1};
-    int32_t end = 0;  // position behind the last token that it takes from there
+    int32_t end = 0;  // one past the last copied token
     bool pinned = false;
   };
   std::optional<Copied> copied;
   int32_t computed = 0;   // leading tokens whose KV is in the pool
-  int32_t scheduled = 0;  // the same once the steps in flight are collected
+  int32_t scheduled = 0;  // `computed` after the steps in flight are collected
   int32_t reported =
-      0;  // prefill-only: the reader knows of the KV before it; slices go on from here
-  int32_t match_hint = 0;      // prefix match when it was added
+      0;  // prefill-only: the reader was told of the KV before it; slices continue here
+  int32_t match_hint = 0;      // prefix hit when it was added
   int32_t slot = -1;           // while running
   int32_t rows_in_flight = 0;  // steps in flight that contain it
   int32_t samples_in_flight = 0;
-  // Proposed tokens behind the last known one (Engine::Propose), and how many of them rows in
-  // flight verify; until those are collected nothing more of it is scheduled.
+  // Draft tokens after the last known one (Engine::Propose). While rows in flight verify some of
+  // them, nothing more of this sequence is scheduled.
   std::vector<TokenId> draft;
-  int32_t draft_rows = 0;    // of them, how many the next step may verify
-  int32_t draft_forced = 0;  // of them, the leading ones that its constraint named
+  int32_t draft_rows = 0;    // how many of them the next step may verify
+  int32_t draft_forced = 0;  // how many leading ones its constraint forced
   int32_t drafts_in_flight = 0;
-  bool in_run = false;  // behind the token that was drawn last a run of forced ones goes on
-  // While drafts are in flight: generated and proposed tokens, for penalties, and the masks of all
+  bool in_run = false;  // a forced run continues after the last drawn token
+  // While drafts are in flight: generated and draft tokens, for penalties, and the masks of all
   // draws, for constraints.
   std::vector<TokenId> lookahead;
   std::vector<uint32_t> draft_masks;
-  int32_t mask_draws = 0;  // in draft_masks
-  size_t last_sample = 0;  // of the last step with draws of it, its last
-  // The constraint has seen a token that is not collected yet; whether it allowed it.
+  int32_t mask_draws = 0;  // number of masks in draft_masks
+  size_t last_sample = 0;  // its last sample in the last step that draws for it
+  // Set if its guide was advanced by a token not collected yet: whether it allowed the token.
   std::optional<bool> taken_early;
   DraftCounts drafts;
-  bool alone = false;            // a step with it failed: its next one has nobody else in it
-  bool lookup_counted = false;   // in the statistics of the prefix cache
-  bool reads_generated = false;  // its penalties need every token before the next draw on the host
-  // What its prompt's rows brought beside KV: the first position without a logprob, and the sum of
-  // hidden states that were pooled.
+  bool alone = false;            // a step with it failed: its next one runs it alone
+  bool lookup_counted = false;   // in the prefix cache's statistics
+  bool reads_generated = false;  // its penalties need every token on the host before the next draw
+  // Progress of prompt outputs: the first position without a logprob, and the sum of pooled hidden
+  // states.
   int32_t scored = 1;
   std::vector<double> pooled;
-  // Of the last positions of a prefill-only one, in order and without gap, as its rows were
-  // computed; the first of those positions.
+  // Prefill-only: features of its last computed positions, contiguous, and the first such position.
   std::vector<float> features;
   int32_t features_from = 0;
-  FeatureTail feature_tail;  // on its way into the cache of features
-  // Of another one: the first position whose features its proposer has use for, and how many tokens
-  // it came with.
+  FeatureTail feature_tail;  // incomplete unit of the feature cache
+  // Otherwise: the first position whose features its proposer can use, and its number of tokens
+  // when added.
   int32_t window_begin = 0;
   int32_t window_end = 0;
-  bool publishes = true;  // its whole blocks, for others to match
+  bool publishes = true;  // publishes its whole blocks
   std::optional<Epoch> lease;
-  // Names of its whole blocks in the lower tiers, where there are any; and while blocks of it are
-  // fetched from one: what it waits for (0: nothing) and until when.
+  // Keys of its whole blocks in the lower tiers; and the promotion it waits for (0: none), until
+  // when.
   std::vector<Hash128> tier_keys;
   uint64_t promotion = 0;
   Instant promotion_until = kNever;
-  FairShare::Account* account = nullptr;  // of its tenant, until it ends
+  FairShare::Account* account = nullptr;  // its tenant's, until it ends
   SequenceTimes times;
 
   int32_t size() const { return static_cast<int32_t>(request.tokens.size()); }
   int32_t generated() const { return size() - request.prompt_tokens; }
   int64_t standing() const { return request.tenant.Standing(); }
-  // When it no longer gives way to interactive ones; kNever: not by waiting.
+  // When it stops yielding to interactive ones; kNever: not by waiting.
   Instant ages_at() const {
     const TenantShare& tenant = request.tenant;
     const bool ages = Yields(tenant.service_class) && tenant.patience > Duration{};
     return ages ? times.added + tenant.patience : kNever;
   }
-  // A remote reader copies from its blocks: it is never preempted, holds its KV until Release and
-  // goes on at the reader's.
+  // A remote reader copies its blocks: it is never preempted, holds its KV until Release and
+  // continues at the reader.
   bool has_reader() const { return request.kv_source == KvSource::kPrefillOnly; }
   // Whether its last token is computed too.
   bool samples() const { return !has_reader() || request.draws_first; }
-  // Whether tokens are drawn at its end; else it ends with its last row.
+  // Whether it draws tokens at its end; else it ends with its last row.
   bool draws() const { return Draws(request); }
   bool scores() const { return request.prompt_logprobs >= 0 && scored < request.prompt_tokens; }
-  // KV of positions before it may come from a cache: no other row's outputs are wanted.
+  // KV of positions before it may come from a cache: no outputs of those rows are wanted.
   int32_t match_limit() const;
-  // Tokens whose KV is wanted, those counted that steps in flight will draw.
+  // Tokens whose KV is wanted, including those that steps in flight will draw.
   int32_t target() const {
     if (has_reader()) return samples() ? size() : size() - 1;
     return size() + samples_in_flight;
   }
 };
 
-// One tenant's order: smaller class, greater rank, then greater priority, then who came first.
+// A tenant's order: smaller class, greater rank, greater priority, earlier arrival.
 bool Precedes(const Sequence& a, const Sequence& b);
 
 class SequenceTable {
@@ -137,7 +136,7 @@ class SequenceTable {
   explicit SequenceTable(int32_t max_slots);
 
   Sequence& Add(SequenceRequest request);
-  // Null for ids that never were or have ended.
+  // Null for unknown or ended ids.
   Sequence* Find(SequenceId id) const;
   // Every sequence that has not ended, in no order.
   template <typename F>
@@ -146,26 +145,25 @@ class SequenceTable {
       if (s->state != SequenceState::kEnded) f(*s);
     }
   }
-  // Husks too.
+  // Including husks.
   template <typename F>
   void ForEach(F&& f) const {
     for (const auto& [id, s] : sequences_) f(*s);
   }
   int32_t alive() const { return alive_; }
-  // Another one after whatever changed which sequences there are and where they stand.
+  // Incremented when sequences are added, change queues or end.
   uint64_t version() const { return version_; }
-  // Aborts when a queue, a slot or a counter does not say what the sequences do.
+  // Aborts if a queue, slot or counter contradicts the sequences.
   void CheckInvariants() const;
 
-  // Moves between queues. kRunning takes a slot (there must be a free one), leaving it gives the
-  // slot back.
+  // Moves it between queues. kRunning takes a slot (one must be free); leaving it returns the slot.
   void SetState(Sequence& s, SequenceState state);
-  // Counts as interactive from now on.
+  // It counts as interactive from now on.
   void Promote(Sequence& s);
-  // Forgets a husk without rows in flight.
+  // Removes a husk without rows in flight.
   void Erase(Sequence& s);
 
-  // What the tenants of all sequences that have not ended were given.
+  // Service given to the tenants of all sequences that have not ended.
   const FairShare& shares() const { return shares_; }
 
   // By precedence.
@@ -193,7 +191,7 @@ class SequenceTable {
   uint64_t version_ = 0;
   std::vector<int32_t> free_slots_;
   uint64_t next_id_ = 1;
-  // The times of the last few ended sequences, for whoever reports them after the final output.
+  // Times of recently ended sequences, readable after the final output.
   std::deque<SequenceId> ended_order_;
   std::unordered_map<SequenceId, SequenceTimes> ended_times_;
 };

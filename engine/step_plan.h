@@ -1,13 +1,28 @@
-// StepPlan: what one step will compute, as data. PlanStep is a pure function from a snapshot of the
-// engine, so a scheduling decision can be tested, logged and replayed without an engine. It
-// allocates no block: it counts.
+// StepPlan: what one step will compute, as data. PlanStep is a pure function of an engine snapshot,
+// so a scheduling decision can be tested, logged and replayed without an engine. It counts blocks
+// but allocates none.
 //
-// Order of everything is precedence: greater rank; then the tenant to which less was given, so that
-// one with many or long requests keeps none of the others from theirs; then, of one tenant's,
-// greater priority and earlier arrival. A waiting sequence
-// gets all blocks of its target at once when it starts, so a prefill that has begun never needs
-// another block and two half-done prefills cannot starve each other; only decodes grow, by a block
-// at a time. Any thread; nothing is kept between calls but scratch memory.
+// Everything is ordered by precedence: greater rank; then the tenant with less service, so that
+// many or long requests of one tenant do not delay the others; then, within a tenant, greater
+// priority and earlier arrival. A waiting sequence gets all blocks of its target when it starts, so
+// a started prefill never needs another block and two half-done prefills cannot starve each other;
+// only decodes grow, one block at a time. Any thread; only scratch memory is kept between calls.
+//
+// Rules:
+//   - Running decodes come first, one row each, by precedence. The remaining token budget goes to
+//     prefills: next is the tenant with the least service, this step's rows included, and within
+//     a tenant running sequences before waiting ones, which obey PlaceShares.
+//   - A prefill that cannot finish in this step gets half of the remaining budget while others
+//     wait after it, plus what those do not need. Gated sequences are skipped. If blocks do not
+//     suffice for a waiting sequence, later ones do not start either, unless they hold all their
+//     blocks; the watermark is waived when nothing runs.
+//   - In steps that decode, prompts with a pace also share one step's length; the first of them
+//     gets a few rows however slow it is.
+//   - A running sequence without its next block preempts the last ones by precedence, but none
+//     already planned and none before it; if that does not suffice, it waits. Before all that,
+//     those waiting for a slot or blocks take them from running sequences of lesser classes. A
+//     plan that preempts starts no sequence that needs blocks.
+//   - Verify rows use the tokens and blocks left at the end.
 #pragma once
 
 #include <algorithm>
@@ -31,8 +46,7 @@ enum class SequencePhase : uint8_t {
   kAwaitingKv,  // a remote writer fills its blocks; not schedulable
 };
 
-// One sequence as the scheduler sees it. Lengths count tokens that are in flight as if they were
-// there.
+// One sequence as the scheduler sees it. Lengths include tokens in flight.
 struct SequenceView {
   SequenceId id;
   SequencePhase phase = SequencePhase::kWaiting;
@@ -40,48 +54,48 @@ struct SequenceView {
   int32_t target_tokens =
       0;  // tokens whose KV is wanted: all known ones (prefill-only: maybe tokens - 1)
   int32_t computed_tokens = 0;  // KV done or in flight
-  // Waiting only: length of the prefix match it would start with. What is beyond its last whole
-  // block is copied into a block of its own.
+  // Waiting only: length of its prefix hit. Tokens after the last whole block are copied
+  // (copy-on-write).
   int32_t cached_tokens = 0;
   int32_t cached_free_blocks =
       0;  // waiting only: how many of the matched blocks count as available now
   int32_t blocks_held = 0;
   bool samples = true;      // draws a token once computed == target
-  bool has_reader = false;  // who copies from its blocks: it is never preempted
-  // Proposed tokens behind the last known one, which rows of the same step may verify. Of decodes.
+  bool has_reader = false;  // a reader copies its blocks: it is never preempted
+  // Decodes only: draft tokens after the last known one, which rows of the same step may verify.
   int32_t draft_tokens = 0;
-  bool scores = false;  // its next rows are scored, and a step has few of those
+  bool scores = false;  // its next rows are scored; a step has few such rows
   PromptPace pace;      // of its rows in a step that decodes
   int32_t tenant = 0;   // index into EngineSnapshot::tenants
-  // Greater goes first, of whatever tenant: its class and rank (TenantShare::Standing).
+  // Greater goes first, across tenants: class and rank (TenantShare::Standing).
   int64_t rank = 0;
   ServiceClass service_class = ServiceClass::kInteractive;
   int32_t priority = 0;
   uint64_t arrival = 0;  // smaller came earlier
 };
 
-// What a tenant was given so far, over its weight (common/fair_share.h).
+// A tenant's service so far, divided by its weight (common/fair_share.h).
 struct TenantView {
   double service = 0;
   double weight = 1;
-  bool leaves_places = false;  // to others: see PlaceShares; false: everybody without a key
+  bool leaves_places = false;  // obeys PlaceShares; false: requests without a key
 };
 
 struct EngineSnapshot {
   std::span<const SequenceView> sequences;  // any order
   int32_t available_blocks = 0;
   int32_t block_tokens = 16;
-  // Ties in service go to the smaller index. Empty: all sequences are of one tenant.
+  // Ties in service go to the smaller index. Empty: all sequences belong to one tenant.
   std::span<const TenantView> tenants = {};
 };
 
 struct ScheduleLimits {
   int32_t max_batch_tokens = 512;   // token budget of a step (chunked prefill)
-  int32_t max_sequences = 64;       // rows sets in a step = running sequences
+  int32_t max_sequences = 64;       // sequences in a step = running sequences
   int32_t max_prefill_chunk = 512;  // largest chunk of one sequence
   int32_t watermark_blocks = 1;     // kept free for running sequences when admitting a waiting one
-  int32_t max_draft_rows = 0;       // rows of a step that verify proposed tokens
-  int32_t max_scored_rows = 0;      // rows of a step of sequences that score theirs
+  int32_t max_draft_rows = 0;       // rows of a step that verify draft tokens
+  int32_t max_scored_rows = 0;      // rows of a step of sequences that score their rows
 };
 
 struct PlannedSequence {
@@ -91,41 +105,25 @@ struct PlannedSequence {
   int32_t new_blocks =
       0;  // to reserve before launch (after the prefix match, for a starting sequence)
   bool starts = false;  // was waiting: match the prefix first
-  // Draws a token at the end of these rows; with drafts, one behind each of the last 1 + drafts.
+  // Draws a token after the last row; with drafts, one after each of the last 1 + drafts rows.
   bool samples = false;
-  int32_t draft_tokens = 0;  // of num_tokens: those that verify proposed tokens
+  int32_t draft_tokens = 0;  // of num_tokens: rows that verify draft tokens
 };
 
 struct StepPlan {
-  std::vector<SequenceId> preempt;  // drop their blocks first, newest and lowest priority first
-  std::vector<PlannedSequence> sequences;  // decodes first, then prefill chunks and who starts
+  std::vector<SequenceId> preempt;  // drop their blocks first, in this order
+  std::vector<PlannedSequence>
+      sequences;  // decodes first, then prefill chunks and starting sequences
   int32_t num_tokens = 0;
   bool empty() const { return sequences.empty() && preempt.empty(); }
 };
 
-// Running decodes come first, one row each, by precedence. What they leave of the token budget goes
-// to prefills: next is the tenant to which least was given, this step's rows counted, and of a
-// tenant the running sequences before those that wait, which leave places for other tenants.
-
-// A prefill that cannot end in this step gets half of what is left while others stand behind it,
-// and what they do not need in the end. Gated sequences are passed over. Without enough blocks for
-// a waiting sequence, those behind it do not start either, unless they hold all their blocks; the
-// watermark is waived when nothing runs.
-
-// Beside decodes, prompts with a pace also share one step as their paces measure it; the first of
-// them has a few rows however slow it is.
-
-// A running sequence without its next block preempts the last ones by precedence, none that is in
-// the plan already and none before it; when that is not enough, it waits. Before all that, whoever
-// waits for a place or blocks gets those of running sequences of a lesser class. A plan that
-// preempts starts no sequence that needs blocks.
-
-// Rows that verify proposed tokens take what is left of tokens and blocks at the end. Pure and
-// deterministic; the order of snapshot.sequences does not matter.
+// The plan by the rules at the head of this file. Pure and deterministic; the order of
+// snapshot.sequences does not matter.
 StepPlan PlanStep(const EngineSnapshot& snapshot, const ScheduleLimits& limits);
 
-// The same for a caller that plans in a loop: no allocation once the memory has grown to the number
-// of sequences.
+// The same for a caller that plans in a loop: no allocation once memory has grown to the number of
+// sequences.
 class StepPlanner {
  public:
   // The plan is valid until the next call.
@@ -135,33 +133,33 @@ class StepPlanner {
   enum class Fate : uint8_t { kOpen, kPlanned, kPreempted };
 
   void Sort(const EngineSnapshot& snapshot);
-  // Preempts for those that wait, of lesser classes.
+  // Preempts sequences of lesser classes for waiting ones.
   void MakeWay();
   bool MayStart(const SequenceView& view) {
     const TenantView& tenant = tenants_[static_cast<size_t>(view.tenant)];
     if (!tenant.leaves_places || view.rank > 0) return true;
     return places_.MayTake(view.tenant, tenant.weight, view.service_class);
   }
-  // Makes one place and so many blocks free; preempts nobody when that cannot be reached.
+  // Frees one slot and `blocks` blocks; preempts nobody if that is impossible.
   bool Displace(ServiceClass waiting, int32_t blocks);
-  // Free blocks that a waiting sequence would want.
+  // Free blocks that a waiting sequence needs.
   int32_t BlocksWanted(const SequenceView& view) const;
   bool Precedes(int32_t a, int32_t b) const;
   void RankTenants();
   void PlanRunning(int32_t index, int32_t most_rows);
   void PlanPrefills();
-  // The next candidate of the tenant to which least was given; -1: none is left.
+  // The next candidate of the tenant with the least service; -1: none.
   int32_t NextPrefill();
-  // At most so many rows now, with `behind` other candidates.
+  // Most rows to plan now, with `behind` other candidates waiting.
   int32_t Share(const SequenceView& view, int32_t begin, size_t behind) const;
-  // Of `rows` from `begin` on those for which its pace has so much of the step left.
+  // Of `rows` from `begin` on, those that its pace allows in `part` of the step.
   int32_t Paced(const SequenceView& view, int32_t begin, int32_t rows, double part) const;
-  // Rows that `view` may have beside what is planned, by the budgets of the step.
+  // Rows that `view` may add within the step's budgets.
   int32_t Room(const SequenceView& view) const {
     return view.scores ? std::min(budget_, scored_) : budget_;
   }
   void PlanWaiting(int32_t index, size_t behind);
-  // What was left over, to prefills that were cut.
+  // Gives unused budget to prefills that were cut short.
   void ExtendPrefills(size_t first);
   void NoteVerifying(int32_t index);
   void PlanDrafts();
@@ -176,18 +174,19 @@ class StepPlanner {
   int32_t available_ = 0;         // blocks not promised to anybody in this plan
   int32_t budget_ = 0;            // tokens
   bool paced_ = false;            // the step decodes
-  double part_ = 1;               // of the step that paced prompts have left
+  double part_ = 1;               // fraction of the step left for paced prompts
   int32_t scored_ = 0;            // rows that may still be scored
-  PlaceShares places_;            // sequences that may still start, and who holds the others
-  bool blocked_ = false;          // nobody without blocks may start any more
+  PlaceShares places_;            // batch slots: how many are free, and who holds the others
+  bool blocked_ = false;          // no sequence without blocks may start any more
   std::vector<int32_t> decodes_;  // indices into views_ by precedence
-  // Who has more than a row to compute or may start. By rank, then a tenant's own order.
+  // Sequences with more than one row to compute or that may start. By rank, then the tenant's
+  // order.
   std::vector<int32_t> prefills_;
-  std::vector<TenantView> tenants_;    // of the snapshot, with what this plan gives
-  std::vector<int32_t> tenant_place_;  // of each tenant in the order by service as it was
-  std::vector<int32_t> victims_;       // who may be preempted, by precedence: the last goes first
+  std::vector<TenantView> tenants_;    // of the snapshot, plus what this plan gives
+  std::vector<int32_t> tenant_place_;  // of each tenant in the initial order by service
+  std::vector<int32_t> victims_;       // may be preempted, by precedence: the last goes first
   std::vector<Fate> fates_;            // of views_[i]
-  // Decodes in the plan with proposed tokens: index of the view, index in the plan.
+  // Planned decodes with draft tokens: index of the view, index in the plan.
   std::vector<std::pair<int32_t, size_t>> verifying_;
   std::vector<int32_t> order_;  // indices into views_ of plan_.sequences
   std::vector<int32_t> scratch_;

@@ -7,16 +7,16 @@
 namespace aisp {
 namespace {
 
-// A step of fewer prompt tokens says more of what a step costs than of what its tokens do.
+// Steps with fewer prompt tokens mostly measure a step's fixed cost.
 constexpr int32_t kLeastMeasuredTokens = 64;
 
 }  // namespace
 
-// One whose KV another worker computes is not looked up: that one has tiers of its own.
+// A remote sequence is not looked up: the worker that computes its KV has its own tiers.
 void Engine::Impl::AskTiers(Sequence& s) {
   if (!tiers || s.request.kv_source == KvSource::kRemote) return;
   tiers->ExtendKeys(s.root, s.request.tokens, &s.tier_keys);
-  // Its last token is computed in any case, which takes a copy of a block that holds it.
+  // Its last token is always computed, which copies a block that holds it.
   const bool whole = !s.samples() || executor->copies_blocks();
   const int32_t limit = std::min(whole ? s.target() : s.target() - 1, s.match_limit());
   if (limit <= 0) return;
@@ -54,7 +54,7 @@ void Engine::Impl::PollTiers() {
   }
 }
 
-// The promotion goes on without it.
+// The promotion itself continues.
 void Engine::Impl::ExpireTierWaits(Instant now) {
   if (now < tier_deadline) return;
   tier_deadline = kNever;

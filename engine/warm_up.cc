@@ -5,7 +5,7 @@
 namespace aisp {
 namespace {
 
-// Longer steps run in the same kernels; shorter ones in those of decoding.
+// Longer steps use the same kernels; shorter ones those of decode.
 constexpr int32_t kMostRows = 2048, kLeastRows = 16;
 
 }  // namespace

@@ -1,6 +1,6 @@
-// Steps of prompts that an executor runs once before it serves. A kernel's code comes to a GPU at
-// its first call: a first prompt that pays for all of them waits 2 ms longer, and 100 ms where a
-// library's kernels are among them that no tuning has run.
+// Prefill steps that an executor runs once before it serves. A GPU loads a kernel's code at its
+// first call: without this the first prompt waits 2 ms longer, and 100 ms if library kernels
+// without tuning results are among them.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +10,17 @@
 
 namespace aisp {
 
-// Rows of the steps, ascending: kernels are chosen by the number of rows. `most`: what an executor
-// can take.
+// Rows of the steps, ascending, since kernels are chosen by row count. `most`: the executor's
+// limit.
 std::vector<int32_t> WarmUpSizes(int32_t most);
 
-// A step whose sequences lie in the pool's first blocks, which nobody may hold.
+// A step whose sequences use the pool's first blocks, which must be free.
 class WarmUpStep {
  public:
-  // A prompt of `rows` tokens or, where `decodes`, of one less, beside a sequence of one token.
+  // A prompt of `rows` tokens or, if `decodes`, of one less, plus a sequence of one token.
   WarmUpStep(int32_t rows, bool decodes, int32_t block_tokens);
 
-  // Lives as long as this. Its last row's logits are wanted.
+  // Valid as long as this. The last row's logits are wanted.
   ForwardBatch batch() const;
 
  private:

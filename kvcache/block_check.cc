@@ -6,7 +6,7 @@ namespace aisp {
 
 uint64_t LayerBlockCheck(const KvLayout& layout, const std::byte* pool, int32_t layer,
                          BlockId block) {
-  // Seeded by the layer: two layers that were exchanged do not cancel out.
+  // Seeded by the layer, so that swapped layers are detected.
   return Hash64({pool + layout.Offset(layer, block), layout.LayerBlockBytes()},
                 static_cast<uint64_t>(layer) + 1);
 }

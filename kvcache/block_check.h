@@ -1,9 +1,9 @@
-// Checks of blocks that travel between pools (kv.verify): one number for the bytes of a block in
-// all layers, which the writer takes from its pool when all is written (of what is cached, while it
-// is) and the reader from its own before it reads. It finds what a lane, a driver or memory did to
-// them; it is no defence against a writer that lies.
+// Checksums of blocks sent between pools (kv.verify): one number for a block's bytes in all layers.
+// The writer computes it from its pool once all is written (for cached blocks, while they are
+// cached), the reader from its own before reading. It detects faults of transports, drivers and
+// memory; it does not defend against a dishonest writer.
 //
-// Both pools lie in host memory and have the same shape. Pure functions: any thread.
+// Both pools are in host memory and have the same shape. Pure functions: any thread.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace aisp {
 
-// Of one layer. The check of a block is the XOR of those of all its layers, in any order.
+// Checksum of one layer of a block. A block's checksum is the XOR over its layers, in any order.
 uint64_t LayerBlockCheck(const KvLayout& layout, const std::byte* pool, int32_t layer,
                          BlockId block);
 uint64_t BlockCheck(const KvLayout& layout, const std::byte* pool, BlockId block);

@@ -18,7 +18,7 @@ struct BlockManager::Impl {
         index(o.layout.num_blocks, o.layout.block_tokens, o.unit_hash),
         events(o.max_pending_events, MaxPendingHashes(o)) {}
 
-  // Enough for everything to be evicted and stored again once between two calls of TakeEvents.
+  // Enough for all blocks to be evicted and stored again between two calls of TakeEvents.
   static int32_t MaxPendingHashes(const Options& o) {
     const int64_t units = int64_t{o.layout.num_blocks} * (o.layout.block_tokens / kHashUnitTokens);
     return static_cast<int32_t>(std::min<int64_t>(INT32_MAX, 2 * units + o.max_pending_events));
@@ -179,8 +179,8 @@ int32_t BlockManager::MatchLength(const Hash128& root, std::span<const TokenId> 
   return blocks * layout().block_tokens;
 }
 
-// Where publishing goes on: after blocks[*first - 1], or at the root with *first = 0 when what
-// stood for that block is no longer published.
+// Where publishing resumes: after blocks[*first - 1], or at the root with *first = 0 when no
+// published block has that content any more.
 PrefixIndex::Position BlockManager::Impl::PositionBefore(const Hash128& root,
                                                          std::span<const TokenId> tokens,
                                                          std::span<const BlockId> blocks,
@@ -222,7 +222,7 @@ void BlockManager::Publish(const Hash128& root, std::span<const TokenId> tokens,
         break;
       }
       case PrefixIndex::Found::kCollision:
-        // Another prefix sits under this hash: this block and what follows it stay private.
+        // Another prefix has this hash: this block and its successors stay private.
         for (; i < count; ++i) m.index.ClearTwin(blocks[i].value);
         break;
     }
@@ -260,7 +260,7 @@ void BlockManager::Pin(std::span<const BlockId> blocks, PinKind kind) {
   for (const BlockId block : blocks) impl_->pool.Pin(block.value, kind);
 }
 
-// Last block first: a chain then enters the order of eviction at once, its leaf first.
+// Last block first, so that a chain enters the eviction list at once, leaf first.
 void BlockManager::Unpin(std::span<const BlockId> blocks, PinKind kind) {
   for (size_t i = blocks.size(); i > 0; --i) impl_->pool.Unpin(blocks[i - 1].value, kind);
 }
@@ -282,7 +282,7 @@ void BlockManager::EndLease(Epoch epoch) {
 
 int32_t BlockManager::LeasedBlocks() const { return impl_->pool.lease_pins(); }
 
-// ---- What others see ----
+// ---- Queries and events ----
 
 std::vector<Hash128> BlockManager::UnitsOf(BlockId block) const {
   std::vector<Hash128> units;
@@ -303,7 +303,7 @@ std::vector<KvCacheEvent> BlockManager::SnapshotEvents(uint64_t* next_sequence) 
   std::vector<bool> done(static_cast<size_t>(m.pool.total()), false);
   std::vector<int32_t> path;
   for (int32_t start = 0; start < m.pool.total(); ++start) {
-    // Up to the first ancestor that was already told, then down again.
+    // Up to the first ancestor already listed, then down again.
     for (int32_t b = start;
          b != PrefixIndex::kNone && m.index.Published(b) && !done[static_cast<size_t>(b)];
          b = m.index.Parent(b)) {

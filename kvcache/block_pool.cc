@@ -191,7 +191,7 @@ void BlockPool::CheckInvariants() const {
     AISP_CHECK_MSG(blocks_[Index(block)].free && !in_free[Index(block)], "free list is wrong");
     in_free[Index(block)] = true;
   }
-  // The list holds exactly the cached blocks, children before parents.
+  // The list contains exactly the cached blocks, children before parents.
   std::vector<bool> seen(n, false);
   int32_t listed = 0;
   for (int32_t block = oldest_; block != kNone; block = blocks_[Index(block)].newer, ++listed) {

@@ -1,12 +1,11 @@
-// BlockPool: pins, the free list, and the order in which unused blocks are given up. Part of
-// BlockManager.
+// BlockPool: pins, the free list, and the eviction order. Part of BlockManager.
 //
-// Published blocks form a forest (a block's parent holds the tokens before it). A block is *held*
-// when it has a pin or when a published descendant is held: giving it up would make that descendant
-// unreachable. Published blocks that are not held are cached. They stand in one list, oldest first,
-// in which every child precedes its parent, because a block enters at the end only once all its
-// children are in. So the front is always a leaf, the least recently used one, and giving up a
-// block is O(1). Unpinning a whole chain costs O(its length), whatever the order of the calls.
+// Published blocks form a forest (a block's parent holds the preceding tokens). A block is *held*
+// when it has a pin or a held published child: evicting it would make that child unreachable.
+// Published blocks that are not held are cached. They form one list, oldest first, in which every
+// child precedes its parent, because a block is appended only after all its children. So the front
+// is always a leaf, the least recently used one, and eviction is O(1). Unpinning a whole chain
+// costs O(its length) in any order of calls.
 //
 // One thread; allocates only in the constructor.
 #pragma once
@@ -32,33 +31,33 @@ class BlockPool {
   int32_t quarantined() const { return quarantined_; }
   int32_t lease_pins() const { return lease_pins_; }
 
-  // Takes a free block (there must be one) with one pin of `kind`.
+  // Takes a free block (one must exist) with one pin of `kind`.
   int32_t TakeFree(PinKind kind);
-  // The cached block to give up next, kNone without any. Not changed.
+  // The cached block to evict next, or kNone.
   int32_t OldestCached() const { return oldest_; }
 
   // The block must not be free.
   void Pin(int32_t block, PinKind kind);
-  // The pin must be there. A block without pins is then cached if published (and not held by a
+  // The pin must exist. A block without pins becomes cached if published (and not held by a
   // descendant), else free.
   void Unpin(int32_t block, PinKind kind);
-  // One pin less of `from`, one more of `to`.
+  // Replaces one pin of `from` by one of `to`.
   void Repin(int32_t block, PinKind from, PinKind to);
 
-  // Published and not held: it can be given up.
+  // Published and not held: evictable.
   bool Cached(int32_t block) const {
     const Block& b = blocks_[Index(block)];
     return b.published && !b.Held();
   }
 
-  // A pinned block becomes published below `parent` (published, or kNone).
+  // Publishes a pinned block below `parent` (published, or kNone).
   void Publish(int32_t block, int32_t parent);
-  // The cached leaf OldestCached() becomes free.
+  // Frees the cached leaf OldestCached().
   void Retire(int32_t block);
-  // A published block without published children is published no more: a cached one becomes free,
-  // a pinned one stays with its pins.
+  // Unpublishes a block without published children: a cached one becomes free, a pinned one keeps
+  // its pins.
   void Unpublish(int32_t block);
-  // No block is published any more: cached ones become free, pinned ones keep their pins.
+  // Unpublishes all blocks: cached ones become free, pinned ones keep their pins.
   void UnpublishAll();
 
   // For CheckInvariants.
@@ -86,15 +85,15 @@ class BlockPool {
 
   size_t Index(int32_t block) const;
   void AddPins(Block& block, PinKind kind, int32_t delta);
-  void Hold(int32_t block);  // it just became held: it and its ancestors leave the list
+  void Hold(int32_t block);  // it became held: it and its ancestors leave the list
   void Unhold(
-      int32_t block);  // it just stopped being held: it and the ancestors it held enter the list
+      int32_t block);  // it is no longer held: it and ancestors held only by it enter the list
   void PushNewest(int32_t block);
   void RemoveCached(int32_t block);
   void MakeFree(int32_t block);
 
   std::vector<Block> blocks_;
-  std::vector<int32_t> free_;  // a stack: what was used last is warm
+  std::vector<int32_t> free_;  // a stack: recently used blocks are warm in caches
   int32_t oldest_ = kNone;
   int32_t newest_ = kNone;
   int32_t cached_ = 0;

@@ -1,9 +1,8 @@
-// EventLog: what the prefix index changed, numbered, until the owner takes it. Part of
-// BlockManager; one thread.
+// EventLog: numbered changes of the prefix index, until the owner takes them. Part of BlockManager;
+// one thread.
 //
-// Bounded: when nobody takes events, all pending ones are dropped and their numbers stay used. A
-// reader sees the gap and asks for a snapshot, which costs one pass over the index instead of
-// memory without end.
+// Bounded: when it is full, all pending events are dropped and their numbers stay used. A reader
+// sees the gap and requests a snapshot: one pass over the index instead of unbounded memory.
 #pragma once
 
 #include <cstdint>

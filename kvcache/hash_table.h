@@ -1,8 +1,8 @@
-// HashTable: Hash128 -> int32, a fixed number of slots, no allocation after construction.
+// HashTable: Hash128 -> int32 with a fixed number of slots; no allocation after construction.
 //
-// Open addressing with linear probing at a load of at most one half; erasing shifts back what
-// follows, so there are no tombstones and lookups stay short however long the process runs. The
-// keys are already uniform hashes. One thread.
+// Open addressing with linear probing at a load of at most one half. Erasing shifts later entries
+// back, so there are no tombstones and lookups stay short. Keys are already uniform hashes. One
+// thread.
 #pragma once
 
 #include <bit>
@@ -25,8 +25,7 @@ class HashTable {
 
   int32_t Find(const Hash128& key) const { return slots_[Probe(key)].value; }
 
-  // The key's value, for changing it; it is kAbsent when the key is new and must then be set to
-  // something >= 0.
+  // The key's value, writable; kAbsent for a new key, and must then be set to a value >= 0.
   int32_t& FindOrInsert(const Hash128& key) {
     Slot& slot = slots_[Probe(key)];
     if (slot.value == kAbsent) {
@@ -37,7 +36,7 @@ class HashTable {
     return slot.value;
   }
 
-  // The key must be there.
+  // The key must exist.
   void Erase(const Hash128& key) {
     size_t hole = Probe(key);
     AISP_CHECK(slots_[hole].value != kAbsent);
@@ -66,7 +65,7 @@ class HashTable {
   size_t Mask() const { return slots_.size() - 1; }
   size_t Home(const Hash128& key) const { return key.lo & Mask(); }
   size_t Next(size_t i) const { return (i + 1) & Mask(); }
-  // The slot that holds `key`, or the empty one where it would go.
+  // The slot of `key`, or the empty slot where it would be inserted.
   size_t Probe(const Hash128& key) const {
     size_t i = Home(key);
     while (slots_[i].value != kAbsent && slots_[i].key != key) i = Next(i);

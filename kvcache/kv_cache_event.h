@@ -1,4 +1,4 @@
-// What a prefix index changed, for the cluster-wide view (worker.proto, KvEventBatch). Pure values.
+// Changes of a prefix index, for the cluster-wide view (worker.proto, KvEventBatch). Pure values.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@ namespace aisp {
 struct KvCacheEvent {
   enum class Kind : uint8_t { kStored, kRemoved, kCleared };
   Kind kind = Kind::kStored;
-  // Of every unit (16 tokens) of the blocks concerned. A unit is removed when no published block
-  // has it any more. The hashes of one event may belong to several blocks; in a kStored one every
-  // unit stands after the unit before it in its chain.
+  // Hashes of every unit (16 tokens) of the blocks concerned. A unit is removed when no published
+  // block contains it any more. One event may cover several blocks; in a kStored event every unit
+  // follows its predecessor in the chain.
   std::vector<Hash128> unit_hashes;
 };
 

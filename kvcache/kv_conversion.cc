@@ -29,7 +29,7 @@ Error Differ(const char* what, std::string_view from, std::string_view to) {
 
 uint16_t ToBf16(float x) {
   const auto bits = std::bit_cast<uint32_t>(x);
-  // A NaN whose payload is cut off would become infinite.
+  // A NaN whose payload is truncated would become infinite.
   if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>(bits >> 16 | 0x40u);
   return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
@@ -63,8 +63,7 @@ void FromFloats(const float* x, DType to, std::byte* y, size_t n) {
   }
 }
 
-// Of one layer of a block that lies at `at`. Seeded by the row's place: rows that were exchanged do
-// not cancel out.
+// One layer of the block at `at`. Seeded by the row's index, so that swapped rows are detected.
 uint64_t LayerRowsCheck(const KvLayout& layout, const std::byte* at, int32_t layer,
                         int32_t tokens) {
   const size_t row = static_cast<size_t>(layout.head_dim) * DTypeBytes(layout.dtype);

@@ -1,9 +1,9 @@
-// KvLayout: where a KV value lies in a pool. One layout per layer group; all layers of it have the
-// same shape.
+// KvLayout: where a KV value is in a pool. One layout per layer group; all its layers have the same
+// shape.
 //
 // A pool is [layer][block][kv_head][K|V][slot][head_dim]: a (layer, block) is contiguous, and so is
-// any run of heads inside it, which is what a tensor-parallel peer of another width needs. Pure
-// values: any thread.
+// any run of heads in it, which a tensor-parallel peer of another width needs. Pure values: any
+// thread.
 #pragma once
 
 #include <cstddef>
@@ -37,7 +37,7 @@ struct KvLayout {
   }
   int32_t BlocksFor(int32_t tokens) const { return (tokens + block_tokens - 1) / block_tokens; }
 
-  // True when blocks can be copied between the two pools as they are (all but num_blocks equal).
+  // Whether blocks can be copied between the pools unchanged (all but num_blocks equal).
   bool SameShape(const KvLayout& o) const {
     return num_layers == o.num_layers && num_kv_heads == o.num_kv_heads && head_dim == o.head_dim &&
            block_tokens == o.block_tokens && dtype == o.dtype;

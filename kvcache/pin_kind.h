@@ -1,4 +1,4 @@
-// Why a block may not be given away. Pure values.
+// Why a block is pinned. Pure values.
 #pragma once
 
 #include <cstddef>

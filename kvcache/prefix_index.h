@@ -1,12 +1,12 @@
 // PrefixIndex: which block holds which published prefix. Part of BlockManager; knows no pins.
 //
-// A block is found by the chain hash of its last unit, and is a hit only if its parent is the block
-// that the walk came from, the chain value before it is the same, and its tokens are equal: a
-// colliding hash is a miss, never wrong content. Every published block's parent is published (the
-// pool gives up children first), so a walk from the root sees all.
+// A block is found by the chain hash of its last unit. It is a hit only if its parent is the
+// preceding block of the lookup, the chain value before it is equal, and its tokens are equal: a
+// hash collision is a miss, never wrong content. Every published block's parent is published (the
+// pool evicts children first), so a lookup from the root reaches all.
 //
-// Unit hashes: a block of k units has k of them. Two blocks that differ late share the hashes of
-// their first units, so those are counted, and are reported as gone with their last holder.
+// Unit hashes: a block of k units has k of them. Blocks that differ late share the hashes of their
+// first units, so those are counted, and reported as removed with the last block that has them.
 //
 // One thread; allocates only in the constructor (Erase and HashesOf append to the caller's vector).
 #pragma once
@@ -23,7 +23,7 @@
 
 namespace aisp {
 
-// The hash of one unit after `parent`; HashChain, except in tests that want collisions.
+// The hash of one unit after `parent`; HashChain, except in tests of collisions.
 using UnitHashFunction = Hash128 (*)(const Hash128& parent, std::span<const TokenId> unit);
 
 class PrefixIndex {
@@ -35,7 +35,7 @@ class PrefixIndex {
   PrefixIndex(const PrefixIndex&) = delete;
   PrefixIndex& operator=(const PrefixIndex&) = delete;
 
-  // A place in a chain: after `block`, whose chain value is `chain`.
+  // A position in a chain: after `block`, whose chain value is `chain`.
   struct Position {
     int32_t block = kNone;
     Hash128 chain;
@@ -51,12 +51,12 @@ class PrefixIndex {
   UnitArray HashUnits(const Position& position, std::span<const TokenId> tokens) const;
 
   enum class Found { kHit, kAbsent, kCollision };
-  // Steps over the block that holds `tokens` after `*position`, and moves the position behind it.
+  // Looks up the block that holds `tokens` after `*position`; on a hit advances the position.
   Found Step(Position* position, std::span<const TokenId> tokens, const UnitArray& units) const;
 
-  // Of the blocks published right after `position` the one that begins most like `tokens`, and how
-  // many tokens the two share from their first on. One that holds them all is always found, else
-  // the newest kMostSiblings are looked at.
+  // The block published right after `position` that shares most leading tokens with `tokens`, and
+  // their number. A block with all of them is always found; else the newest kMostSiblings are
+  // compared.
   static constexpr int kMostSiblings = 64;
   struct Nearest {
     int32_t block = kNone;
@@ -64,13 +64,13 @@ class PrefixIndex {
   };
   Nearest NearestAfter(const Position& position, std::span<const TokenId> tokens) const;
 
-  // Publishes `block` after `*position` (Step said kAbsent) and moves the position behind it.
+  // Publishes `block` after `*position` (Step returned kAbsent) and advances the position.
   void Insert(int32_t block, Position* position, std::span<const TokenId> tokens,
               const UnitArray& units);
-  // Forgets a leaf. Appends the unit hashes that no published block has any more.
+  // Unpublishes a leaf. Appends the unit hashes that no published block has any more.
   void Erase(int32_t block, std::vector<Hash128>* gone);
   void Clear();
-  // A published block and all that is published behind it, children before their parents.
+  // A published block and all its published descendants, children before parents.
   std::vector<int32_t> Subtree(int32_t top) const;
 
   bool Published(int32_t block) const { return nodes_[Index(block)].published; }
@@ -80,12 +80,11 @@ class PrefixIndex {
   void HashesOf(int32_t block, std::vector<Hash128>* out) const;
   size_t size() const { return by_hash_.size(); }
 
-  // A private block with the content of the published `twin`, so that publishing its successor need
-  // not walk from the root.
+  // Records that a private block has the content of the published `twin`, so that publishing its
+  // successor need not start at the root.
   void SetTwin(int32_t block, int32_t twin);
   void ClearTwin(int32_t block) { nodes_[Index(block)].twin = kNone; }
-  // The published block that stands for `block`: itself, its twin if that is still published, or
-  // kNone.
+  // The published block with the content of `block`: itself, its twin if still published, or kNone.
   int32_t Canonical(int32_t block) const;
 
   void CheckInvariants() const;
@@ -96,7 +95,7 @@ class PrefixIndex {
     int32_t parent = kNone;
     int32_t children = 0;
     int32_t newest_child = kNone;
-    // Among its parent's, or its root's.
+    // siblings
     int32_t newer = kNone, older = kNone;
     int32_t twin = kNone;
     uint32_t twin_generation = 0;
@@ -118,8 +117,8 @@ class PrefixIndex {
   std::vector<TokenId> tokens_;  // [block][block_tokens]
   std::vector<Hash128> hashes_;  // [block][units]
   HashTable by_hash_;            // last unit's hash -> block
-  HashTable shared_units_;  // every other unit's hash -> number of published blocks that have it
-  HashTable roots_;         // a root -> the newest block behind it
+  HashTable shared_units_;       // other units' hashes -> number of published blocks that have them
+  HashTable roots_;              // root -> the newest block after it
 };
 
 }  // namespace aisp

@@ -42,7 +42,7 @@ void AdapterKeeper::Changed() {
 }
 
 void AdapterKeeper::Load(LinkId link, const v1::LoadAdapter& asked, OnAnswer answer) {
-  trial_[link];  // gone with the link
+  trial_[link];  // erased when the link goes down
   loader_(asked.name(), asked.path(),
           [this, link, asked, answer = std::move(answer)](Result<PackedAdapter> loaded) {
             const auto asker = trial_.find(link);

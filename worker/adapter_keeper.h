@@ -1,9 +1,8 @@
-// AdapterKeeper: which LoRA adapters a worker serves. Routers tell it the set of all; it loads what
-// is missing and drops what is not in it any more. One is also loaded on trial (LoadAdapter),
-// before a router puts it into the set.
+// AdapterKeeper: which LoRA adapters a worker serves. Routers send the whole set; it loads what is
+// missing and drops what is no longer in it. An adapter can also be loaded on trial (LoadAdapter),
+// before a router adds it to the set.
 //
-// One for each engine, whatever role works with it. Thread: the engine's, which the loader's
-// answers come to as well.
+// One per engine, shared by all roles. Thread: the engine's; the loader also answers there.
 #pragma once
 
 #include <functional>
@@ -26,21 +25,21 @@ class AdapterKeeper {
   using Loader =
       std::function<void(const std::string& name, const std::string& path, OnLoaded done)>;
 
-  // `start`: what the settings name, which the engine has.
+  // `start`: adapters of the settings, which the engine already has.
   AdapterKeeper(v1::AdapterSet start, Loader loader);
-  // Once, before anything else. The engine outlives what was asked of the loader.
+  // Once, before anything else. The engine outlives pending loads.
   void Wire(Engine* engine) { engine_ = engine; }
-  // Called after every change of Report(); never forgotten.
+  // Called after every change of Report(); listeners are never removed.
   void OnChange(std::function<void()> listener) { listeners_.push_back(std::move(listener)); }
 
   using OnAnswer = std::function<void(v1::AdapterAnswer)>;
-  // `link`: of the router that asks.
+  // Loads on trial. `link`: the router's that asks.
   void Load(LinkId link, const v1::LoadAdapter& asked, OnAnswer answer);
-  // Ignored when it is older than the one there is.
+  // Adopts the set, unless it is older than the current one.
   void Take(const v1::AdapterSet& set);
   void OnLinkDown(LinkId link);
   v1::AdapterReport Report() const;
-  // Nothing of the set is being read.
+  // No adapter of the set is still loading.
   bool Settled() const { return loading_.empty(); }
 
  private:
@@ -54,10 +53,10 @@ class AdapterKeeper {
   v1::AdapterSet set_;
   const Loader loader_;
   Engine* engine_ = nullptr;
-  std::set<std::string> held_;                     // digests that the engine was given
-  std::map<LinkId, std::set<std::string>> trial_;  // of them, by the link that asked
+  std::set<std::string> held_;                     // digests that the engine holds
+  std::map<LinkId, std::set<std::string>> trial_;  // those on trial, by the link that asked
   std::set<std::string> loading_;                  // of the set
-  std::map<std::string, std::string> troubles_;    // of the set, by digest
+  std::map<std::string, std::string> troubles_;    // load errors of the set, by digest
   std::vector<std::function<void()>> listeners_;
 };
 

@@ -1,6 +1,6 @@
-// Backoff: how long to wait before the next attempt to reach somebody: doubling between two bounds,
-// spread over the upper half of the interval so that workers that lost the same router do not come
-// back in step. A plain value; one owner.
+// Backoff: the wait before the next connection attempt: it doubles between two bounds and is spread
+// over the upper half of the interval, so that workers that lost the same router do not reconnect
+// in step. A plain value; one owner.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ class Backoff {
   Backoff(Duration min, Duration max, uint64_t seed)
       : min_(min), max_(std::max(min, max)), next_(min), random_(seed) {}
 
-  // The wait before the next attempt; the one after that is twice as long, up to the maximum.
+  // The wait before the next attempt; the following one is twice as long, up to the maximum.
   Duration Next() {
     const Duration whole = next_;
     next_ = std::min(max_, next_ * 2);
@@ -23,7 +23,7 @@ class Backoff {
     return Duration(static_cast<int64_t>(half + random_.Below(half + 1)));
   }
   void Reset() { next_ = min_; }
-  // For a failure that waiting briefly will not mend (a refusal).
+  // For failures that a short wait will not fix (a refusal).
   void Exhaust() { next_ = max_; }
 
  private:

@@ -19,7 +19,7 @@ v1::KvLayoutDesc DescribeLayout(const KvLayout& layout) {
 }
 
 Result<KvLayout> PeerLayout(const v1::KvLayoutDesc& peer) {
-  // Far beyond any model, and a block of one layer has no more than 2^52 bytes.
+  // Far beyond any model; keeps a block of one layer within 2^52 bytes.
   constexpr uint32_t kMost = 1 << 16;
   const std::optional<DType> dtype = ParseDType(peer.dtype());
   const auto sane = [](uint32_t value) { return value > 0 && value <= kMost; };
@@ -37,7 +37,7 @@ Result<KvLayout> PeerLayout(const v1::KvLayoutDesc& peer) {
   layout.block_tokens = static_cast<int32_t>(peer.block_tokens());
   layout.dtype = *dtype;
   layout.num_blocks = static_cast<int32_t>(peer.num_blocks());
-  // Each alone may be; offsets are their product.
+  // Each value may be valid, but offsets are their product.
   uint64_t bytes = layout.LayerBlockBytes();
   if (__builtin_mul_overflow(bytes, uint64_t{peer.num_layers()}, &bytes) ||
       __builtin_mul_overflow(bytes, std::max(uint64_t{1}, uint64_t{peer.num_blocks()}), &bytes) ||

@@ -1,4 +1,4 @@
-// The KV layout in its wire form, as fingerprints carry it. Pure functions: any thread.
+// Converts the KV layout to and from its wire form in fingerprints. Pure functions: any thread.
 #pragma once
 
 #include "common.pb.h"
@@ -9,7 +9,7 @@ namespace aisp {
 
 v1::KvLayoutDesc DescribeLayout(const KvLayout& layout);
 
-// The layout that a peer says its pool has. INVALID_ARGUMENT: no pool is like that.
+// The layout that a peer reports for its pool. INVALID_ARGUMENT: impossible values.
 Result<KvLayout> PeerLayout(const v1::KvLayoutDesc& peer);
 
 }  // namespace aisp

@@ -1,11 +1,11 @@
-// A process's incarnation: 64 random bits. Of two one only ever asks whether they are equal.
+// A process's incarnation: 64 random bits, compared only for equality.
 #pragma once
 
 #include <cstdint>
 
 namespace aisp {
 
-// `next`: gives 64 random bits. Never 0, which stands for nobody.
+// `next`: returns 64 random bits. Never 0, which means no process.
 template <typename Random>
 uint64_t DrawIncarnation(Random&& next) {
   uint64_t drawn = 0;

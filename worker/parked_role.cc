@@ -8,7 +8,7 @@ void ParkedRole::Wire(Engine* engine, const Clock* clock, LinkDialer<v1::WorkerM
   engine_ = engine;
   WorkerShell::Profile profile;
   profile.role = v1::ROLE_PARKED;
-  // Without metrics: what it holds is shown by the role that it has when it works.
+  // Without metrics: those of the role that it works in cover the engine.
   shell_.emplace(options_, profile, engine, clock, routers, nullptr);
 }
 
@@ -35,7 +35,7 @@ void ParkedRole::OnMessage(LinkId link, v1::RouterMessage message) {
     return BeginDrain();
   }
   if (!message.has_generate()) return;
-  // It was sent before the router heard of the new role.
+  // Sent before the router knew of the new role.
   v1::WorkerMessage answer;
   v1::TokenEvent* event = answer.mutable_tokens()->add_events();
   event->set_request_id(message.generate().request_id());

@@ -1,8 +1,8 @@
-// ParkedRole: a worker that holds its weights, its pool and its prefix cache and gets no work: the
-// role of what a planner has no use for at the moment. It registers with the routers, reports, and
-// waits for another role.
+// ParkedRole: a worker that keeps its weights, pool and prefix cache but gets no work: the role of
+// workers that a planner does not need at the moment. It registers with the routers, sends
+// telemetry, and waits for another role.
 //
-// Thread: the worker's engine thread. Wiring as that of the other roles.
+// Thread: the worker's engine thread. Wiring as for the other roles.
 #pragma once
 
 #include <optional>
@@ -23,7 +23,7 @@ class ParkedRole final : public WorkerRole {
   void SetRouters(const std::vector<std::string>& addresses) override {
     shell_->SetRouters(addresses);
   }
-  // The engine has no sequence, and may still owe the end of one.
+  // The engine has no sequence, but may still have to report the end of one.
   bool CanLaunch() const override { return false; }
   void Launch() override {}
   bool InFlight() const override { return engine_->InFlight(); }

@@ -1,5 +1,5 @@
-// PrefixFetcher: brings the beginning of a prompt from another worker's cache into this worker's,
-// whatever role it has. What asks goes on without it, whatever becomes of it. The engine thread.
+// PrefixFetcher: pulls a prompt's prefix from another worker's cache into this worker's, in any
+// role. The caller continues without it, whatever the result. Engine thread.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,9 @@ class PrefixFetcher {
  public:
   virtual ~PrefixFetcher() = default;
   using Done = std::function<void(const v1::PrefixPull&)>;
-  // Begins to fetch what `of.pull()` names of `tokens` (all of the prompt's), in the scope of `of`.
-  // Ends in `done`, once, after this has returned and unless it was left. 0: there is nothing to
-  // wait for, and `done` is not called.
+  // Starts to fetch the prefix of `tokens` (the whole prompt) that `of.pull()` names, in the scope
+  // of `of`. Calls `done` once, after returning, unless abandoned. 0: nothing to wait for; `done`
+  // is not called.
   virtual uint64_t Fetch(const v1::PrefillRequest& of, std::span<const TokenId> tokens,
                          Done done) = 0;
   virtual void Abandon(uint64_t fetch) = 0;

@@ -8,10 +8,10 @@
 namespace aisp {
 namespace {
 
-// A step may take so many times what recent ones let expect: attention grows with the context,
-// machines are shared.
+// A step may take this multiple of the expected time: attention grows with the context, machines
+// are shared.
 constexpr int kSlack = 20;
-// The memory of the slowest row fades by this factor with every step.
+// The slowest row's time decays by this factor per step.
 constexpr double kFade = 0.999;
 
 }  // namespace
@@ -38,7 +38,7 @@ void Pulse::StepEnds(Instant now) {
   const Step step = steps_.front();
   steps_.erase(steps_.begin());
   ++ended_;
-  // The next one was queued behind it: it begins now.
+  // The next step was queued behind it, so it begins now.
   if (!steps_.empty()) steps_.front().begin = now;
   const double row_ns =
       static_cast<double>((now - step.begin).count()) / static_cast<double>(step.rows);
@@ -53,7 +53,7 @@ Duration Pulse::Expected() const {
 Duration Pulse::Limit() const {
   const Duration expected = Expected();
   if (expected == Duration{}) return options_.most_limit;
-  // Not by multiplication: what is expected may be long already.
+  // By division: the expected time may be too long to multiply.
   const Duration wide =
       expected > options_.most_limit / kSlack ? options_.most_limit : kSlack * expected;
   return std::clamp(wide, std::min(options_.least_limit, options_.most_limit), options_.most_limit);

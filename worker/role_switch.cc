@@ -12,7 +12,7 @@
 
 namespace aisp {
 
-// Passes everything on and notes who dialled.
+// Forwards everything and records which role dialled.
 class RoleSwitch::View final : public LinkDialer<v1::WorkerMessage> {
  public:
   View(RoleSwitch* owner, v1::Role role) : owner_(owner), role_(role) {}

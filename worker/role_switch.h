@@ -1,15 +1,15 @@
-// RoleSwitch: the roles of one worker process, of which it has one at a time, over one engine: the
-// weights, the KV pool and its prefix cache stay when it takes another role.
+// RoleSwitch: the roles of one worker process, one active at a time, over one engine: weights, KV
+// pool and prefix cache stay when the role changes.
 //
-// A change is a compare-and-set: it begins only where role and epoch are as its sender expects and
-// no other change is under way. The role drains: nothing new is placed here, running streams end,
-// or after `move_after` go to other workers. When nothing is left it stands by and the other one
-// registers with every router, under the next epoch. What is not drained by `deadline` is called
-// off: the worker goes on as it was. A role that stands by still answers its peers, so that grants
-// and acknowledgements are settled by protocol whatever the process does meanwhile.
+// A change is a compare-and-set: it begins only if role and epoch are as its sender expects and no
+// other change is in progress. The role drains: no new work is placed here, and running streams
+// end, or move to other workers after `move_after`. When it is drained it stands by, and the other
+// role registers with every router under the next epoch. If it is not drained by `deadline`, the
+// change is called off and the worker continues as before. A role that stands by still answers its
+// peers, so that grants and acknowledgements are completed by protocol.
 //
-// Thread: the worker's engine thread, as every role. All roles share one dialer to the routers, of
-// which each gets a view (DialerOf); an answer goes to the role that dialled.
+// Thread: the worker's engine thread, as for every role. All roles share one dialer to the routers,
+// each through a view (DialerOf); callbacks go to the role that dialled.
 #pragma once
 
 #include <array>
@@ -36,26 +36,26 @@ class RoleSwitch final : public WorkerRole {
  public:
   struct Options {
     std::string worker_id;
-    // The worker has another role from now on. May be empty.
+    // Called when the worker's role has changed. May be empty.
     std::function<void(v1::Role)> on_role;
   };
   RoleSwitch(const Options& options, const Clock* clock);
   ~RoleSwitch() override;
 
-  // Wiring: SetDialer once; then for each role DialerOf, wire it, Add. The first added is the one
-  // that the worker begins with. Roles and dialer outlive this.
+  // Wiring: SetDialer once; then for each role DialerOf, wire it, Add. The first added role is the
+  // initial one. Roles and dialer outlive this.
   void SetDialer(LinkDialer<v1::WorkerMessage>* dialer) { dialer_ = dialer; }
   LinkDialer<v1::WorkerMessage>* DialerOf(v1::Role role);
   void Add(v1::Role role, WorkerRole* worker);
 
-  // OK: it has begun, or the worker has that role already. FAILED_PRECONDITION names what was
-  // expected and what is; ABORTED: another change is under way; UNIMPLEMENTED: this process cannot
-  // take that role; UNAVAILABLE: it drains for good.
+  // OK: the change has begun, or the worker has that role already. FAILED_PRECONDITION: role or
+  // epoch differ (names both); ABORTED: another change is in progress; UNIMPLEMENTED: this process
+  // does not support that role; UNAVAILABLE: it is draining for good.
   Status Change(const RoleChange& change);
   v1::Role current() const { return slots_[active_].role; }
   uint64_t epoch() const { return epoch_; }
   bool changing() const { return to_ != kNone; }
-  // Changes that were called off at their deadline.
+  // Changes called off at their deadline.
   uint64_t called_off() const { return called_off_; }
 
   void Start() override;
@@ -68,7 +68,7 @@ class RoleSwitch final : public WorkerRole {
   void OnTransport() override;
   Instant NextTimer() const override;
   void OnTimer(Instant now) override;
-  // For good: a change that was under way is not made.
+  // For good: a change in progress is dropped.
   void BeginDrain() override;
   void MoveStreams() override;
   bool Drained() const override { return staying_ && active().Drained(); }
@@ -96,10 +96,10 @@ class RoleSwitch final : public WorkerRole {
   const WorkerRole& active() const { return *slots_[active_].worker; }
   WorkerRole* DialledBy(LinkId link) const;
   size_t SlotOf(v1::Role role) const;
-  // Drains for good from now on.
+  // From now on it drains for good.
   void Stay();
   void OnSetRole(LinkId link, const v1::SetRole& wanted);
-  // After whatever may have ended the last of the work: the other role, where one is wanted.
+  // Called when the last work may have ended: activates the other role, if one is wanted.
   void Settle();
   void EndChange();
 
@@ -108,7 +108,7 @@ class RoleSwitch final : public WorkerRole {
   LinkDialer<v1::WorkerMessage>* dialer_ = nullptr;
   std::vector<std::unique_ptr<View>> views_;
   std::vector<Slot> slots_;
-  std::map<LinkId, v1::Role> dialled_;  // links that are up or under way, by who dialled them
+  std::map<LinkId, v1::Role> dialled_;  // links that are up or being dialled, by role
   size_t active_ = 0;
   uint64_t epoch_ = 1;
   size_t to_ = kNone;

@@ -12,11 +12,11 @@
 namespace aisp {
 namespace {
 
-// A dial or a Register without an answer for so long is given up.
+// A dial or Register without an answer is abandoned after this.
 constexpr Duration kAttachLimit = std::chrono::seconds(5);
 // Between two warnings about the same router.
 constexpr Duration kFirstWarningWait = std::chrono::seconds(1);
-// For the successor of a router that ends in order.
+// Time for the successor of a draining router to appear.
 constexpr Duration kSuccessorTime = std::chrono::seconds(10);
 constexpr Duration kLongestWarningWait = std::chrono::minutes(1);
 
@@ -151,7 +151,7 @@ void RouterLinks::OnRegistered(LinkId link, const v1::Registered& accepted) {
   router->next_warning = Instant{INT64_MIN};
   router->backoff.Reset();
   Duration interval = MillisFromWire(accepted.telemetry_interval_ms());
-  // Three messages may be lost or late before the router takes this worker for silent.
+  // The router treats this worker as silent only after three lost or late messages.
   const Duration third = MillisFromWire(accepted.silence_limit_ms()) / 3;
   if (third.count() > 0) interval = interval.count() > 0 ? std::min(interval, third) : third;
   router->telemetry_interval = interval;
@@ -170,8 +170,8 @@ void RouterLinks::OnRefused(LinkId link, const v1::RegisterRefused& refused, Ins
                                                  {"reason", refused.reason()}});
   }
   const std::string trouble = "refused: " + refused.reason();
-  // It is tried for ever, because the router may be replaced; once said, the same reason is no
-  // news.
+  // Retried for ever, because the router may be replaced; a repeated reason is logged at debug
+  // level only.
   Log(trouble == router->refusal ? LogLevel::kDebug : LogLevel::kError,
       "router refused this worker", {{"router", router->address}, {"reason", refused.reason()}});
   router->refusal = trouble;

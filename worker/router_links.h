@@ -1,13 +1,13 @@
-// RouterLinks: a worker's links to the routers. Dials every address it was given and keeps dialling
-// (exponential backoff between reconnect_min and reconnect_max), registers on each link, and knows
+// RouterLinks: a worker's links to the routers. Dials every configured address and keeps dialling
+// (exponential backoff between reconnect_min and reconnect_max), registers on each link, and tracks
 // which routers accepted this worker.
 //
 // Each address is another router replica: the worker attaches to all of them. A refused
-// registration is logged with its reason (it names both values) and tried again at the longest
-// backoff, because the router may be replaced by one that fits. A router that drains keeps its
-// link, which serves its last requests, while its address is dialled again for the successor: one
-// address may have several links, of which at most one is not retiring. Owned by the engine thread;
-// no method blocks. An attempt that is not answered within 5 s is given up.
+// registration is logged with its reason (it names both values) and retried at the longest backoff,
+// because the router may be replaced by a matching one. A draining router keeps its link for its
+// last requests, while its address is dialled again for the successor: one address may have several
+// links, of which at most one is not retiring. Owned by the engine thread; no method blocks. An
+// attempt without an answer is abandoned after 5 s.
 #pragma once
 
 #include <string>
@@ -26,21 +26,21 @@ class RouterLinks {
   // Once, before Start.
   void SetDialer(LinkDialer<v1::WorkerMessage>* dialer) { dialer_ = dialer; }
   void Start(Instant now);
-  // Dials no more. Attached links stay until the routers end them, the others are closed. Start
+  // Stops dialling. Attached links stay until the routers close them, the others are closed. Start
   // dials again, under `role_epoch`.
   void StandBy();
   void SetRoleEpoch(uint64_t role_epoch) { hello_.set_role_epoch(role_epoch); }
-  // These and no others from now on: new ones are dialled at once, or by Start; one that is
-  // attached and not among them any more is kept until its link ends, and not dialled again.
+  // Replaces the addresses: new ones are dialled at once, or by Start; attached links to removed
+  // ones are kept until they end, and not dialled again.
   void SetAddresses(const std::vector<std::string>& addresses, Instant now);
 
   void OnLinkUp(LinkId link, Instant now);
-  // True when the link had been attached, so that its requests must end.
+  // True: the link was attached, so its requests must end.
   bool OnLinkDown(LinkId link, const Error& why, Instant now);
-  // The router accepted; its telemetry interval counts from now on.
+  // The router accepted; its telemetry interval applies from now on.
   void OnRegistered(LinkId link, const v1::Registered& accepted);
   void OnRefused(LinkId link, const v1::RegisterRefused& refused, Instant now);
-  // The router ends when its requests have.
+  // The router will exit when its requests have ended.
   void OnRouterDraining(LinkId link, Instant now);
 
   Instant NextTimer() const;
@@ -48,16 +48,16 @@ class RouterLinks {
 
   bool Attached(LinkId link) const;
   std::vector<LinkId> AttachedLinks() const;
-  // The shortest interval that the worker's options or an attached router ask for.
+  // The shortest interval requested by the worker's options or an attached router.
   Duration TelemetryInterval() const;
-  // OK when at least one router accepted this worker.
+  // OK if at least one router accepted this worker; else UNAVAILABLE with the reasons.
   Status Ready() const;
-  // ABORTED once a router has accepted another process under this worker's name after this one.
+  // ABORTED: a router has accepted a newer process under this worker's name.
   const Status& Ousted() const { return ousted_; }
 
   void Send(LinkId link, v1::WorkerMessage message) { dialer_->Send(link, std::move(message)); }
   void Broadcast(const v1::WorkerMessage& message);
-  // Ends every link and dials no more.
+  // Closes every link and stops dialling.
   void CloseAll();
 
  private:
@@ -66,12 +66,12 @@ class RouterLinks {
     std::string address;
     LinkId link;
     State state = State::kWaiting;
-    Instant timer = kNever;  // redial at (kWaiting), give up at (kDialling, kRegistering)
+    Instant timer = kNever;  // redial at (kWaiting), abandon at (kDialling, kRegistering)
     Backoff backoff;
     Duration telemetry_interval{};
     std::string trouble;       // why it is not attached
-    std::string refusal = {};  // the last reason of a refusal, until a router accepts
-    bool gone = false;         // no address of a router any more
+    std::string refusal = {};  // the last refusal's reason, until a router accepts
+    bool gone = false;         // its address was removed
     int failures = 0;          // attempts since it was last attached
     Duration warn_wait{};
     Instant next_warning{INT64_MIN};
@@ -85,8 +85,8 @@ class RouterLinks {
   void Add(const std::string& address);
   void Dial(Router& router, Instant now);
   void Lose(Router& router, std::string why, Instant now);
-  // Says that a router cannot be reached: at once, then after 1 s, 2 s, 4 s ... a minute, however
-  // often it is dialled.
+  // Logs that a router cannot be reached: at once, then after 1 s, 2 s, 4 s ... a minute,
+  // independent of the number of attempts.
   void Warn(Router& router, Instant now);
 
   const WorkerOptions options_;

@@ -16,7 +16,7 @@ SamplingParams SamplingFromWire(const v1::SamplingParams& wire, uint32_t choice)
   params.frequency_penalty = wire.frequency_penalty();
   params.repetition_penalty = wire.repetition_penalty() != 0 ? wire.repetition_penalty() : 1.0f;
   for (const auto& [token, bias] : wire.logit_bias()) params.logit_bias.emplace_back(token, bias);
-  // A protobuf map has no order of its own.
+  // A protobuf map is unordered.
   std::sort(params.logit_bias.begin(), params.logit_bias.end());
   params.num_logprobs = wire.num_logprobs();
   return params;
@@ -46,7 +46,7 @@ v1::FirstDraw FirstDrawToWire(const SequenceRequest& request, const v1::Sampling
   wire.set_choice(request.sampling.choice);
   wire.set_prompt_tokens(static_cast<uint32_t>(request.prompt_tokens));
   wire.set_min_new_tokens(static_cast<uint32_t>(request.min_new_tokens));
-  // They matter to a draw only where they are banned.
+  // Stop tokens affect a draw only while they are banned.
   if (request.min_new_tokens > 0)
     wire.mutable_stop_token_ids()->Add(request.stop_token_ids.begin(),
                                        request.stop_token_ids.end());

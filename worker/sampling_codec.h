@@ -1,5 +1,5 @@
-// What draws depend on and what they bring, between wire messages and the engine's plain values.
-// Pure functions: any thread.
+// Converts sampling parameters and drawn tokens between wire messages and the engine's plain
+// values. Pure functions: any thread.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@ SamplingParams SamplingFromWire(const v1::SamplingParams& wire, uint32_t choice)
 void LogprobToWire(const TokenLogprob& logprob, v1::TokenLogprobs* wire);
 TokenLogprob LogprobFromWire(const v1::TokenLogprobs& wire);
 
-// For a prefill worker that draws the first token of `request`, whose parameters came as
-// `sampling`.
+// For a prefill worker that draws the first token of `request`; `sampling`: its parameters as
+// received.
 v1::FirstDraw FirstDrawToWire(const SequenceRequest& request, const v1::SamplingParams& sampling);
-// Makes a prefill-only request one that draws.
+// Makes a prefill-only request draw its first token.
 void ApplyFirstDraw(const v1::FirstDraw& wire, SequenceRequest* request);
 
 void DrawnToWire(const TokenOutput& output, v1::DrawnToken* wire);

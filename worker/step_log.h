@@ -1,5 +1,5 @@
-// StepLog: every step of a worker as a line of a CSV file: what it held and how long it took. From
-// it `tools/fit_steps.py` makes a worker profile for `aisp simulate`. One thread at a time.
+// StepLog: every step of a worker as a row of a CSV file: its content and duration.
+// `tools/fit_steps.py` turns it into a worker profile for `aisp simulate`. One thread at a time.
 #pragma once
 
 #include <cstdio>
@@ -14,13 +14,12 @@ namespace aisp {
 
 class StepLog {
  public:
-  // FOLDER/WORKER.csv, which is begun anew; what is no letter, digit, '-' or '_' of the name is
-  // '_'. The folder must exist: NOT_FOUND where the file cannot be made.
+  // FOLDER/WORKER.csv, truncated; characters of the name other than letters, digits, '-' and '_'
+  // become '_'. NOT_FOUND: the file cannot be created, e.g. the folder is missing.
   static Result<std::unique_ptr<StepLog>> Open(const std::string& folder,
                                                const std::string& worker);
 
-  // `end`: when the step was collected. The line is written when a buffer is full, at the latest
-  // when the log ends.
+  // `end`: when the step was collected. Buffered: written at the latest when the log is destroyed.
   void Add(const StepTiming& timing, Instant end);
 
  private:

@@ -1,4 +1,4 @@
-// What a worker measures of the tiers below its KV pool.
+// Metrics of the tiers below a worker's KV pool.
 #include "worker/worker_metrics.h"
 
 namespace aisp {

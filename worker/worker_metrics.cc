@@ -88,7 +88,7 @@ void WorkerMetrics::RecordStep(const StepTiming& timing, Instant now) {
   decode_rows_.Add(timing.decode_rows);
   step_seconds_.Observe(ToSeconds(timing.duration));
   step_overhead_seconds_.Observe(ToSeconds(timing.overhead));
-  // Two steps may overlap: what of this one comes after the one before is what it adds.
+  // Steps may overlap: count only the part of this step after the previous one.
   const Instant launched = std::max(accounted_, now - timing.duration);
   idle_seconds_.Add(ToSeconds(launched - accounted_));
   busy_seconds_.Add(ToSeconds(std::max(Duration{}, now - launched)));

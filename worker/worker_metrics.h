@@ -1,9 +1,8 @@
-// What every worker measures of itself, whatever its role: steps, load, KV blocks, the prefix
-// cache. Handles are fetched once; a worker's own role adds its own beside these, with the same
-// labels (WorkerLabels).
+// Metrics common to all worker roles: steps, load, KV blocks, prefix cache. Handles are fetched
+// once; a role adds its own metrics with the same labels (WorkerLabels).
 //
-// Owned by the WorkerShell; the engine thread. Time is the shell's clock, so that the simulation
-// measures as well.
+// Owned by the WorkerShell; the engine thread. Uses the shell's clock, so that the simulation
+// measures too.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +17,7 @@
 
 namespace aisp {
 
-// One process may hold workers of both roles, so everything that a worker measures carries its role
-// and its name.
+// One process may hold workers of several roles, so every metric is labelled with role and name.
 MetricLabels WorkerLabels(v1::Role role, const std::string& worker_id);
 MetricLabels WithLabel(MetricLabels labels, const char* name, std::string value);
 
@@ -28,27 +26,27 @@ class WorkerMetrics {
   // `metrics` may be null: nothing is measured then.
   WorkerMetrics(Metrics* metrics, const MetricLabels& labels, const KvLayout& layout, Instant now);
 
-  // After every Collect that brought a step.
+  // After every Collect that returned a step.
   void RecordStep(const StepTiming& timing, Instant now);
-  // Gauges, and what the engine counts itself.
+  // Updates gauges and counters from the engine.
   void Update(const Engine& engine, bool ready, Instant now);
-  // What the engine has counted so far is not this role's.
+  // Makes the engine's counts so far the baseline: they belong to another role.
   void Rebase(const Engine& engine, Instant now);
-  // The process has another role now: nothing runs in this one, and it holds nothing.
+  // The process has another role now: sets this role's gauges to zero.
   void Retire();
 
  private:
   void AddStepMetrics(Metrics& m, const MetricLabels& labels);
   void UpdateSlowPaths(const Engine& engine);
   void AddKvMetrics(Metrics& m, const MetricLabels& labels, const KvLayout& layout);
-  // Of host memory and the disk, where the engine has them.
+  // Of the host and disk tiers, if the engine has them.
   void UpdateTiers(const Engine& engine);
-  // A counter that follows one of the engine's own.
+  // Adds to a counter that follows one of the engine's.
   void Advance(const Counter& counter, double more) const {
     if (!rebasing_) counter.Add(more);
   }
 
-  // Of each slow path, in the order of Engine::SlowPaths.
+  // One per slow path, in the order of Engine::SlowPaths.
   struct SlowPathCounter {
     Counter counter;
     uint64_t told = 0;
@@ -94,11 +92,11 @@ class WorkerMetrics {
   Counter prefix_queries_;
   Counter prefix_hits_;
 
-  // Until when the engine's time is accounted for, as busy or as idle.
+  // Until when the engine's time is counted as busy or idle.
   Instant accounted_;
-  // What the engine has counted is noted, and given to no counter.
+  // The engine's counts become the baseline without being exported.
   bool rebasing_ = false;
-  // What the counters that follow the engine's own have been given.
+  // Exported values of the counters that follow the engine's.
   uint64_t told_preemptions_ = 0;
   uint64_t told_evictions_ = 0;
   uint64_t told_prefix_queries_ = 0;

@@ -14,15 +14,14 @@
 namespace aisp {
 namespace {
 
-// Step samples kept between two telemetry messages; a router fits a line through them, the newest
-// are enough.
+// Step samples kept between two telemetry messages; a router fits a line through them, so the
+// newest suffice.
 constexpr size_t kMaxSamples = 64;
 
 // Between two reports of new load.
 constexpr Duration kLoadInterval = std::chrono::milliseconds(10);
 
-// A worker that registers is not ready before it has loaded the LoRA adapters that are served, for
-// so long at most.
+// How long a newly registered worker may stay unready while it loads the served LoRA adapters.
 constexpr Duration kAdapterLimit = std::chrono::seconds(120);
 
 v1::Register MakeRegister(const WorkerOptions& options, const WorkerShell::Profile& profile) {
@@ -108,7 +107,7 @@ void WorkerShell::Start() {
   if (!metrics_)
     metrics_.emplace(metrics_registry_, WorkerLabels(role_, options_.worker_id),
                      engine_->blocks().layout(), now);
-  // What was counted before is another role's.
+  // Earlier counts belong to another role.
   metrics_->Rebase(*engine_, now);
   last_progress_ = last_pool_motion_ = now;
   next_telemetry_ = now + options_.telemetry_interval;
@@ -147,7 +146,7 @@ bool WorkerShell::OnMessage(LinkId link, const v1::RouterMessage& message) {
       return true;
     }
     case v1::RouterMessage::kKvSnapshot:
-      // Its cache is told by the role that the process has now.
+      // The process's active role reports the cache.
       if (Attached(link) && !standing_by_) SendSnapshot(link);
       return true;
     case v1::RouterMessage::kLoadAdapter:
@@ -171,7 +170,7 @@ void WorkerShell::OnRegistered(LinkId link, const v1::Registered& accepted) {
   routers_.OnRegistered(link, accepted);
   if (options_.adapters != nullptr && accepted.has_adapters()) {
     await_adapters_ = clock_->Now() + kAdapterLimit;
-    // The first message to a router is the snapshot.
+    // The first message to a router must be the snapshot.
     telling_ = false;
     options_.adapters->Take(accepted.adapters());
     telling_ = true;
@@ -217,8 +216,7 @@ void WorkerShell::Attach(LinkId link) {
 }
 
 void WorkerShell::SendSnapshot(LinkId link) {
-  // What happened before the snapshot goes out first, so that every router sees each number once
-  // and in order.
+  // Earlier events first, so that every router sees each number once and in order.
   PublishKvEvents();
   uint64_t next_sequence = 0;
   const std::vector<KvCacheEvent> events = engine_->blocks().SnapshotEvents(&next_sequence);
@@ -256,7 +254,7 @@ void WorkerShell::OnTimer(Instant now) {
 }
 
 void WorkerShell::RecordStep(const StepTiming& timing) {
-  if (timing.step == 0) return;  // a Collect that only brought ends
+  if (timing.step == 0) return;  // a Collect that returned only ends
   ++steps_total_;
   last_progress_ = last_pool_motion_ = clock_->Now();
   if (samples_.size() == kMaxSamples) samples_.pop_front();
@@ -267,7 +265,7 @@ void WorkerShell::RecordStep(const StepTiming& timing) {
 
 void WorkerShell::NoteProgress(Instant now) {
   if (!engine_->CanLaunch() && !engine_->InFlight()) last_progress_ = now;
-  // An empty pool is only trouble when somebody waits for it.
+  // An empty pool matters only if someone waits for blocks.
   const bool wanted = engine_->NumWaiting() > 0 || engine_->blocks().Stats().quarantined > 0;
   if (engine_->blocks().Available() > 0 || !wanted) last_pool_motion_ = now;
 }

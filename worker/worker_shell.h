@@ -1,6 +1,5 @@
-// WorkerShell: what a prefill and a decode worker do alike beside their work: keep the routers
-// informed (registration, telemetry, KV events with snapshots), and know whether the worker is fit
-// for traffic.
+// WorkerShell: what prefill and decode workers have in common besides their work: informing the
+// routers (registration, telemetry, KV events with snapshots), and readiness.
 //
 // A role owns one shell and forwards to it. Owned by the engine thread; never blocks; calls the
 // engine only to read it and to take its KV events.
@@ -25,13 +24,13 @@ namespace aisp {
 
 class WorkerShell {
  public:
-  // `transports`, `max_sequence_tokens` and `max_running` are what Register tells the router.
+  // `transports`, `max_sequence_tokens` and `max_running` are sent in Register.
   struct Profile {
     v1::Role role = v1::ROLE_UNSPECIFIED;
     std::vector<std::string> transports;
     int32_t max_sequence_tokens = 0;
     int32_t max_running = 0;
-    // Prompts that it computes or will; may be empty.
+    // Prompts that it computes or will compute; may be empty.
     std::function<uint32_t()> queued_prompts;
   };
   // `metrics` may be null.
@@ -44,9 +43,9 @@ class WorkerShell {
   void Activate(uint64_t role_epoch);
 
   void OnLinkUp(LinkId link) { routers_.OnLinkUp(link, clock_->Now()); }
-  // True when requests of that router must end.
+  // True: requests of that router must end.
   bool OnLinkDown(LinkId link, const Error& why);
-  // True when the message was the shell's business (registration, snapshots).
+  // True: the message was handled here (registration, snapshots).
   bool OnMessage(LinkId link, const v1::RouterMessage& message);
   bool Attached(LinkId link) const { return routers_.Attached(link); }
   void Send(LinkId link, v1::WorkerMessage message) { routers_.Send(link, std::move(message)); }
@@ -56,15 +55,15 @@ class WorkerShell {
 
   // After every Collect.
   void RecordStep(const StepTiming& timing);
-  // After whatever may have published or evicted blocks.
+  // Call after anything that may have published or evicted blocks.
   void PublishKvEvents();
   void SetTransferRate(double bytes_per_s) { transfer_bytes_per_s_ = bytes_per_s; }
 
-  // Makes Telemetry, and the first message to every router that attaches later, say so; what
-  // routers are told at once is the role's business. False when it drains already.
+  // Sets the drain state in Telemetry and in the first message to every router that attaches later;
+  // the role informs the attached routers. False: it is draining already.
   bool BeginDrain();
   bool draining() const { return draining_; }
-  // False when it does not drain.
+  // False: it is not draining.
   bool CallOffDrain();
   void SetRouters(const std::vector<std::string>& addresses) {
     routers_.SetAddresses(addresses, clock_->Now());
@@ -72,11 +71,11 @@ class WorkerShell {
   void CloseLinks() { routers_.CloseAll(); }
   void SetDrained(bool drained) { drained_ = drained; }
   std::vector<LinkId> AttachedLinks() const { return routers_.AttachedLinks(); }
-  // Telemetry now, not at the next interval.
+  // Sends telemetry now, not at the next interval.
   void Report() { SendTelemetry(clock_->Now()); }
-  // Work came from one of several routers: the others are told soon, so that they do not all send
-  // the next requests to a worker that was idle at its last report. `request`: it is one of a
-  // router, not the part of one.
+  // Work arrived from one of several routers: reports to the others soon, so that they do not all
+  // choose a worker that was idle at its last report. `request`: a router's request, not a part of
+  // one.
   void NoteLoad(bool request);
 
   Status Ready() const;
@@ -100,10 +99,10 @@ class WorkerShell {
   RouterLinks routers_;
 
   bool standing_by_ = false;
-  bool telling_ = true;  // of adapters that change
+  bool telling_ = true;  // false: adapter changes are not reported
   bool draining_ = false;
   bool drained_ = false;
-  Instant await_adapters_{INT64_MIN};  // it is not ready while it loads some, till then
+  Instant await_adapters_{INT64_MIN};  // until then it is unready while adapters load
   Instant next_telemetry_ = kNever;
   Instant last_telemetry_{INT64_MIN / 2};
   uint64_t telemetry_sequence_ = 0;
@@ -112,8 +111,8 @@ class WorkerShell {
   std::deque<StepTiming> samples_;  // since the last telemetry, the newest kMaxSamples
   double transfer_bytes_per_s_ = 0;
 
-  // Readiness: when a step last ended (or there was none to run), and when the pool was last seen
-  // to have or to change blocks.
+  // For readiness: when a step last ended (or none was needed), and when the pool last had blocks
+  // available or not wanted.
   Instant last_progress_;
   Instant last_pool_motion_;
 

@@ -34,20 +34,20 @@ Result<std::unique_ptr<PosixBlockFile>> PosixBlockFile::Open(const std::string& 
     if (errno != EWOULDBLOCK) return FailedTo("cannot lock " + path, errno);
     return Fail(Code::kAlreadyExists, path + " is in use by another process");
   }
-  // What lies in it was prompts: an old file of wider mode is narrowed.
+  // The file holds prompts: an older file with a wider mode is narrowed.
   if (fchmod(fd, 0600) != 0) return FailedTo("cannot set the mode of " + path, errno);
   struct stat before {};
   if (fstat(fd, &before) != 0) return FailedTo("cannot look at " + path, errno);
   if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) return FailedTo("cannot size " + path, errno);
   if (const int error = posix_fallocate(fd, 0, static_cast<off_t>(bytes)); error != 0) {
     Error failed = FailedTo(fmt::format("cannot get {} bytes for {}", bytes, path), error).value();
-    // A file system keeps what it gave until it was full; others need that room.
+    // A file system may keep what it allocated until it was full; others need that space.
     const off_t kept = std::min(before.st_size, static_cast<off_t>(bytes));
     if (ftruncate(fd, kept) != 0)
       failed.message += fmt::format("; what it got cannot be given back: {}", std::strerror(errno));
     return tl::unexpected(std::move(failed));
   }
-  // The host tier is the cache of this file: pages of the kernel's would hold the same bytes again.
+  // The host tier caches this file; the page cache would hold the same bytes again.
   const int flags = fcntl(fd, F_GETFL);
   file->direct_ = flags >= 0 && fcntl(fd, F_SETFL, flags | O_DIRECT) == 0;
   return file;

@@ -1,8 +1,8 @@
-// BlockFile: the one file of a disk tier, as the seam for tests that make disks fail.
+// BlockFile: the file of a disk tier; an interface, so that tests can inject disk faults.
 //
-// PosixBlockFile: mode 0600, preallocated, locked against other processes, opened with O_DIRECT
-// where the file system has it. Offsets, sizes and addresses are multiples of kAlignment. One
-// thread at a time.
+// PosixBlockFile: mode 0600, preallocated, locked against other processes, opened with O_DIRECT if
+// the file system supports it. Offsets, sizes and addresses are multiples of kAlignment. One thread
+// at a time.
 #pragma once
 
 #include <cstddef>
@@ -20,17 +20,16 @@ class BlockFile {
   static constexpr size_t kAlignment = 4096;
 
   virtual ~BlockFile() = default;
-  // Bytes moved, which may be fewer than wanted (0: the end of the file). RESOURCE_EXHAUSTED: the
-  // disk is full; UNAVAILABLE: what the system said.
+  // Bytes transferred, possibly fewer than requested (0: end of file). RESOURCE_EXHAUSTED: the disk
+  // is full; UNAVAILABLE: any other system error.
   virtual Result<size_t> ReadAt(uint64_t offset, std::span<std::byte> into) = 0;
   virtual Result<size_t> WriteAt(uint64_t offset, std::span<const std::byte> from) = 0;
 };
 
 class PosixBlockFile final : public BlockFile {
  public:
-  // What is in the file stays, as far as `bytes` reach. ALREADY_EXISTS: another process has it;
-  // RESOURCE_EXHAUSTED: the disk has no room for it, and the file is no longer than it was; else
-  // what the system said, with the path.
+  // Keeps the file's first `bytes`. ALREADY_EXISTS: another process uses it; RESOURCE_EXHAUSTED:
+  // not enough disk space, and the file has not grown; else the system's error, with the path.
   static Result<std::unique_ptr<PosixBlockFile>> Open(const std::string& path, uint64_t bytes);
   ~PosixBlockFile() override;
 

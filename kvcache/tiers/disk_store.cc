@@ -28,7 +28,7 @@ struct DiskStore::Header {
   uint64_t sequence = 0;
   Hash128 payload_hash;
   BlockUnits units;
-  Hash128 hash;  // of what stands before it
+  Hash128 hash;  // of all fields before it
 
   Hash128 OwnHash() const {
     static_assert(sizeof(Header) == 224 + 16 && offsetof(Header, hash) == 224);

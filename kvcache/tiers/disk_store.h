@@ -1,12 +1,12 @@
-// DiskStore: blocks in slots of one file. A slot is a header of 4 KiB and the block's bytes, padded
-// to 4 KiB; both carry a hash, so that a torn write, a flipped bit and a slot of another model are
-// found out when it is read, and nothing has to be written in an order.
+// DiskStore: blocks in slots of one file. A slot is a 4 KiB header and the block's bytes, padded to
+// 4 KiB. Both carry a hash, so that torn writes, flipped bits and slots of another model are
+// detected when read, and writes need no ordering.
 //
-// Header (little-endian, offsets in bytes): magic 8, version u32, position u32, fingerprint 16,
-// key 16, parent 16, payload bytes u64, sequence u64, hash of the payload 16, units 8 x 16, hash of
-// all of this 16.
+// Header (little-endian, sizes in bytes): magic 8, version u32, position u32, fingerprint 16, key
+// 16, parent 16, payload bytes u64, sequence u64, hash of the payload 16, units 8 x 16, hash of all
+// of this 16.
 //
-// Knows no policy: which slot holds what is TierIndex's matter. One thread at a time.
+// No policy: TierIndex decides which slot holds what. One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -24,10 +24,10 @@ namespace aisp {
 class DiskStore {
  public:
   struct Shape {
-    // Everything that must be equal for a block to be of use: weights, arithmetics, KV layout.
+    // What must be equal for a block to be usable: weights, arithmetic, KV layout.
     Hash128 fingerprint;
     size_t payload_bytes = 0;
-    int32_t position_limit = 0;  // of a block's first token
+    int32_t position_limit = 0;  // upper bound of a block's first position
   };
   static constexpr size_t kHeaderBytes = BlockFile::kAlignment;
 
@@ -41,19 +41,18 @@ class DiskStore {
   int32_t slots() const { return slots_; }
   size_t slot_bytes() const { return slot_bytes_; }
 
-  // The blocks whose headers are right, oldest first; of two with one key, the newer. `scratch`:
-  // kHeaderBytes, aligned. What cannot be read is left out.
+  // The blocks with valid headers, oldest first; of two with one key, the newer. `scratch`:
+  // kHeaderBytes, aligned. Unreadable slots are skipped.
   std::vector<TierEntry> Scan(std::span<std::byte> scratch);
 
-  // `slot_buffer`: slot_bytes, aligned; the payload stands at kHeaderBytes, the header is filled
-  // in.
+  // `slot_buffer`: slot_bytes, aligned; the payload is at kHeaderBytes, the header is filled in.
   Status Write(const TierEntry& entry, std::span<std::byte> slot_buffer);
-  // Fills the buffer. DATA_LOSS: it is not the block `key` as it was written.
+  // Fills the buffer. DATA_LOSS: not the block `key` as it was written.
   Status Read(int32_t slot, const Hash128& key, std::span<std::byte> slot_buffer);
 
  private:
   struct Header;
-  // True when it is one of ours and undamaged.
+  // Whether it is one of ours and undamaged.
   bool Good(const Header& header) const;
   Status ReadAll(uint64_t offset, std::span<std::byte> into);
 

@@ -14,18 +14,18 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Handing a job to a thread and hearing of its end, with both of them asleep.
+// Cost of passing a job to a thread and back, with both asleep.
 constexpr double kWakeSeconds = 200e-6;
-// Of the last measurement in the mean.
+// Weight of the newest measurement in the mean.
 constexpr double kNewest = 0.25;
-// So many lookups in a row were faster to compute: one block is fetched for the measurement.
+// After so many lookups in a row that were faster to compute, one block is fetched as a probe.
 constexpr uint64_t kDeclinedBeforeProbe = 32;
 // Attention over so many positions costs about as much as the rest of a token.
 constexpr double kContextWorth = 8192;
 
-// Fetching has to save this part of the time that computing takes: rates vary.
+// Fetching must save this fraction of the compute time, since rates vary.
 constexpr double kLeastGain = 0.1;
-// A request waits this many times as long as fetching should take, then it computes.
+// A request waits this multiple of the expected fetch time, then it computes.
 constexpr double kPatience = 2;
 
 constexpr Duration kShortestWait = 2ms;
@@ -51,7 +51,7 @@ KvTiers::KvTiers(const TierOptions& options, BlockManager* blocks, const Clock* 
     disk_.contents.Take(entry.slot, entry.units);
     disk_.contents.Filled(entry.slot);
   }
-  // Whoever listens begins with a snapshot.
+  // Listeners begin with a snapshot.
   uint64_t first = 0;
   disk_.contents.TakeEvents(&first);
 }
@@ -72,7 +72,7 @@ void KvTiers::Store(std::span<const Hash128> keys, std::span<const BlockId> bloc
   const TierPlace top = Enabled(host_) ? TierPlace::kHost : TierPlace::kDisk;
   const TierIndex& index = TierOf(top).index;
   auto i = static_cast<size_t>(first);
-  // A block is worthless without those before it; they may have been given up here meanwhile.
+  // A block is worthless without the preceding ones, which this tier may have evicted meanwhile.
   while (i > 0 && !index.Knows(keys[i - 1])) --i;
   for (; i < keys.size(); ++i) {
     if (index.Knows(keys[i])) continue;
@@ -83,7 +83,7 @@ void KvTiers::Store(std::span<const Hash128> keys, std::span<const BlockId> bloc
     what.position = position;
     what.units = UnitsOf(blocks[i]);
     if (StoreFrom({TierPlace::kPool, blocks[i].value}, top, what)) continue;
-    // Those behind it could not be found without it.
+    // The blocks after it could not be found without it.
     TierOf(top).stats.dropped_writes += keys.size() - i - 1;
     return;
   }
@@ -149,7 +149,7 @@ bool KvTiers::StoreFrom(TierSpot from, TierPlace to, TierJob what) {
   return true;
 }
 
-// True when a block of the pool was given back.
+// True when a block of the pool was released.
 bool KvTiers::OnStored(const Job& job, const TierDone& done) {
   const TierSpot from = job.job.from;
   const TierSpot to = job.job.to;
@@ -198,7 +198,7 @@ KvTiers::Sources KvTiers::Find(std::span<const Hash128> keys, size_t from, size_
     TierOf(place).index.Touch(on_disk);
     sources.push_back({place, on_disk});
   }
-  // Behind a block that is nowhere none can be used.
+  // Blocks after a missing one cannot be used.
   if (i < to) {
     if (Enabled(host_)) host_.stats.misses += to - i - 1;
     if (Enabled(disk_)) disk_.stats.misses += to - i - 1;
@@ -213,7 +213,7 @@ double KvTiers::LoadSeconds(const Tier& tier) {
 
 size_t KvTiers::Worth(const Sources& sources, Duration* wait) const {
   const double block_seconds = seconds_per_token_ * blocks_->layout().block_tokens;
-  // Nothing is known of prompts before the first was computed: what is there is fetched.
+  // Prefill speed is unknown before the first prompt: fetch everything.
   if (block_seconds <= 0) {
     *wait = kUnmeasuredWait;
     return sources.size();
@@ -225,7 +225,7 @@ size_t KvTiers::Worth(const Sources& sources, Duration* wait) const {
   size_t worth = 0;
   for (size_t i = 0; i < sources.size(); ++i) {
     const double load = LoadSeconds(TierOf(sources[i].place));
-    // A tier of which nothing is known gets a probe.
+    // A tier of unknown speed gets a probe.
     if (load <= 0) break;
     fetching += load;
     const double computing = static_cast<double>(i + 1) * block_seconds;
@@ -262,8 +262,8 @@ KvTiers::Waiting KvTiers::Promote(const Hash128& root, std::span<const TokenId> 
   if (const auto same = loading_.find(keys[matched]); same != loading_.end())
     return probe ? Waiting{} : Waiting{same->second, clock_->Now() + wait};
 
-  // What is matched is pinned too, and must not be given up for what follows it.
-  // The share keeps promotions from holding the pool among them; one alone is like a prompt.
+  // Matched blocks are pinned too, so that they are not evicted for what follows. The share limits
+  // concurrent promotions; a single one may use as much as a prompt.
   const int32_t share = promotions_.empty() ? INT32_MAX : PoolShare() - promoting_blocks_;
   const int32_t room =
       std::min(share, blocks_->Available() - keep_free) - static_cast<int32_t>(matched);
@@ -338,7 +338,7 @@ bool KvTiers::OnLoaded(const Job& job, const TierDone& done) {
   --tier.loads;
   const double seconds = ToSeconds(done.took);
   tier.stats.load_seconds += seconds;
-  // One that failed is as slow as it was; a failure at once says nothing about the rate.
+  // A slow failure counts as a measurement; an immediate one says nothing about the rate.
   if (done.status || seconds > tier.load_seconds) Average(&tier.load_seconds, seconds);
   if (done.status) {
     ++tier.stats.loaded;
@@ -370,7 +370,7 @@ void KvTiers::Finish(Promotion& p) {
                      std::span<const BlockId>(p.blocks).first(total),
                      static_cast<int32_t>(p.matched));
     promotion_stats_.blocks += good;
-    // What came from the disk is likely to be wanted again.
+    // Blocks from disk are likely to be wanted again.
     if (Enabled(host_))
       Store(std::span<const Hash128>(p.keys).first(total), p.blocks,
             static_cast<int32_t>(p.matched));
@@ -400,7 +400,7 @@ void KvTiers::NotePrefill(int32_t tokens, Duration took) {
   if (tokens > 0 && took > Duration{}) Average(&seconds_per_token_, ToSeconds(took) / tokens);
 }
 
-// Logged at the first, second, fourth, eighth, ... so that a broken disk does not fill the log.
+// Logged at failures 1, 2, 4, 8, ... so that a broken disk does not fill the log.
 void KvTiers::CountFailure(Tier& tier, const Error& error, const char* what) {
   ++(error.code == Code::kDataLoss ? tier.stats.corrupt : tier.stats.errors);
   if (std::has_single_bit(++failures_))

@@ -1,19 +1,18 @@
-// KvTiers: prefix blocks in the tiers below the device pool: what is copied down, what is fetched
-// back, and what is forgotten.
+// KvTiers: prefix blocks in the tiers below the device pool: which are copied down, promoted back,
+// and forgotten.
 //
-// Down: a block is copied when it is published, while its sequence still holds it, so that giving
-// it up later moves no byte: first into host memory, from there to the disk (or straight to the
-// disk where there is no host tier). Tiers are inclusive. Never waits: what cannot be queued is
-// dropped and counted.
+// Down: a block is copied when it is published, while its sequence still pins it, so that evicting
+// it later moves no bytes: first into host memory, from there to disk (or straight to disk without
+// a host tier). Tiers are inclusive. Never waits: what cannot be queued is dropped and counted.
 //
-// Up: a promotion takes device blocks, has them filled from the lower tiers and publishes them in
-// the prefix index. It belongs to nobody: a request that waits for it may be cancelled or stop
-// waiting, the promotion goes on to its end and gives every block back. Blocks are fetched only
-// where that is predicted to be faster than computing them, by the rates measured here; now and
-// then one block is fetched for the measurement alone.
+// Up: a promotion reserves device blocks, has them filled from the lower tiers and publishes them
+// in the prefix index. It is independent of requests: one that waits for it may be cancelled or
+// stop waiting, while the promotion runs to its end and returns every block. Blocks are fetched
+// only if that is predicted to be faster than computing them, by rates measured here; now and then
+// one block is fetched just for the measurement.
 //
-// Every fault of a tier (a wrong checksum, an error, a full queue, a slow disk) is a miss.
-// Owned by one engine thread; does no I/O (TierIo does). A job's blocks carry PinKind::kTier.
+// Every fault of a tier (a wrong checksum, an error, a full queue, a slow disk) is a miss. Owned by
+// one engine thread; does no I/O (TierIo does). A job's blocks are pinned with PinKind::kTier.
 #pragma once
 
 #include <array>
@@ -38,31 +37,31 @@ struct TierOptions {
   int32_t host_slots = 0;
   int32_t disk_slots = 0;
   std::vector<TierEntry> on_disk = {};  // oldest first
-  double disk_load_seconds = 0;         // of a block, measured at the start; 0: not measured
-  int32_t max_stores = 256;             // jobs under way, of each kind
-  // Part of the pool that promotions may hold where there are several, and stores as well.
+  double disk_load_seconds = 0;         // per block, measured at start; 0: not measured
+  int32_t max_stores = 256;             // in flight, per tier
+  // Part of the pool that concurrent promotions may hold, and stores as well.
   double pool_share = 0.25;
 };
 
 struct TierStats {
   int32_t slots = 0;
   int32_t blocks = 0;
-  uint64_t hits = 0;    // blocks of prompts that were looked up here and were there
-  uint64_t misses = 0;  // and were not
+  uint64_t hits = 0;    // blocks of looked-up prompts that were in it
+  uint64_t misses = 0;  // and that were not
   uint64_t evictions = 0;
   uint64_t stored = 0;  // blocks copied into it
   uint64_t loaded = 0;  // blocks copied from it into the pool
   double store_seconds = 0;
   double load_seconds = 0;
-  uint64_t corrupt = 0;         // blocks that were not what had been written
-  uint64_t dropped_writes = 0;  // blocks that were not copied into it: too much to do, or no room
+  uint64_t corrupt = 0;         // blocks whose content differed from what was written
+  uint64_t dropped_writes = 0;  // blocks not copied into it: queue full, or no room
   uint64_t errors = 0;          // reads and writes that failed
 };
 
 struct PromotionStats {
   uint64_t started = 0;
   uint64_t blocks = 0;    // published by them
-  uint64_t declined = 0;  // lookups that found blocks which are faster to compute
+  uint64_t declined = 0;  // lookups that found only blocks that are faster to compute
   uint64_t probes = 0;
 };
 
@@ -75,34 +74,36 @@ class KvTiers {
     hasher_.Extend(root, tokens, blocks_->layout().block_tokens, keys);
   }
 
-  // blocks[first, keys.size()) have just been published under `keys`; the caller pins them all.
+  // Copies down blocks[first, keys.size()), just published under `keys`; the caller pins all of
+  // them.
   void Store(std::span<const Hash128> keys, std::span<const BlockId> blocks, int32_t first);
 
-  // What these keys name is wrong: it is found no more, nor what is on its way from or to it.
+  // The content under these keys is wrong: they are no longer found, and copies in flight are
+  // dropped.
   void Forget(std::span<const Hash128> keys);
 
   struct Waiting {
-    uint64_t promotion = 0;  // 0: there is nothing worth a wait
-    Instant until;           // and then it is better to compute
+    uint64_t promotion = 0;  // 0: nothing is worth a wait
+    Instant until;           // after that, computing is better
   };
-  // Looks for the whole blocks of tokens[0, max_tokens) that the device does not hold, and fetches
-  // those that are worth it. `keys` name the blocks of `tokens`; `keep_free` blocks are left.
+  // Fetches the whole blocks of tokens[0, max_tokens) that the device lacks and that are worth it.
+  // `keys`: of the blocks of `tokens`; at least `keep_free` blocks remain free.
   Waiting Promote(const Hash128& root, std::span<const TokenId> tokens, int32_t max_tokens,
                   std::span<const Hash128> keys, int32_t keep_free);
   bool UnderWay(uint64_t promotion) const { return promotions_.contains(promotion); }
-  // Promotions and stores hold blocks.
+  // Promotions or stores hold blocks.
   bool Busy() const { return !jobs_.empty(); }
 
-  // Takes what TierIo has finished; true when a promotion ended or a block was given back.
+  // Handles completed TierIo jobs; true when a promotion ended or a pool block was released.
   bool Poll();
-  // What computing prompts costs: a step computed so many of their tokens in this time.
+  // Reports that a step computed so many prompt tokens in this time.
   void NotePrefill(int32_t tokens, Duration took);
 
-  // What a tier holds, for routers; as BlockManager's. Events are in order and few: told when a
-  // copy has ended, and when a block makes room.
+  // A tier's content for routers, as BlockManager's. Events are in order: one when a copy has
+  // ended, one when a block is evicted.
   std::vector<KvCacheEvent> TakeEvents(TierPlace tier, uint64_t* first_sequence);
   std::vector<KvCacheEvent> SnapshotEvents(TierPlace tier, uint64_t* next_sequence) const;
-  // What fetching a block takes, by loads or else stores of this tier; 0: nothing is known.
+  // Seconds to fetch a block, measured on loads, else on stores of this tier; 0: unknown.
   double BlockSeconds(TierPlace tier) const { return LoadSeconds(TierOf(tier)); }
 
   TierStats Stats(TierPlace tier) const;
@@ -115,14 +116,14 @@ class KvTiers {
     TierIndex index;
     TierContents contents;
     TierStats stats;
-    int32_t stores = 0;  // under way
+    int32_t stores = 0;  // in flight
     int32_t loads = 0;
-    double load_seconds = 0;  // of a block, measured; 0: not yet
+    double load_seconds = 0;  // per block, measured; 0: not yet
   };
   struct Job {
     TierJob job;
-    uint64_t promotion = 0;  // it loads for this one
-    size_t block = 0;        // of the promotion
+    uint64_t promotion = 0;  // the one that it loads for
+    size_t block = 0;        // index in the promotion
     bool forgotten = false;
   };
   struct Promotion {
@@ -135,7 +136,7 @@ class KvTiers {
     size_t under_way = 0;
     bool forgotten = false;
   };
-  // Where the blocks behind the device's match lie.
+  // Locations of the blocks after the device's match.
   using Sources = std::vector<TierSpot>;
 
   Tier& TierOf(TierPlace place) { return place == TierPlace::kHost ? host_ : disk_; }
@@ -148,12 +149,12 @@ class KvTiers {
   bool StoreFrom(TierSpot from, TierPlace to, TierJob what);
   BlockUnits UnitsOf(BlockId block) const;
   void Drop(Tier& tier, int32_t slot);
-  // Unless somebody still reads it, who then drops it.
+  // Unless it is being read; its reader then drops it.
   void DropIfThere(Tier& tier, const Hash128& key);
   Sources Find(std::span<const Hash128> keys, size_t from, size_t to);
-  // What fetching a block takes: as loads were measured, else as stores were; 0: nothing is known.
+  // Seconds to fetch a block, measured on loads, else on stores; 0: unknown.
   static double LoadSeconds(const Tier& tier);
-  // How many of them to fetch, and for how long a request may wait for them.
+  // How many of them to fetch, and how long a request may wait for them.
   size_t Worth(const Sources& sources, Duration* wait) const;
   std::optional<uint64_t> Start(const Hash128& root, std::span<const TokenId> tokens,
                                 std::span<const Hash128> keys, size_t matched,
@@ -172,11 +173,11 @@ class KvTiers {
   Tier disk_;
   std::unordered_map<uint64_t, Job> jobs_;
   std::unordered_map<uint64_t, Promotion> promotions_;
-  std::unordered_map<Hash128, uint64_t> loading_;  // the first block that each promotion fills
-  int32_t pool_stores_ = 0;                        // blocks pinned to be copied down
+  std::unordered_map<Hash128, uint64_t> loading_;  // by the first block that each promotion fills
+  int32_t pool_stores_ = 0;                        // blocks pinned for copies down
   int32_t promoting_blocks_ = 0;
   uint64_t next_id_ = 1;
-  double seconds_per_token_ = 0;  // of prompts, measured; 0: not yet
+  double seconds_per_token_ = 0;  // prefill cost, measured; 0: not yet
   uint64_t declined_in_row_ = 0;
   uint64_t failures_ = 0;
   PromotionStats promotion_stats_;

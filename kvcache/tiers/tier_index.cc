@@ -57,7 +57,7 @@ void TierIndex::Occupy(int32_t slot, const Hash128& key, int32_t parent, double 
 int32_t TierIndex::Take(const Hash128& key, const Hash128& parent, double cost) {
   AISP_CHECK_MSG(!Knows(key), "a tier would hold one block twice");
   const int32_t before = by_key_.Find(parent);
-  if (before != kNone) Hold(before);  // it must not make room for its own child
+  if (before != kNone) Hold(before);  // it must not be evicted for its own child
   if (free_.empty() && !evictable_.empty()) {
     const int32_t victim = std::get<2>(*evictable_.begin());
     clock_ = std::max(clock_, slots_[Index(victim)].rank);
@@ -100,7 +100,7 @@ void TierIndex::Drop(int32_t slot) {
   Vacate(slot);
 }
 
-// Its children, where it has any, are found no more: they go when their time comes.
+// Its children can no longer be found; they are evicted in their turn.
 void TierIndex::Vacate(int32_t slot) {
   Slot& s = slots_[Index(slot)];
   by_key_.Erase(s.key);

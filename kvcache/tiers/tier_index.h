@@ -1,13 +1,13 @@
-// TierIndex: which block lies in which slot of one tier (host memory, the disk), and which goes
-// first when there is no room.
+// TierIndex: which block is in which slot of one tier (host memory, disk), and which is evicted
+// first.
 //
-// What goes first: the block of least rank among those that nothing below them in the chain needs
-// (a block is worthless without those before it). A rank is the clock at the last use plus what the
-// block costs to recompute, and the clock is the rank of what was given up last: least recently
-// used, weighted by cost (Cao and Irani, GreedyDual, 1997).
+// Evicts the block of least rank among those without children in the tier (a block is worthless
+// without the preceding ones). A rank is the clock at the last use plus the block's recompute cost;
+// the clock is the rank of the last evicted block: LRU weighted by cost (Cao and Irani, GreedyDual,
+// 1997).
 //
-// A slot is free, being filled, or resident; a held slot (somebody reads it) is never given up.
-// Owned by the engine thread; moves no bytes. Costs O(log slots) a call.
+// A slot is free, being filled, or resident; a held slot (being read) is never evicted. Owned by
+// the engine thread; moves no bytes. Costs O(log slots) per call.
 #pragma once
 
 #include <cstdint>
@@ -30,28 +30,27 @@ class TierIndex {
   int32_t used() const { return static_cast<int32_t>(by_key_.size()); }
   uint64_t evictions() const { return evictions_; }
 
-  // Resident or about to be.
+  // Resident or being filled.
   bool Knows(const Hash128& key) const { return by_key_.Find(key) != HashTable::kAbsent; }
   // The slot of a resident block, else kNone.
   int32_t Find(const Hash128& key) const;
   const Hash128& KeyOf(int32_t slot) const { return slots_[Index(slot)].key; }
 
-  // A slot to fill with `key` (not known yet), behind `parent` where that is here; `cost` > 0.
-  // Gives another block up where none is free; kNone when all that could be given up is held or
-  // needed.
+  // A slot to fill with `key` (not yet known), below `parent` if that is here; `cost` > 0. Evicts a
+  // block if none is free; kNone: all candidates are held or needed.
   int32_t Take(const Hash128& key, const Hash128& parent, double cost);
-  // At start: what a disk already holds in this free slot. False: the key is known already.
+  // At start: records what a disk already holds in this free slot. False: the key is already known.
   bool Restore(int32_t slot, const Hash128& key, const Hash128& parent, double cost);
-  // What Take gave is there now.
+  // The slot from Take is complete.
   void Filled(int32_t slot);
-  // It could not be filled, or what it holds is wrong. Not held.
+  // It could not be filled, or its content is wrong. It is not held.
   void Drop(int32_t slot);
   void Touch(int32_t slot);
   void Hold(int32_t slot);
   void Unhold(int32_t slot);
   bool Held(int32_t slot) const { return slots_[Index(slot)].holds > 0; }
 
-  // Aborts on a violated invariant. Tests and the simulation.
+  // Aborts on a violated invariant. For tests and the simulation.
   void CheckInvariants() const;
 
  private:
@@ -60,7 +59,7 @@ class TierIndex {
     Hash128 key;
     double rank = 0;
     double cost = 1;
-    uint64_t used = 0;  // breaks ties: the older first
+    uint64_t used = 0;  // breaks ties: older first
     int32_t parent = kNone;
     uint32_t parent_generation = 0;
     uint32_t generation = 0;  // counts contents
@@ -75,7 +74,7 @@ class TierIndex {
   bool Evictable(const Slot& s) const {
     return s.state == State::kResident && s.children == 0 && s.holds == 0;
   }
-  // Around whatever may change Evictable or the rank.
+  // Called around changes of Evictable or the rank.
   void Unlist(int32_t slot);
   void List(int32_t slot);
   void Occupy(int32_t slot, const Hash128& key, int32_t parent, double cost, State state);

@@ -1,7 +1,6 @@
-// TierIo: moves the bytes of blocks between the device pool, host memory and the disk, elsewhere
-// than on the engine thread. KvTiers decides what moves and keeps whatever is being read or written
-// from being given away; an implementation only copies. TierThreads is the real one; the simulation
-// has another.
+// TierIo: copies blocks between the device pool, host memory and disk, off the engine thread.
+// KvTiers decides what moves and protects blocks being read or written from eviction; an
+// implementation only copies. TierThreads is the real one; the simulation has another.
 #pragma once
 
 #include <array>
@@ -16,22 +15,22 @@
 
 namespace aisp {
 
-// The hashes of a block's units of 16 tokens, by which routers know it; zero behind its last one,
-// and all of them where they are not known.
+// Hashes of a block's units of 16 tokens, as routers know them; zero after the last unit, and all
+// zero if unknown.
 using BlockUnits = std::array<Hash128, PrefixIndex::kMaxBlockTokens / kHashUnitTokens>;
 
 enum class TierPlace : uint8_t { kPool, kHost, kDisk };
 
 struct TierSpot {
   TierPlace place = TierPlace::kPool;
-  int32_t index = 0;  // block of the pool, slot of a tier
+  int32_t index = 0;  // block of the pool, or slot of a tier
 };
 
 struct TierJob {
   uint64_t id = 0;
   TierSpot from;
   TierSpot to;
-  // What the block is, for the disk's headers.
+  // The block's identity, for disk headers.
   Hash128 key;
   Hash128 parent;
   int32_t position = 0;  // of its first token
@@ -40,13 +39,12 @@ struct TierJob {
 
 struct TierDone {
   uint64_t id = 0;
-  // DATA_LOSS: what was read is not what was written; anything else: it could not be read or
-  // written.
+  // DATA_LOSS: the content read differs from what was written; else: a read or write error.
   Status status;
   Duration took{};  // of the copy alone
 };
 
-// What a disk holds at start.
+// A block found on disk at start.
 struct TierEntry {
   int32_t slot = 0;
   Hash128 key;
@@ -58,10 +56,9 @@ struct TierEntry {
 class TierIo {
  public:
   virtual ~TierIo() = default;
-  // Never waits; false: it has too much to do, nothing happens. Jobs into the pool go before
-  // others.
+  // Never waits. False: queue full, nothing happens. Jobs into the pool have priority.
   virtual bool Submit(const TierJob& job) = 0;
-  // Appends what has ended since the last call, in any order; every submitted job ends once.
+  // Appends jobs completed since the last call, in any order; every submitted job completes once.
   virtual void TakeDone(std::vector<TierDone>* done) = 0;
 };
 

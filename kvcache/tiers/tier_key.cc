@@ -9,7 +9,7 @@
 
 namespace aisp {
 
-// Fetched once: finding the algorithm costs more than hashing a block.
+// Fetched once: the lookup costs more than hashing a block.
 struct TierHasher::State {
   EVP_MD* sha256 = EVP_MD_fetch(nullptr, "SHA256", nullptr);
   EVP_MD_CTX* context = EVP_MD_CTX_new();

@@ -19,14 +19,14 @@ struct TierThreads::Shared {
   std::vector<TierDone> done;
 };
 
-// One thread and what waits for it: loads before stores, each in order. A copy that a device goes
-// on with by itself is awaited behind the start of the next one, so that the device never idles.
+// One thread and its queues: loads before stores, each in order. An asynchronous copy is awaited
+// after the next one has started, so that the device never idles.
 class TierThreads::Lane {
  public:
   static constexpr int kPlaces = 2;
-  // Starts a job's copy; `place`: one of kPlaces, which no other job uses until it was awaited.
+  // Starts a job's copy; `place`: one of kPlaces buffers, unused by other jobs until awaited.
   using Copy = std::function<Status(const TierJob&, int place)>;
-  // Null: a copy is done when it has been started.
+  // Null: a copy is complete when started.
   using Await = std::function<Status(int place)>;
   Lane(const std::string& name, size_t max_jobs, Copy copy, Await await,
        std::function<void(TierDone)> finish)
@@ -62,7 +62,7 @@ class TierThreads::Lane {
     int place;
   };
 
-  // Absent at the end, and without `waits` also when there is nothing to do now.
+  // Empty at shutdown, and without `waits` also when the queues are empty.
   std::optional<TierJob> Next(bool waits) {
     std::unique_lock lock(mutex_);
     const auto ready = [this] { return stop_ || !loads_.empty() || !stores_.empty(); };
@@ -95,7 +95,7 @@ class TierThreads::Lane {
     }
   }
 
-  // The time since the one before ended is its own.
+  // Its duration starts when the previous job ended, if that is later.
   void End(Started job) {
     if (await_ && job.status) job.status = await_(job.place);
     const Instant now = clock_.Now();

@@ -1,12 +1,12 @@
-// TierThreads: TierIo on two threads of its own, one for copies between pool and host memory, one
-// for everything that touches the disk, so that a slow disk does not delay the host tier.
+// TierThreads: TierIo on two threads, one for copies between pool and host memory, one for all disk
+// work, so that a slow disk does not delay the host tier.
 //
 // The host tier is one allocation of MemoryKind::kHost (pinned, on a GPU), made at start. Copies
-// run on a stream of the thread's and are awaited there. What is read from the pool was computed,
-// and what is written into it is not used, before the engine hears of the end: no order between
-// streams is needed.
+// run on the thread's own stream and are awaited there. Blocks read from the pool are already
+// computed, and blocks written are unused until the engine learns of completion, so streams need no
+// ordering.
 //
-// Submit and TakeDone: any thread. The destructor ends what is under way and forgets the rest. The
+// Submit and TakeDone: any thread. The destructor finishes the running job and drops the rest. The
 // pool and the device outlive it.
 #pragma once
 
@@ -28,8 +28,8 @@ class TierThreads final : public TierIo {
     std::byte* pool = nullptr;
     int32_t host_slots = 0;
     std::unique_ptr<DiskStore> disk = nullptr;  // null: none
-    size_t max_jobs = 1024;                     // that wait for each thread
-    std::function<void()> on_done = {};         // on a thread of this, after each job
+    size_t max_jobs = 1024;                     // queued per thread
+    std::function<void()> on_done = {};         // called on one of its threads after each job
   };
   // RESOURCE_EXHAUSTED: no memory for the host tier.
   static Result<std::unique_ptr<TierThreads>> Start(Options options, Device& device);
@@ -42,16 +42,16 @@ class TierThreads final : public TierIo {
   class Lane;
   explicit TierThreads(Options options, Device& device);
   Status Begin();
-  // What a copy goes through. On a GPU a block is collected in device memory and crosses the bus in
-  // one piece: layer by layer, 256 KiB each, it takes a third longer.
+  // A copy's stream and buffer. On a GPU a block is gathered in device memory and crosses the bus
+  // in one piece: layer by layer, 256 KiB each, takes a third longer.
   struct Path {
     std::shared_ptr<Stream> stream;
-    Buffer whole;  // of a block; nothing on the CPU
+    Buffer whole;  // one block; empty on the CPU
   };
   Result<std::shared_ptr<Path>> MakePath();
   Status CopyHost(const TierJob& job, Path& path);
   Status CopyDisk(const TierJob& job, Path& path);
-  // Between a block of the pool, which lies layer by layer, and `bytes` in one piece.
+  // Copies between a pool block, whose layers lie apart, and contiguous `bytes`.
   Status Gather(int32_t block, std::byte* bytes, Path& path);
   Status Scatter(const std::byte* bytes, int32_t block, Path& path);
   std::byte* HostSlot(int32_t slot) const;
@@ -60,7 +60,7 @@ class TierThreads final : public TierIo {
   Device& device_;
   Buffer host_;
   Buffer bounce_memory_;
-  std::span<std::byte> bounce_;  // of the disk's thread: one slot
+  std::span<std::byte> bounce_;  // the disk thread's: one slot
   struct Shared;
   std::unique_ptr<Shared> shared_;
   std::unique_ptr<Lane> host_lane_;

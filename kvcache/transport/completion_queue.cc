@@ -32,7 +32,7 @@ void CompletionQueue::Complete(WriteCompletion completion) {
     std::lock_guard lock(mutex_);
     done_.push_back(std::move(completion));
     ready_.store(done_.size(), std::memory_order_relaxed);
-    // Whoever sees one completion takes all of them, so only the first needs a wake.
+    // A reader takes all completions at once, so only the first needs a wake.
     if (done_.size() == 1) wake = wake_;
   }
   if (wake) wake();

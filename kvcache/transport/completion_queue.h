@@ -1,6 +1,5 @@
-// CompletionQueue: the writer's side that all transports share: gives out write ids, bounds how
-// many writes exist between Write and Poll, and carries completions from a progress thread to the
-// engine thread.
+// CompletionQueue: the writer's side common to all transports: assigns write ids, bounds the writes
+// between Write and Poll, and passes completions from a progress thread to the engine thread.
 //
 // Admit, Poll and SetWaker: the engine thread. Complete: any thread.
 #pragma once
@@ -20,8 +19,8 @@ class CompletionQueue {
  public:
   explicit CompletionQueue(size_t max_writes) : max_writes_(max_writes) {}
 
-  // RESOURCE_EXHAUSTED when max_writes are queued, under way or finished and not polled, or when
-  // those to `peer` are four times what is left: a peer that takes nothing leaves room for others.
+  // RESOURCE_EXHAUSTED: max_writes are queued, in flight or not yet polled, or those to `peer` are
+  // four times the remaining capacity, so that a stuck peer leaves room for others.
   Result<WriteId> Admit(KvPeerId peer);
   void Complete(WriteCompletion completion);
   size_t Poll(std::span<WriteCompletion> out);
@@ -29,9 +28,9 @@ class CompletionQueue {
 
  private:
   const size_t max_writes_;
-  size_t outstanding_ = 0;  // admitted, not polled; the engine thread's
-  uint64_t last_id_ = 0;    // the engine thread's
-  // The same by peer, and whose each of them is.
+  size_t outstanding_ = 0;  // admitted, not polled; engine thread only
+  uint64_t last_id_ = 0;    // engine thread only
+  // Outstanding writes by peer, and the peer of each.
   std::unordered_map<uint64_t, size_t> of_peer_;
   std::unordered_map<uint64_t, uint64_t> peer_of_;
   std::atomic<size_t> ready_{0};
@@ -40,10 +39,10 @@ class CompletionQueue {
   std::function<void()> wake_;
 };
 
-// OUT_OF_RANGE unless every copy lies inside both regions.
+// OUT_OF_RANGE unless every copy is inside both regions.
 Status CheckCopies(std::span<const BlockCopy> copies, uint64_t source_bytes, uint64_t target_bytes);
 
-// What the word of an owner that copies says of a write of this epoch, as its completion has it.
+// The completion status for an owner's reply `code` to a write of this epoch.
 Status OwnersVerdict(Code code, Epoch epoch);
 
 }  // namespace aisp

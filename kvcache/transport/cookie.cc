@@ -11,7 +11,7 @@ namespace aisp {
 
 Hash128 NewCookie() {
   Hash128 cookie;
-  // Up to 256 bytes never come short once the source is initialised.
+  // Reads of up to 256 bytes are never short once the source is initialised.
   AISP_CHECK(getrandom(&cookie, sizeof(cookie), 0) == static_cast<ssize_t>(sizeof(cookie)));
   return cookie;
 }

@@ -1,5 +1,5 @@
-// Cookies: 128 random bits in a descriptor that tell the process that made it from a successor or a
-// stranger at the same address. Any thread.
+// Cookies: 128 random bits in a descriptor that distinguish the process that made it from any other
+// at the same address. Any thread.
 #pragma once
 
 #include <string_view>
@@ -11,7 +11,7 @@ namespace aisp {
 
 // From the kernel's random source.
 Hash128 NewCookie();
-// 32 hexadecimal digits, as Hash128::ToHex gives them.
+// 32 hexadecimal digits, as from Hash128::ToHex. INVALID_ARGUMENT: anything else.
 Result<Hash128> ParseCookie(std::string_view hex);
 
 }  // namespace aisp

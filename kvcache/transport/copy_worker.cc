@@ -117,8 +117,7 @@ bool CopyWorker::Next(bool waits, Job* job) {
 }
 
 void CopyWorker::Finish(Begun begun) {
-  // The completion comes first: who waits in Remove finds every completion of the peer in its
-  // place.
+  // Complete first, so that all of a peer's completions precede the return of Remove.
   completions_->Complete({begun.job.id, begun.job.epoch, std::move(begun.status)});
   begun.job.target.reset();
   begun.job.copies.clear();

@@ -28,7 +28,7 @@ Result<PoolHandle> HandleOf(const Device& device, const Buffer& buffer) {
   return handle;
 }
 
-// `fd`: of host memory, else -1.
+// `fd`: for host memory, else -1.
 Result<Buffer> Map(Device& device, const PoolHandle& handle, int fd) {
   MemoryHandle exported;
   exported.device_kind.assign(handle.device_kind,
@@ -45,7 +45,7 @@ Status CopyNow(Device& device, void* target, const void* source, size_t bytes) {
   return device.Synchronize(*stream);
 }
 
-// A peer's pool, mapped here.
+// A peer's pool, mapped into this process.
 class IpcPeer final : public MemoryTransport::Peer {
  public:
   IpcPeer(Device& device, UniqueFd socket, const Hash128& token, Buffer pool, Buffer scratch,
@@ -61,7 +61,7 @@ class IpcPeer final : public MemoryTransport::Peer {
   uint64_t bytes() const override { return pool_.bytes(); }
 
   Status Copy(const std::byte* source, std::span<const BlockCopy> copies, Epoch) override {
-    // The memory of an owner that is gone may be gone with it.
+    // The owner's memory may be gone with the owner.
     AISP_RETURN_IF_ERROR(Alive());
     ranges_.clear();
     for (const BlockCopy& copy : copies) {
@@ -72,21 +72,21 @@ class IpcPeer final : public MemoryTransport::Peer {
     if (begun) {
       ++begun_;
     } else {
-      (void)device_.Synchronize(*stream_);  // nothing lands behind the error
+      (void)device_.Synchronize(*stream_);  // nothing may land after the error
     }
     return begun;
   }
   size_t depth() const override { return kDepth; }
   Status Await() override {
     AISP_RETURN_IF_ERROR(device_.Synchronize(*events_[awaited_++ % kDepth]));
-    // Bytes in the memory of an owner that is gone reach nobody.
+    // If the owner is gone, nobody receives the bytes.
     return Alive();
   }
 
   Status Alive() override { return OwnerAlive(socket_.get()); }
   std::string token() const override { return token_; }
 
-  // With memory and a stream of its own: the progress thread may be copying.
+  // Uses its own memory and stream: the progress thread may be copying.
   Result<double> Measure(Duration limit) override {
     const size_t bytes = scratch_.bytes() - kCookieRoom;
     AISP_ASSIGN_OR_RETURN(const Buffer source, device_.Allocate(bytes, MemoryKind::kDevice));
@@ -95,7 +95,7 @@ class IpcPeer final : public MemoryTransport::Peer {
     const auto start = std::chrono::steady_clock::now();
     Duration best = Duration::max();
     int rounds = 0;
-    // The first round makes what a first copy makes.
+    // The first round includes one-time setup.
     for (auto now = start; now - start < limit || rounds < 2; ++rounds) {
       AISP_RETURN_IF_ERROR(device_.Copy(target, source.data(), bytes, *stream));
       AISP_RETURN_IF_ERROR(device_.Synchronize(*stream));
@@ -107,7 +107,7 @@ class IpcPeer final : public MemoryTransport::Peer {
   }
 
   static constexpr size_t kCookieRoom = 4096;
-  // Writes that the device has at a time: one that it copies, and what it goes on with.
+  // Writes queued on the device: the running one and the next ones.
   static constexpr size_t kDepth = 3;
 
  private:
@@ -119,7 +119,7 @@ class IpcPeer final : public MemoryTransport::Peer {
   const std::unique_ptr<Stream> stream_;  // the progress thread's
   const std::vector<std::unique_ptr<Event>> events_;
   size_t begun_ = 0, awaited_ = 0;
-  std::vector<CopyRange> ranges_;  // its scratch memory
+  std::vector<CopyRange> ranges_;  // the progress thread's scratch memory
 };
 
 }  // namespace
@@ -156,7 +156,7 @@ Result<std::string> CudaIpcTransport::Descriptor() {
   offer.reply.pool_bytes = region().bytes;
   offer.pool_fd = region().buffer->fd();
   offer.scratch_fd = scratch_.fd();
-  offer.processes_only = true;  // the driver may still write when its connection has ended
+  offer.processes_only = true;  // the driver may still write after the connection has ended
   AISP_ASSIGN_OR_RETURN(listener_, PoolListener::Start(offer, options_.max_writers));
   return listener_->descriptor();
 }

@@ -1,15 +1,15 @@
-// CudaIpcTransport: KV between pools in GPU memory, by processes of one host: on one GPU, or on two
+// CudaIpcTransport: KV between pools in GPU memory of processes on one host: on one GPU, or on two
 // that reach each other (NVLink, PCIe). The writer maps the owner's pool (Device::Export and
-// Import) and copies into it on a stream of its own; a write completes when the stream has done it,
-// so its bytes lie in the owner's memory before anybody hears of them.
+// Import) and copies into it on its own stream; a write completes when the stream has finished, so
+// its bytes are in the owner's memory before the completion is reported.
 //
-// Descriptors, sockets and the check of user and incarnation are those of shm. Nothing here knows
-// CUDA: any Device will do, and the tests run it over the CPU's.
+// Descriptors, sockets and the checks of user and incarnation are those of shm. Nothing here
+// depends on CUDA: any Device works, and the tests use the CPU's.
 //
-// What dies how: the owner's death shows on the socket; Write then fails with UNAVAILABLE, and
-// Disconnect releases the mapping. A dead writer is proven dead by WatchWriter: the driver ends
-// what a process had enqueued before the process is gone. A stopped one can still write:
-// owner_copies is false and RevokeEpoch returns false.
+// Failures: the owner's death closes the socket; Write then fails with UNAVAILABLE, and Disconnect
+// releases the mapping. WatchWriter proves a writer's death: the driver ends a process's enqueued
+// work before the process is gone. A stopped writer can still write: owner_copies is false and
+// RevokeEpoch returns false.
 #pragma once
 
 #include <memory>
@@ -32,7 +32,7 @@ class CudaIpcTransport final : public MemoryTransport, public WriterWatcher {
   explicit CudaIpcTransport(const Options& options);
   ~CudaIpcTransport() override;
 
-  // FAILED_PRECONDITION unless the region is a device's, with its buffer.
+  // FAILED_PRECONDITION unless the region is in a device's memory, with its buffer.
   Status Register(const KvRegion& region) override;
   Result<std::string> Descriptor() override;
   // A mapped pool cannot be fenced from here.
@@ -45,7 +45,7 @@ class CudaIpcTransport final : public MemoryTransport, public WriterWatcher {
 
  private:
   const Options options_;
-  Buffer scratch_;  // the owner's: begins with the cookie
+  Buffer scratch_;  // the owner's: starts with the cookie
   std::unique_ptr<PoolListener> listener_;
 };
 

@@ -1,6 +1,5 @@
-// DeviceStage: host memory through which the bytes of a pool in a GPU's memory pass on their way to
-// or from a socket: the pieces of one write, one after the other. Without a device it does nothing:
-// the pool itself is host memory. One thread.
+// DeviceStage: a host buffer between a GPU pool and a socket: the pieces of one write, contiguous.
+// Without a device it does nothing: the pool itself is host memory. One thread.
 #pragma once
 
 #include <cstdint>
@@ -14,26 +13,26 @@ namespace aisp {
 
 class DeviceStage {
  public:
-  // Page-locked memory is scarce; a write is a layer of a prompt at most.
+  // Page-locked memory is scarce; a write is at most one layer of a prompt.
   static constexpr uint64_t kMostBytes = uint64_t{4} << 30;
 
   explicit DeviceStage(const KvRegion& pool) : pool_(pool) {}
 
   bool active() const { return pool_.device != nullptr; }
 
-  // A new write of these pieces, given in order: where they lie in the pool. RESOURCE_EXHAUSTED: no
+  // Collects the pool offsets of a new write's pieces, in order. Reserve: RESOURCE_EXHAUSTED: no
   // room for so many bytes at once.
   void Clear();
   void Add(uint64_t pool_offset, uint64_t bytes);
   Status Reserve();
 
-  // All pieces, one after the other; bytes() of them.
+  // All pieces, contiguous; bytes() long.
   std::byte* data() const { return static_cast<std::byte*>(memory_.data()); }
   uint64_t bytes() const { return bytes_; }
-  // Of the pieces, as TcpWriteHeader has it.
+  // Of the pieces, as in TcpWriteHeader.
   uint64_t Checksum() const;
 
-  // Done when they return.
+  // Synchronous copies of all pieces.
   Status FromPool();
   Status ToPool();
 
@@ -43,7 +42,7 @@ class DeviceStage {
   const KvRegion pool_;
   std::vector<CopyRange> pieces_;  // source: in the pool, target: in the stage
   uint64_t bytes_ = 0;
-  Buffer memory_;  // page-locked; grows, is never given back
+  Buffer memory_;  // page-locked; grows, never shrinks
   std::unique_ptr<Stream> stream_;
 };
 

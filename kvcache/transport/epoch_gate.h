@@ -1,8 +1,7 @@
-// EpochGate: which ranges of a pool writers of which epoch may write, for transports whose owner
-// side copies.
+// EpochGate: which pool ranges writers of which epoch may write, for transports whose owner copies.
 //
-// Not thread-safe: its user holds one lock around Check and the copy that follows, so that a Revoke
-// under the same lock means that nothing of the epoch lands any more.
+// Not thread-safe: the user holds one lock around Check and the copy that follows, so that after a
+// Revoke under the same lock nothing of the epoch lands.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +17,12 @@ namespace aisp {
 
 class EpochGate {
  public:
-  // dst_offset and bytes of `allowed` count; a second call adds to the first.
+  // Uses dst_offset and bytes of `allowed`; further calls add ranges.
   void Allow(Epoch epoch, std::span<const BlockCopy> allowed);
   void Revoke(Epoch epoch) { ranges_.erase(epoch); }
 
-  // FAILED_PRECONDITION: the epoch was revoked or never granted. OUT_OF_RANGE: not these bytes.
+  // FAILED_PRECONDITION: the epoch was revoked or never granted. OUT_OF_RANGE: these bytes were
+  // not.
   Status Check(Epoch epoch, uint64_t offset, uint64_t bytes) const;
   bool Knows(Epoch epoch) const { return ranges_.contains(epoch); }
 
@@ -31,7 +31,7 @@ class EpochGate {
     uint64_t begin = 0;
     uint64_t end = 0;
   };
-  // Sorted, disjoint, neighbours merged.
+  // Sorted and disjoint; adjacent ranges are merged.
   std::unordered_map<Epoch, std::vector<Range>> ranges_;
 };
 

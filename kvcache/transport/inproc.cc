@@ -18,15 +18,15 @@ class InprocHub::Pool {
 
   uint64_t bytes() const { return region_.bytes; }
 
-  // By the host, one copy at a time: the owner's thread waits for no more than that.
+  // Copied by the host, one copy per lock, so that the owner's thread waits no longer than that.
   Status Copy(const std::byte* source, const BlockCopy& copy, Epoch epoch) {
     std::lock_guard lock(mutex_);
     AISP_RETURN_IF_ERROR(Check(copy, epoch));
     std::memcpy(region_.base + copy.dst_offset, source + copy.src_offset, copy.bytes);
     return {};
   }
-  // Both pools are a GPU's: one by one its copies would take longer to start than to run. Done when
-  // it returns, as the caller says so to the peer.
+  // Both pools are in GPU memory: separate copies would take longer to start than to run.
+  // Synchronous, since the caller reports completion to the peer.
   Status CopyOnDevice(const std::byte* source, std::span<const BlockCopy> copies, Epoch epoch) {
     std::lock_guard lock(mutex_);
     ranges_.clear();

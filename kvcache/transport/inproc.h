@@ -1,8 +1,8 @@
-// The inproc transport: pools of one process. Its peers find each other in an InprocHub, which
-// whoever builds the process gives to all of them and keeps alive longer.
+// The inproc transport: pools of one process. Peers find each other in an InprocHub, which they all
+// share and which outlives them.
 //
-// The hub holds each pool's epoch gate, and a copy and its check happen under the pool's lock, so
-// RevokeEpoch fences at once.
+// The hub holds each pool's epoch gate; check and copy happen under the pool's lock, so RevokeEpoch
+// fences at once.
 #pragma once
 
 #include <map>
@@ -29,7 +29,7 @@ class InprocHub {
   void Remove(const std::string& descriptor);
   std::shared_ptr<Pool> Find(std::string_view descriptor);
 
-  const std::string nonce_;  // another process's descriptor finds nothing here
+  const std::string nonce_;  // descriptors of other processes are not found here
   std::mutex mutex_;
   uint64_t last_ = 0;
   std::map<std::string, std::shared_ptr<Pool>, std::less<>> pools_;

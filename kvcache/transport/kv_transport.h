@@ -1,16 +1,16 @@
-// KvTransport: moving KV blocks from one process's pool into another's, one-sided.
+// KvTransport: one-sided writes of KV blocks from one process's pool into another's.
 //
-// The owner of a pool (decode) registers it once and offers Descriptor() to its peers; the writer
+// The owner of a pool (decode) registers it once and gives Descriptor() to its peers; the writer
 // (prefill) connects and writes. Implementations: inproc (same process), shm (same host), cuda_ipc
-// (GPUs of one host), tcp (any host), ucx (what UCX has between the two).
+// (GPUs of one host), tcp (any host), ucx (whatever UCX supports between the two).
 //
-// Threads: all methods but Reach are called by the one engine thread of the process side that uses
-// the object; an implementation may own a progress thread. Nothing blocks longer than a memcpy of
-// what it was given, except Reach and what it gives (bounded, see below), which belong elsewhere: a
-// peer that cannot be reached must not hold up the others.
+// Threads: all methods but Reach are called by one engine thread; an implementation may own a
+// progress thread. Nothing blocks longer than a memcpy of its input, except Reach and Reached,
+// whose waits are bounded by a timeout: call them on another thread, so that an unreachable peer
+// does not delay others.
 //
-// Completion means remote completion: when Poll reports a write, its bytes lie in the peer's pool
-// and no later write of that id can land. Writes of one peer complete in order.
+// Completion means remote completion: when Poll reports a write, its bytes are in the peer's pool
+// and no later write of that id can land. Writes to one peer complete in order.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +28,9 @@
 
 namespace aisp {
 
-// Memory that peers may write. `handle` is how another process can get at it (a memfd on Linux), -1
-// when it cannot. `device` is set where the host cannot touch it: only that device's copies reach
-// it, and `buffer` is what it exports to other processes; both outlive the transport.
+// Memory that peers may write. `handle` gives other processes access (a memfd on Linux), -1: none.
+// `device` is set if only that device can copy it; `buffer` is then exported to other processes.
+// Both outlive the transport.
 struct KvRegion {
   std::byte* base = nullptr;
   size_t bytes = 0;
@@ -52,18 +52,17 @@ using WriteId = StrongId<struct WriteTag, uint64_t>;
 struct WriteCompletion {
   WriteId id;
   Epoch epoch;
-  Status status;  // error: none, some or all of the bytes may have landed
+  Status status;  // on error, none, some or all of the bytes may have landed
 };
 
 struct TransportCapabilities {
   std::string name;  // "inproc", "shm", "tcp", ...
   bool crosses_process = false;
   bool crosses_host = false;
-  // True when the owner's side performs the copy and checks the epoch, so that RevokeEpoch alone
-  // fences, at once or soon, whatever the writer does. False: a write that was started can land
-  // until the writer acknowledges or is dead.
+  // True: the owner's side copies and checks the epoch, so RevokeEpoch alone fences, at once or
+  // soon. False: a started write can land until the writer acknowledges or is dead.
   bool owner_copies = false;
-  int rank = 0;  // greater is faster by design; select.h tries them in this order
+  int rank = 0;  // greater is faster; select.h tries higher ranks first
 };
 
 class KvTransport {
@@ -71,58 +70,55 @@ class KvTransport {
   virtual ~KvTransport() = default;
   virtual const TransportCapabilities& capabilities() const = 0;
 
-  // The pool that this process owns. Once, before Descriptor or Connect. It is the source of Write
-  // and the target of peers.
+  // The pool that this process owns: source of Write and target of peers. Once, before Descriptor
+  // or Connect.
   virtual Status Register(const KvRegion& region) = 0;
-  // What a writer needs to reach this pool; opaque bytes for TransportOffer. Starts listening where
-  // that is needed.
+  // What a writer needs to reach this pool; opaque bytes for TransportOffer. Starts listening if
+  // needed.
   virtual Result<std::string> Descriptor() = 0;
 
-  // Writer: a peer's pool that was reached (mapped, or its owner greeted) and belongs to nobody
-  // yet.
+  // Writer: a peer's pool that was reached (mapped, or its owner replied) but not yet added.
   class Reached {
    public:
     virtual ~Reached() = default;
-    // Bytes per second towards the peer's host, measured with memory that is no pool; 0 where a
-    // transport cannot tell. Blocks at most `timeout`; an error means that the lane does not work.
+    // Bytes per second to the peer's host, measured outside the pools; 0: not measurable. Blocks at
+    // most `timeout`; an error means that the transport does not work.
     virtual Result<double> Measure(Duration /*timeout*/) { return 0.0; }
-    // What the owner called this connection, where it maps memory (WriterWatcher); else "".
+    // The owner's name for this connection, if it maps memory (WriterWatcher); else "".
     virtual std::string token() const { return ""; }
   };
-  // Writer: fails within `timeout` with the reason (another host, no permission, gone). Changes
-  // nothing of this object: any thread, several at a time, as long as this lives.
+  // Writer: fails within `timeout` with the reason (another host, no permission, gone). Does not
+  // change this object: any thread, also concurrently, while this lives.
   virtual Result<std::unique_ptr<Reached>> Reach(std::string_view descriptor, Duration timeout) = 0;
-  // Writer: takes in what this transport reached; it can be written from now on.
+  // Writer: adds a reached pool, which can then be written.
   virtual KvPeerId Add(std::unique_ptr<Reached> reached) = 0;
-  // Both; blocks.
+  // Reach and Add; blocks.
   Result<KvPeerId> Connect(std::string_view descriptor, Duration timeout) {
     AISP_ASSIGN_OR_RETURN(std::unique_ptr<Reached> reached, Reach(descriptor, timeout));
     return Add(std::move(reached));
   }
-  // Writer: forgets the peer; its uncompleted writes complete with an error first.
+  // Writer: removes the peer; its uncompleted writes complete with an error first.
   virtual void Disconnect(KvPeerId peer) = 0;
 
   // Writer: queues the copies, whose targets must not overlap, as one write of `epoch`; completes
-  // in Poll. The source bytes must not change until then. RESOURCE_EXHAUSTED when the bounded queue
-  // is full (retry after Poll), OUT_OF_RANGE for offsets outside either region, UNAVAILABLE once
-  // the peer is known to be gone.
+  // in Poll. Source bytes must not change until then. RESOURCE_EXHAUSTED: the bounded queue is full
+  // (retry after Poll); OUT_OF_RANGE: outside either region; UNAVAILABLE: the peer is gone.
   virtual Result<WriteId> Write(KvPeerId peer, std::span<const BlockCopy> copies, Epoch epoch) = 0;
-  // Writer: drops the epoch's queued writes; what is being copied right now completes. Each ends in
-  // Poll.
+  // Writer: drops the epoch's queued writes; running copies finish. Each write completes in Poll.
   virtual void CancelWrites(KvPeerId peer, Epoch epoch) = 0;
 
-  // Owner with owner_copies: only writes of allowed epochs, and only inside `allowed` (offset,
-  // bytes), are copied.
+  // Owner with owner_copies: only writes of allowed epochs inside `allowed` (offset, bytes) are
+  // copied.
   virtual void AllowEpoch(Epoch epoch, std::span<const BlockCopy> allowed) = 0;
-  // Owner: when the grant is given up, and when the writer has said that all is written, before the
-  // bytes are read (it also makes what a thread of the transport copied visible to this one).
-  // Returns true when no write of `epoch` can land after the call. False with owner_copies: a copy
-  // is under way on this side, ask again soon; without: await the writer's word or its death.
+  // Owner: called when a grant is revoked, and when the writer reports completion, before the bytes
+  // are read (it also makes a transport thread's copies visible to this thread). True: no write of
+  // `epoch` can land any more. False with owner_copies: a copy is running, ask again soon; without:
+  // wait for the writer's acknowledgement or death.
   virtual bool RevokeEpoch(Epoch epoch) = 0;
 
-  // Makes progress on the calling thread where an implementation has no thread of its own.
+  // Makes progress on the calling thread if the implementation has no thread of its own.
   virtual void Progress() = 0;
-  // Takes finished writes, at most out.size(); returns how many.
+  // Returns finished writes, at most out.size(), and their number.
   virtual size_t Poll(std::span<WriteCompletion> out) = 0;
   // Called (from any thread) when Poll has something; wakes the engine thread. Set once, before
   // Connect.

@@ -1,5 +1,4 @@
-// MemoryTransport: the writer's side of transports that reach a peer's pool as memory (inproc, shm,
-// cuda_ipc).
+// MemoryTransport: the writer's side of transports that map a peer's pool (inproc, shm, cuda_ipc).
 #pragma once
 
 #include <memory>
@@ -17,16 +16,16 @@ class MemoryTransport : public KvTransport {
   // A peer as its transport sees it.
   class Peer : public CopyTarget {
    public:
-    // Why writes cannot be queued any more, e.g. the owner is gone.
+    // An error if writes can no longer be queued, e.g. the owner is gone.
     virtual Status Alive() = 0;
-    // Bytes per second into memory of the peer's side that is not its pool, within `limit` or a
-    // copy; 0: cannot tell.
+    // Bytes per second into the peer's memory outside its pool, within `limit` or one copy; 0:
+    // unknown.
     virtual Result<double> Measure(Duration limit) = 0;
     // As KvTransport::Reached.
     virtual std::string token() const { return ""; }
 
    protected:
-    // By memcpy into `scratch`; the best of several rounds.
+    // Measures memcpy into `scratch`; the best of several rounds.
     static double MeasureMemcpy(std::span<std::byte> scratch, Duration limit);
   };
 

@@ -42,7 +42,7 @@ Result<uint64_t> PeerWatch::StartTime(pid_t pid) {
   char text[1024];
   const ssize_t n = read(fd.get(), text, sizeof(text));
   if (n <= 0) return NotFound(fmt::format("there is no process {}", pid));
-  // The second field, the name, may hold anything; the last ')' ends it. Start time is field 22.
+  // The second field, the name, may contain anything; the last ')' ends it. Start time is field 22.
   const std::string_view stat(text, static_cast<size_t>(n));
   const size_t name_end = stat.rfind(')');
   if (name_end == std::string_view::npos || name_end + 2 > stat.size())
@@ -58,7 +58,7 @@ Result<PeerWatch> PeerWatch::Open(pid_t pid, uint64_t start_time) {
   if (pid <= 0) return InvalidArgument(fmt::format("{} is not a process", pid));
   AISP_ASSIGN_OR_RETURN(UniqueFd fd, PidFd(pid));
   if (start_time != 0) {
-    // Read after the pidfd was opened: if it matches, the pidfd names that very process.
+    // Read after opening the pidfd: if it matches, the pidfd names that very process.
     AISP_ASSIGN_OR_RETURN(const uint64_t now, StartTime(pid));
     if (now != start_time)
       return NotFound(fmt::format("pid {} belongs to another process by now", pid));
@@ -77,7 +77,7 @@ Result<PeerWatch> PeerWatch::OpenSocketPeer(int socket) {
   size = sizeof(peer_fd);
   if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &peer_fd, &size) == 0)
     return PeerWatch(UniqueFd(peer_fd), cred.pid);
-  // An older kernel. The pid is the peer's as long as its end of the socket is open after the pidfd
+  // An older kernel. The pid is the peer's if its end of the socket is still open after the pidfd
   // was opened.
   AISP_ASSIGN_OR_RETURN(UniqueFd fd, PidFd(cred.pid));
   pollfd state{socket, POLLIN | POLLRDHUP, 0};
@@ -101,7 +101,7 @@ Result<PeerWatch> PeerWatch::Duplicate() const {
 }
 
 bool PeerWatch::Dead() const {
-  // A connection is readable for what was said on it, too.
+  // A connection is also readable when data arrives.
   const short gone = pid_ != 0 ? POLLIN | POLLHUP : POLLHUP | POLLRDHUP | POLLERR;
   pollfd state{fd_.get(), static_cast<short>(pid_ != 0 ? POLLIN : POLLRDHUP), 0};
   return poll(&state, 1, 0) == 1 && (state.revents & gone) != 0;

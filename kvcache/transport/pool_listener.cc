@@ -17,7 +17,7 @@ namespace {
 
 constexpr Duration kHelloLimit = std::chrono::seconds(2);
 constexpr int kAcceptPauseMs = 200;
-// Connections that have not said hello; whoever connects says it at once.
+// Connections that have not greeted yet; a real writer greets at once.
 constexpr size_t kMaxStrangers = 64;
 
 }  // namespace
@@ -76,7 +76,7 @@ void PoolListener::Run() {
       for (const Writer& writer : writers_) fds.push_back({writer.socket.get(), POLLIN, 0});
       timeout = PollTimeoutMs(clock_.Now());
     }
-    // Out of descriptors, the waiting connection would wake this thread again at once and for ever.
+    // Out of descriptors: the pending connection would wake this thread in a busy loop.
     if (accept_paused_) {
       fds[0].events = 0;
       timeout = kAcceptPauseMs;
@@ -86,8 +86,8 @@ void PoolListener::Run() {
     waker_.Drain();
     std::lock_guard lock(mutex_);
     const Instant now = clock_.Now();
-    // fds[i + 2] is writers_[i] until Accept adds some at the end. Backwards, because closing one
-    // moves those behind it.
+    // fds[i + 2] is writers_[i] until Accept appends. Backwards, because closing one shifts later
+    // ones.
     for (size_t i = fds.size() - 2; i > 0; --i) {
       Writer& writer = writers_[i - 1];
       const bool keep = fds[i + 1].revents == 0 ? now < writer.hello_by : Serve(writer);
@@ -118,7 +118,7 @@ size_t PoolListener::Strangers() const {
       writers_, [](const Writer& writer) { return writer.hello_by != kNever; }));
 }
 
-// They stand in the order in which they came. It may have said hello by now.
+// They are in order of arrival. It may have greeted meanwhile.
 void PoolListener::CloseOldestStranger() {
   const auto oldest = std::ranges::find_if(
       writers_, [](const Writer& writer) { return writer.hello_by != kNever; });
@@ -135,7 +135,7 @@ bool PoolListener::Serve(Writer& writer) {
   PoolHello hello;
   const ssize_t n = recv(writer.socket.get(), &hello, sizeof(hello), MSG_DONTWAIT);
   if (n < 0) return errno == EAGAIN || errno == EINTR;
-  // After its hello a writer says nothing more: end of file, or nonsense.
+  // A writer sends nothing after its hello: this is end of file, or garbage.
   if (n != static_cast<ssize_t>(sizeof(hello)) || writer.hello_by == kNever ||
       hello.magic != kPoolMagic)
     return false;

@@ -1,6 +1,6 @@
-// PoolListener: the owner's side of lanes that map a pool: a thread that gives it to writers who
-// know the cookie, and remembers which processes have it. Start and WatchWriter may be called from
-// any one thread.
+// PoolListener: the owner's side of transports that map a pool: a thread that gives the pool to
+// writers with the cookie and tracks which processes have it. Start and WatchWriter: any one
+// thread.
 #pragma once
 
 #include <memory>
@@ -14,30 +14,33 @@
 
 namespace aisp {
 
-// What writers are given. The descriptors (-1: none) outlive the listener.
+// What writers receive. The descriptors (-1: none) outlive the listener.
 struct PoolOffer {
   std::string lane;
   Hash128 cookie;
   PoolReply reply;
   int pool_fd = -1;
   int scratch_fd = -1;
-  // Only a process that can be watched gets it; else its connection will do (PeerWatch).
+  // Only processes that can be watched get the pool; else their connection is watched (PeerWatch).
   bool processes_only = false;
 };
 
 class PoolListener {
  public:
+  // Listens on a new socket with a random name; at most `max_writers` hold the pool. Errors of the
+  // system.
   static Result<std::unique_ptr<PoolListener>> Start(const PoolOffer& offer, size_t max_writers);
   ~PoolListener();
 
   const std::string& descriptor() const { return descriptor_; }
+  // As WriterWatcher. INVALID_ARGUMENT: not a token.
   Result<PeerWatch> WatchWriter(std::string_view token);
 
  private:
   struct Writer {
     UniqueFd socket;
-    Instant hello_by;                  // kNever once it said hello and has a writer's place
-    std::unique_ptr<PeerWatch> watch;  // from its hello on
+    Instant hello_by;                  // kNever once it has greeted and counts as a writer
+    std::unique_ptr<PeerWatch> watch;  // set by its hello
     Hash128 token;
   };
 
@@ -61,7 +64,7 @@ class PoolListener {
   std::mutex mutex_;
   std::vector<Writer> writers_;
   bool stop_ = false;
-  bool accept_paused_ = false;  // the thread's
+  bool accept_paused_ = false;  // listener thread only
   Thread thread_;
 };
 

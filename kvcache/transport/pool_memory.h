@@ -1,4 +1,4 @@
-// Mappings of pools that lie in a memfd, and the seals that make them safe to map.
+// Mappings of pools in a memfd, and the seals that make them safe to map.
 #pragma once
 
 #include <cstddef>
@@ -11,15 +11,15 @@ namespace aisp {
 
 enum class MappingAccess { kRead, kReadWrite };
 
-// A shared mapping of a memfd from its beginning, for as long as this lives. Move-only.
+// A shared mapping of a memfd from offset 0, while this lives. Move-only.
 class PoolMapping {
  public:
-  // OUT_OF_RANGE when the file is smaller.
+  // OUT_OF_RANGE: the file is smaller.
   static Result<PoolMapping> Map(int fd, size_t bytes, MappingAccess access);
   PoolMapping(PoolMapping&& other) noexcept;
   PoolMapping& operator=(PoolMapping&&) = delete;
   ~PoolMapping();
-  // With kRead nobody may write them.
+  // Read-only with kRead.
   std::span<std::byte> bytes() const { return {base_, bytes_}; }
 
  private:
@@ -28,10 +28,10 @@ class PoolMapping {
   size_t bytes_;
 };
 
-// Everybody who maps a pool holds its descriptors too: nobody may make the file shorter, which
-// would end whoever touches the mapping, or forbid others to map it.
+// Processes that map a pool also hold its descriptor. Sealing keeps them from shrinking the file,
+// which would crash others that access it, and from adding seals.
 Status SealPool(int fd);
-// FAILED_PRECONDITION: its owner could still make it shorter.
+// FAILED_PRECONDITION: its owner could still shrink it.
 Status CheckSealed(const UniqueFd& fd);
 
 }  // namespace aisp

@@ -1,9 +1,9 @@
-// TransportSelector: connects a writer to a peer's pool by the fastest lane that works, and says
-// when a faster one should have.
+// TransportSelector: connects a writer to a peer's pool by the fastest transport that works, and
+// warns if a faster one should have.
 //
-// A lane works when it connects and a short measurement over it succeeds; the measurement uses
-// memory that is no pool. Lanes are tried by rank; those that do not cross
-// hosts only between peers of one host.
+// A lane is one transport as a peer offers it. It works if it connects and a short measurement
+// outside the pools succeeds. Lanes are tried by rank; those that do not cross hosts only between
+// peers of one host.
 #pragma once
 
 #include <memory>
@@ -16,8 +16,7 @@
 
 namespace aisp {
 
-// One way in which a peer's pool can be written, as the peer says: a transport's name and its
-// Descriptor().
+// A peer's offer: a transport's name and its Descriptor().
 struct LaneOffer {
   std::string_view name;
   std::string_view descriptor;
@@ -26,13 +25,13 @@ struct LaneOffer {
 struct SelectedLane {
   KvTransport* transport = nullptr;
   KvPeerId peer;
-  double bytes_per_s = 0;  // 0: the transport cannot measure
+  double bytes_per_s = 0;  // 0: not measurable
   std::string token;       // KvTransport::Reached::token
-  // Not empty when a faster lane than this one was offered and failed: which, and why.
+  // Not empty if a faster lane was offered and failed: which, and why.
   std::string warning;
 };
 
-// The same, before it is somebody's.
+// The same, before it is added.
 struct ReachedLane {
   KvTransport* transport = nullptr;
   std::unique_ptr<KvTransport::Reached> pool;
@@ -45,11 +44,11 @@ class TransportSelector {
   // `transports` are not owned; any order.
   explicit TransportSelector(std::vector<KvTransport*> transports);
 
-  // UNAVAILABLE when no offer works; the message says why for each. Any thread, several at a time;
-  // blocks for twice `timeout` a lane at most.
+  // UNAVAILABLE: no offer works; the message gives the reason for each. Any thread, also
+  // concurrently; blocks at most twice `timeout` per lane.
   Result<ReachedLane> Reach(std::span<const LaneOffer> offers, bool same_host,
                             Duration timeout) const;
-  // The engine thread: the lane that was reached can be written.
+  // Engine thread: makes the reached lane writable.
   static SelectedLane Add(ReachedLane lane);
 
   // Fastest first.

@@ -33,7 +33,7 @@ class ShmPeer final : public MemoryTransport::Peer {
     for (const BlockCopy& copy : copies) {
       std::memcpy(pool_.bytes().data() + copy.dst_offset, source + copy.src_offset, copy.bytes);
     }
-    // Bytes in the memory of an owner that is gone reach nobody.
+    // If the owner is gone, nobody receives the bytes.
     return Alive();
   }
 
@@ -41,11 +41,11 @@ class ShmPeer final : public MemoryTransport::Peer {
   std::string token() const override { return token_; }
 
   Result<double> Measure(Duration limit) override {
-    return MeasureMemcpy(scratch_.bytes().subspan(4096), limit);  // behind the cookie
+    return MeasureMemcpy(scratch_.bytes().subspan(4096), limit);  // after the cookie
   }
 
  private:
-  const UniqueFd socket_;  // closes last: the owner takes that for the end of the mapping
+  const UniqueFd socket_;  // closes last: the owner takes that as the end of the mapping
   const std::string token_;
   const PoolMapping pool_;
   const PoolMapping scratch_;
@@ -61,7 +61,7 @@ Result<UniqueFd> MakeScratch(const Hash128& cookie) {
   return fd;
 }
 
-// A private mapping would look like a pool, and never show what writers write.
+// A private mapping would look like the pool but never show what writers write.
 Status CheckSharedMapping(const KvRegion& region) {
   AISP_ASSIGN_OR_RETURN(const PoolMapping mapped,
                         PoolMapping::Map(region.handle, region.bytes, MappingAccess::kReadWrite));

@@ -1,14 +1,14 @@
-// The shm transport: processes of one host and one user. The pool is a memfd; a writer gets it over
-// a Unix socket, maps it and copies with its own progress thread.
+// The shm transport: processes of one host and one user. The pool is a memfd; a writer obtains it
+// over a Unix socket, maps it and copies on its own progress thread.
 //
-// Descriptor: "shm1 <abstract socket name> <cookie>". The socket's name is random, and it vanishes
-// with its owner, so a descriptor of a process that is gone leads nowhere, never to a successor.
-// Both ends check the other's user id. Nothing is left behind in any file system.
+// Descriptor: "shm1 <abstract socket name> <cookie>". The socket name is random and vanishes with
+// its owner, so a descriptor of a dead process never reaches a successor. Both ends check the
+// other's user id. Nothing is left in any file system.
 //
-// What dies how: the owner's death hurts no writer (its mapping holds the memory until Disconnect);
-// Write then fails with UNAVAILABLE. A dead writer is proven dead by WatchWriter. A stopped one can
-// still write: there is no revoking a mapping, so owner_copies is false and RevokeEpoch returns
-// false.
+// Failures: the owner's death does not crash writers (their mapping keeps the memory until
+// Disconnect); Write then fails with UNAVAILABLE. WatchWriter proves a writer's death. A stopped
+// writer can still write, since a mapping cannot be revoked: owner_copies is false and RevokeEpoch
+// returns false.
 #pragma once
 
 #include <memory>
@@ -49,10 +49,11 @@ class ShmTransport final : public MemoryTransport, public WriterWatcher {
   std::unique_ptr<PoolListener> listener_;
 };
 
-// A pool that ShmTransport can offer: a sealed memfd (its size cannot change under a writer's
-// mapping) and its mapping. Move-only.
+// A pool for ShmTransport: a sealed memfd (its size cannot change under a mapping) and its mapping.
+// Move-only.
 class SharedPool {
  public:
+  // A pool of zeros. Fails with the system's error, e.g. out of memory.
   static Result<SharedPool> Create(size_t bytes);
   KvRegion region() const { return {mapping_.bytes().data(), mapping_.bytes().size(), fd_.get()}; }
 

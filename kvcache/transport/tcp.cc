@@ -101,7 +101,7 @@ class TcpTransport::ReachedPool final : public KvTransport::Reached {
   const uint32_t takes;
 
  private:
-  // Sends what the owner drops, and waits for its word that it has.
+  // Sends bytes that the owner drops, and waits for its acknowledgement.
   Status Echo(std::span<const std::byte> bytes, Instant deadline) {
     TcpWriteHeader header{.flags = kTcpProbe, .payload_bytes = bytes.size()};
     AISP_RETURN_IF_ERROR(SendAll(socket.get(), BytesOf(header), deadline));

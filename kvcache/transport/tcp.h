@@ -1,10 +1,10 @@
-// The tcp transport: any host that can be reached. The owner listens, copies what writers send into
-// its pool and checks the epoch of every byte (owner_copies), so RevokeEpoch fences at once; its
+// The tcp transport: any reachable host. The owner listens, copies what writers send into its pool
+// and checks the epoch of every byte (owner_copies), so RevokeEpoch fences at once; its
 // acknowledgement is the remote completion.
 //
-// Descriptor: "tcp1 <address> <port> <cookie>". The cookie is random for every owner: a descriptor
-// of a process that is gone is refused by a successor on the same port. Payload is not encrypted:
-// the KV network must be a trusted one.
+// Descriptor: "tcp1 <address> <port> <cookie>". The cookie is random per owner, so that a successor
+// on the same port refuses a stale descriptor. Payload is not encrypted: the KV network must be
+// trusted.
 #pragma once
 
 #include <memory>
@@ -25,7 +25,7 @@ class TcpTransport final : public KvTransport {
     std::string advertise_address;           // what peers connect to; empty: bind_address
     size_t max_writes = 4096;
     size_t max_writers = 256;
-    // How long a peer may take and say nothing with a write under way before it counts as gone.
+    // Silence with a write in flight after which a peer counts as gone.
     Duration stall_timeout = std::chrono::seconds(10);
     bool checksum = true;  // XXH3 over every write, checked by the owner; TCP's own 16 bits miss
                            // one damaged packet in 65536

@@ -14,10 +14,10 @@
 namespace aisp {
 namespace {
 
-// The lock is held while a chunk lands, so a chunk bounds how long Revoke waits.
+// The lock is held while a chunk lands, so this bounds how long Revoke waits.
 constexpr size_t kChunkBytes = 256 << 10;
-// A write is waited for in pieces: to be woken by each packet costs as much as the copy. Half of
-// what is to come, so that a long one wakes it seldom, and little is left to do behind the last.
+// Wakes per packet would cost as much as the copy. It waits for half of the remaining bytes, so
+// that long writes wake it seldom and little is left to do after the last byte.
 constexpr uint64_t kLeastWakeBytes = 128 << 10;
 constexpr uint64_t kMostWakeBytes = 1 << 20;
 constexpr int kStepsPerServe = 64;
@@ -44,7 +44,7 @@ TcpOwner::Connection::Connection(TcpOwner* owner, UniqueFd socket, std::string p
 }
 
 TcpOwner::Connection::~Connection() {
-  // Not left to the closing: a copy of the descriptor in a forked child would keep it in the set.
+  // Removed explicitly: a copy of the descriptor in a forked child would keep it in the set.
   static_cast<void>(epoll_ctl(owner_->epoll_.get(), EPOLL_CTL_DEL, socket_.get(), nullptr));
 }
 
@@ -115,7 +115,7 @@ TcpOwner::Connection::Io TcpOwner::Connection::Fill(void* target, size_t size) {
   if (n < 0) return errno == EAGAIN || errno == EINTR ? Io::kWouldBlock : Io::kClosed;
   if (n == 0) return Io::kClosed;
   filled_ += static_cast<size_t>(n);
-  // A greeting that trickles in has no more time than one that does not.
+  // A slow greeting gets no extra time.
   if (!stranger()) stalled_at_ = owner_->clock_.Now() + owner_->options_.stall_timeout;
   return Io::kProgress;
 }
@@ -123,7 +123,7 @@ TcpOwner::Connection::Io TcpOwner::Connection::Fill(void* target, size_t size) {
 void TcpOwner::Connection::NextMessage(State state) {
   state_ = state;
   filled_ = 0;
-  // Between writes a connection may be silent for as long as it likes; not between their parts.
+  // A connection may be silent between writes for any time, but not between parts of one.
   if (state == State::kHeader && announced_ == 0) stalled_at_ = kNever;
 }
 
@@ -186,7 +186,7 @@ Status TcpOwner::Connection::CheckGrants() const {
 }
 
 Status TcpOwner::Connection::PrepareStage() {
-  // Copies of one write do not overlap, so no honest one is longer than the pool.
+  // Copies of one write do not overlap, so a valid one is no longer than the pool.
   if (header_.payload_bytes > owner_->region_.bytes)
     return Fail(Code::kOutOfRange, "a write longer than the pool");
   stage_.Clear();
@@ -201,8 +201,7 @@ Status TcpOwner::Connection::StoreStage() {
   return stage_.ToPool();
 }
 
-// Where the next bytes of the payload go, kChunkBytes at most: in the pool, or in the stage before
-// it.
+// Where the next payload bytes go, at most kChunkBytes: in the pool, or in the stage before it.
 size_t TcpOwner::Connection::PayloadTargets(std::array<iovec, 64>& iov) {
   if (stage_.active()) {
     const uint64_t done = header_.payload_bytes - remaining_;
@@ -303,7 +302,7 @@ bool TcpOwner::Connection::Flush() {
   const bool want_write = !out_.empty();
   if (want_write != want_write_) {
     want_write_ = want_write;
-    // A peer that does not take its acknowledgements is not listened to either.
+    // A peer that does not read its acknowledgements is not read from either.
     epoll_event event{.events = want_write ? EPOLLOUT : EPOLLIN, .data = {.fd = socket_.get()}};
     if (epoll_ctl(owner_->epoll_.get(), EPOLL_CTL_MOD, socket_.get(), &event) != 0) return false;
     stalled_at_ = want_write ? owner_->clock_.Now() + owner_->options_.stall_timeout : stalled_at_;

@@ -1,4 +1,4 @@
-// TcpOwner::Connection: what one writer sends, message by message. The owner's thread only.
+// TcpOwner::Connection: parses one writer's messages. The owner's thread only.
 #pragma once
 
 #include <sys/uio.h>
@@ -17,13 +17,13 @@ class TcpOwner::Connection {
   ~Connection();
 
   int fd() const { return socket_.get(); }
-  // Of whom it is while it is a stranger's; it may be a writer's after the next Serve.
+  // Its address group while it has not greeted; it may have after the next Serve.
   const std::string& party() const { return party_; }
   bool stranger() const { return state_ == State::kHello; }
   Instant since() const { return since_; }
-  // Reads and answers what there is, at most a bounded amount. False: to be closed.
+  // Reads and answers a bounded amount of input. False: to be closed.
   bool Serve(uint32_t events);
-  // In the middle of a write for too long.
+  // Stuck in the middle of a write for too long.
   bool Stalled(Instant now) const { return now >= stalled_at_; }
   bool Waiting() const { return stalled_at_ != kNever; }
 
@@ -39,7 +39,7 @@ class TcpOwner::Connection {
   bool OnCopies();
   void OnPayload();
   void OnWriteComplete();
-  // Of a pool in a GPU's memory: makes room for the payload, and brings it to its place.
+  // For a GPU pool: reserves a buffer for the payload, and copies it to the pool.
   Status PrepareStage();
   Status StoreStage();
   Status CheckGrants() const;
@@ -47,9 +47,9 @@ class TcpOwner::Connection {
   size_t PayloadTargets(std::array<iovec, 64>& iov);
   void Landed(size_t bytes);
   bool Flush();
-  // Before this sleeps: a write wakes it by pieces, everything else by the byte.
+  // Before sleeping: chooses how many bytes wake it; a write wakes it in pieces.
   void ChooseWakeup();
-  // Of the write under way: what is sure to follow on this connection.
+  // Bytes of the write in progress that are certain to follow on this connection.
   uint64_t BytesToCome() const;
   void NextMessage(State state);
 
@@ -63,16 +63,16 @@ class TcpOwner::Connection {
   TcpHello hello_;
   TcpWriteHeader header_;
   std::vector<TcpCopy> copies_;
-  size_t copy_ = 0;         // payload: the copy being received
-  uint64_t in_copy_ = 0;    // and how much of it is there
-  uint64_t remaining_ = 0;  // payload bytes to come
-  DeviceStage stage_;       // where the payload waits for the rest of it, on its way to a GPU
-  Status verdict_;          // of the write being received
-  uint64_t announced_ = 0;  // payload of the same write in later messages
-  std::optional<uint64_t> refused_;  // the last write that failed: its writer may stop in it
+  size_t copy_ = 0;                  // payload: the copy being received
+  uint64_t in_copy_ = 0;             // bytes of it received
+  uint64_t remaining_ = 0;           // payload bytes not yet received
+  DeviceStage stage_;                // buffers the payload on its way to a GPU
+  Status verdict_;                   // of the write being received
+  uint64_t announced_ = 0;           // payload of the same write in later messages
+  std::optional<uint64_t> refused_;  // the last failed write: its writer may stop in it
   std::vector<std::byte> out_;
   bool want_write_ = false;
-  size_t wake_bytes_ = 1;  // that must have come before the socket counts as readable
+  size_t wake_bytes_ = 1;  // that must have arrived before the socket counts as readable
 };
 
 }  // namespace aisp

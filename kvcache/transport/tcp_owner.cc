@@ -18,7 +18,7 @@ namespace aisp {
 namespace {
 constexpr size_t kWasteBytes = 256 << 10;
 constexpr int kStallCheckMs = 200;
-// The queue may fill faster than it is emptied; writers have their turn in between.
+// The backlog may fill faster than it is emptied; writers are served in between.
 constexpr int kAcceptsPerRound = 64;
 constexpr Duration kWarnInterval = std::chrono::seconds(10);
 
@@ -100,8 +100,7 @@ void TcpOwner::Accept() {
     UniqueFd socket(accept4(listen_.get(), reinterpret_cast<sockaddr*>(&peer), &size,
                             SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) {
-      // Out of descriptors: the waiting connection would wake this thread again at once and for
-      // ever.
+      // Out of descriptors: the pending connection would wake this thread in a busy loop.
       if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) PauseAccepting(true);
       return;
     }
@@ -138,7 +137,7 @@ TcpOwner::Connection* TcpOwner::StrangerToClose() const {
 void TcpOwner::MakeRoomForStrangers() {
   while (connections_.size() - Writers() > options_.max_strangers) {
     Connection* worst = StrangerToClose();
-    // It may have greeted by now.
+    // It may have greeted meanwhile.
     if (worst->Serve(EPOLLIN) && !worst->stranger()) continue;
     Warn("connections to the KV pool were closed: too many have not greeted");
     connections_.erase(worst->fd());
@@ -163,7 +162,7 @@ void TcpOwner::PauseAccepting(bool pause) {
 
 void TcpOwner::CloseStalled() {
   const Instant now = clock_.Now();
-  // What has come and woke nobody, because more is waited for, counts as movement.
+  // Data below the wake threshold counts as progress: read it before deciding.
   std::erase_if(connections_, [now](const auto& entry) {
     Connection& c = *entry.second;
     return c.Stalled(now) && (c.stranger() || !c.Serve(EPOLLIN) || c.Stalled(now));

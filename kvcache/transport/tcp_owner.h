@@ -1,16 +1,16 @@
 // TcpOwner: the owner's side of the tcp transport: a thread that accepts writers, copies what they
 // send into the pool, and acknowledges each write.
 //
-// Into a pool in a GPU's memory a write goes by way of host memory, once it is there as a whole.
+// A write into a GPU pool is buffered in host memory until it is complete.
 //
-// A byte lands only under the pool's lock and only while its epoch is allowed, so when Revoke
-// returns nothing of the epoch lands any more; what still arrives is read, dropped and acknowledged
-// with an error. Whatever is not our protocol, has the wrong cookie, or stops in the middle of a
-// write for `stall_timeout` is disconnected.
+// A byte lands only under the pool's lock and only while its epoch is allowed, so after Revoke
+// nothing of the epoch lands; what still arrives is read, dropped and acknowledged with an error. A
+// connection that violates the protocol, has the wrong cookie, or stops in the middle of a write
+// for `stall_timeout` is closed.
 //
-// A writer's place goes to who has shown the cookie. Until then a connection is a stranger's: these
-// have two seconds and places of their own, and where those are taken the oldest of the address
-// that has most of them goes, so that strangers keep no writer out.
+// Only connections that have shown the cookie count as writers. Until then a connection is a
+// stranger: it has two seconds and a separate limit applies. Beyond that limit the oldest of the
+// address group with most strangers is closed, so that strangers keep no writer out.
 //
 // Allow and Revoke: any thread.
 #pragma once
@@ -39,6 +39,8 @@ class TcpOwner {
     size_t max_writers = 256;
     size_t max_strangers = 256;
   };
+  // Listens and starts the thread. RESOURCE_EXHAUSTED: too many open files; else the socket's
+  // error.
   static Result<std::unique_ptr<TcpOwner>> Start(const KvRegion& region, const Options& options);
   ~TcpOwner();
 
@@ -56,7 +58,7 @@ class TcpOwner {
   void Accept();
   void PauseAccepting(bool pause);
   size_t Writers() const;
-  // Closes strangers until they are few enough again.
+  // Closes strangers until they are within the limit.
   void MakeRoomForStrangers();
   Connection* StrangerToClose() const;
   void Warn(const char* what);
@@ -70,11 +72,11 @@ class TcpOwner {
   const UniqueFd epoll_;
   const Waker waker_;
   const SteadyClock clock_;
-  std::unordered_map<int, std::unique_ptr<Connection>> connections_;  // the thread's
-  std::vector<std::byte> waste_;  // where dropped payload goes; the thread's
-  bool accept_paused_ = false;    // the thread's
-  Instant next_warning_;          // the thread's
-  std::mutex mutex_;              // of the gate, and of landing bytes
+  std::unordered_map<int, std::unique_ptr<Connection>> connections_;  // owner thread only
+  std::vector<std::byte> waste_;  // sink for dropped payload; owner thread only
+  bool accept_paused_ = false;    // owner thread only
+  Instant next_warning_;          // owner thread only
+  std::mutex mutex_;              // guards the gate and landing bytes
   EpochGate gate_;
   std::atomic<bool> stop_{false};
   Thread thread_;

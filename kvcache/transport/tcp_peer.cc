@@ -89,7 +89,7 @@ void TcpWriter::Peer::Fail(const Error& why) {
     if (failure_) failure_ = tl::unexpected(why);
   }
   if (socket_) {
-    // Not left to the closing: a copy of the descriptor in a forked child would keep it in the set.
+    // Removed explicitly: a copy of the descriptor in a forked child would keep it in the set.
     static_cast<void>(epoll_ctl(writer_->epoll_.get(), EPOLL_CTL_DEL, socket_.get(), nullptr));
     socket_.Reset();
   }
@@ -125,7 +125,7 @@ void TcpWriter::Peer::TakePart(Entry& entry) {
   const std::vector<BlockCopy>& copies = entry.job.copies;
   entry.begun = true;
   part_.clear();
-  // What comes through a stage is brought there at once, and is one message.
+  // A staged payload is copied at once and sent as one message.
   uint64_t room = stage_.active() ? UINT64_MAX : kTcpPartBytes;
   while (entry.copy < copies.size() && room > 0) {
     const BlockCopy& copy = copies[entry.copy];
@@ -154,7 +154,8 @@ Status TcpWriter::Peer::BeginMessage(Entry& entry) {
   }
   const bool checksum = writer_->options_.checksum && !part_.empty();
   if (checksum) header.flags |= kTcpChecksummed;
-  // Behind the payload where it costs no packet of its own: with the message that comes next.
+  // The checksum follows the payload if it needs no packet of its own: it goes with the next
+  // message.
   const bool next = entry.rest > 0 || next_ + 1 < entries_.size();
   checksum_behind_ = checksum && takes_checksums_behind_ && next && !stage_.active();
   if (checksum_behind_) {
@@ -222,7 +223,8 @@ size_t TcpWriter::Peer::MessageParts(std::array<iovec, 64>& iov) const {
 bool TcpWriter::Peer::SkipFinished() {
   if (next_ == entries_.size()) return false;
   Entry& entry = entries_[next_];
-  // A cancelled one completes when what was sent before it has; of one that failed no more is sent.
+  // A cancelled entry completes after the preceding sent ones; nothing more is sent of a failed
+  // one.
   if (entry.state != State::kCancelled && !AllTaken(entry) && entry.verdict) return false;
   if (entry.state == State::kQueued) entry.state = State::kSent;
   ++next_;

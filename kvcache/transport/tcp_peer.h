@@ -1,5 +1,5 @@
-// TcpWriter::Peer: one connection to an owner, its writes in order. The writer's thread only, but
-// for Alive.
+// TcpWriter::Peer: one connection to an owner and its writes in order. The writer's thread only,
+// except Alive.
 #pragma once
 
 #include <sys/uio.h>
@@ -20,14 +20,14 @@ class TcpWriter::Peer {
   KvPeerId id() const { return id_; }
   Status Alive() const;
 
-  void Watch();  // puts the socket into the writer's epoll set
+  void Watch();  // adds the socket to the writer's epoll set
   void Enqueue(WriteJob job);
   void Cancel(Epoch epoch);
-  // The socket is ready for something, or writes were queued.
+  // Called when the socket is ready, or writes were queued.
   void Serve();
   // Completes everything with `why`; later writes complete at once.
   void Fail(const Error& why);
-  // When the peer fails unless it moves; kNever while nothing is under way.
+  // When the peer fails without progress; kNever while nothing is in flight.
   Instant deadline() const { return deadline_; }
   void CheckDeadline(Instant now);
 
@@ -36,33 +36,33 @@ class TcpWriter::Peer {
   struct Entry {
     WriteJob job;
     State state = State::kQueued;
-    // What has been made into messages: copies before this one, and so much of it.
+    // Sent position: copies before this one, and bytes of this one.
     size_t copy = 0;
     uint64_t in_copy = 0;
-    uint64_t rest = 0;  // bytes that have not
+    uint64_t rest = 0;  // bytes not yet in messages
     bool begun = false;
-    int unacknowledged = 0;  // messages that are wholly sent
-    Status verdict;          // of those that were acknowledged
+    int unacknowledged = 0;  // fully sent messages
+    Status verdict;          // of the acknowledged messages
   };
 
-  // An empty status, or why the connection is over.
+  // These return an error if the connection is over.
   Status SendQueued();
   Status ReadAcks();
   Status OnAck(const TcpAck& ack);
   Status BeginMessage(Entry& entry);
-  // What is under way is wholly sent.
+  // The current message is fully sent.
   void EndMessage();
   uint64_t PartChecksum() const;
-  // A message of nothing but the checksum that is due.
+  // Starts a message that holds only the pending checksum.
   void BeginChecksum();
-  // Goes on from an entry of which no more is to be sent; false where there is none.
+  // Advances past an entry with nothing more to send; false: there is none.
   bool SkipFinished();
-  // What the next message of the write takes of it.
+  // Chooses the part of the write for the next message.
   void TakePart(Entry& entry);
   static bool AllTaken(const Entry& entry) {
     return entry.begun && entry.copy == entry.job.copies.size();
   }
-  // The front's messages are all sent and acknowledged, or one has failed and no more are sent.
+  // Completes the front entry once its messages are all sent and acknowledged, or one has failed.
   void CompleteAcknowledged();
   size_t MessageParts(std::array<iovec, 64>& iov) const;
   void CompleteFront(Status status);
@@ -75,16 +75,16 @@ class TcpWriter::Peer {
   UniqueFd socket_;
   const bool takes_checksums_behind_;
   std::deque<Entry> entries_;    // in order of Write; sent ones, then queued and cancelled ones
-  size_t next_ = 0;              // the first entry that is not wholly sent
-  std::vector<BlockCopy> part_;  // of entries_[next_], once its message began
-  // Header and copy list of that, behind the checksum of the message before where that is due.
+  size_t next_ = 0;              // the first entry that is not fully sent
+  std::vector<BlockCopy> part_;  // part of entries_[next_] in the current message
+  // The previous message's pending checksum, if any, then the current header and copy list.
   std::vector<std::byte> head_;
-  bool checksum_behind_ = false;   // of the message under way
-  std::optional<uint64_t> due_;    // the checksum of the message before, not sent yet
-  bool message_of_entry_ = false;  // or nothing but such a checksum
-  DeviceStage stage_;              // and its payload, from a GPU
-  uint64_t message_bytes_ = 0;     // of the whole message, 0 when none began
-  uint64_t sent_bytes_ = 0;        // of it
+  bool checksum_behind_ = false;   // of the current message
+  std::optional<uint64_t> due_;    // the previous message's checksum, not sent yet
+  bool message_of_entry_ = false;  // false: only such a checksum
+  DeviceStage stage_;              // payload from a GPU
+  uint64_t message_bytes_ = 0;     // of the whole message, 0: none begun
+  uint64_t sent_bytes_ = 0;        // of the current message
   TcpAck ack_;
   size_t ack_bytes_ = 0;
   bool want_write_ = false;

@@ -1,5 +1,4 @@
-// TCP sockets for the tcp transport: numeric addresses only, so that nothing waits for a name
-// server.
+// TCP sockets for the tcp transport: numeric addresses only, so that nothing waits for DNS.
 #pragma once
 
 #include <sys/socket.h>
@@ -15,22 +14,23 @@
 
 namespace aisp {
 
-// Listens, non-blocking. `address` is an IPv4 or IPv6 address; port 0: any free one.
+// A non-blocking listening socket. `address`: IPv4 or IPv6; port 0: any free one.
 Result<UniqueFd> ListenTcp(const std::string& address, uint16_t port);
 Result<uint16_t> LocalPort(int socket);
-// Who an address counts as where places are shared out: the host, of IPv6 its /64.
+// The group an address counts to when connections are limited: the IPv4 host, or the IPv6 /64.
 std::string PartyOf(const sockaddr_storage& peer);
 
-// Connected and non-blocking; fails within `timeout`.
+// A connected, non-blocking socket; fails within `timeout`.
 Result<UniqueFd> ConnectTcp(const std::string& address, uint16_t port, Duration timeout);
 
-// No delay; keep-alive and, for data that is not acknowledged, a limit of `stall_timeout`: a peer
-// whose host vanished ends the connection instead of holding it half open.
+// Sets no-delay, keep-alive and a limit of `stall_timeout` for unacknowledged data, so that a
+// vanished host ends the connection.
 void TuneTcp(int socket, Duration stall_timeout);
-// So many bytes must have come before the socket counts as readable.
+// The socket becomes readable only once this many bytes have arrived.
 void WakeAtBytes(int socket, size_t bytes);
 
-// All bytes on a non-blocking socket, or an error by `deadline` (of SteadyClock). For handshakes.
+// Transfers all bytes on a non-blocking socket, or fails at `deadline` (SteadyClock). For
+// handshakes.
 Status SendAll(int socket, std::span<const std::byte> bytes, Instant deadline);
 Status ReceiveAll(int socket, std::span<std::byte> bytes, Instant deadline);
 

@@ -1,11 +1,10 @@
-// What runs over a tcp transport's connection, writer to owner and back. Little-endian, packed by
-// construction.
+// Messages of a tcp transport's connection, both ways. Little-endian, packed by construction.
 //
-//   writer: TcpHello, then for each write: TcpWriteHeader, TcpCopy[copies], payload (the copies'
-//           bytes in order), with kTcpChecksumBehind its checksum
-//   owner:  TcpHelloReply, then for each write: TcpAck, in the order of the writes
+//   - writer: TcpHello, then for each write: TcpWriteHeader, TcpCopy[copies], payload (the copies'
+//     bytes in order), with kTcpChecksumBehind its checksum
+//   - owner: TcpHelloReply, then for each write: TcpAck, in the order of the writes
 //
-// To an owner each part of a write is a write.
+// The owner treats each part of a write as a write.
 #pragma once
 
 #include <bit>
@@ -22,11 +21,11 @@ static_assert(std::endian::native == std::endian::little,
 inline constexpr uint64_t kTcpMagic = 0x31305043544b5641;  // "AVKTCP01"
 inline constexpr uint32_t kTcpWriteMagic = 0x57564b41;     // "AKVW"
 inline constexpr uint32_t kTcpAckMagic = 0x41564b41;       // "AKVA"
-// A header that claims more is garbage; the writer refuses to make one.
+// A header beyond these limits is garbage; the writer never sends one.
 inline constexpr uint32_t kTcpMaxCopies = 65536;
 inline constexpr uint64_t kTcpMaxPayload = uint64_t{1} << 34;
-// A longer write from host memory goes as several messages of its id: each is hashed, sent,
-// received and checked while it lies in a cache, and the two sides work at the same time.
+// A longer write from host memory is sent as several messages of its id: each is hashed, sent,
+// received and checked while in a CPU cache, and both sides work in parallel.
 inline constexpr uint64_t kTcpPartBytes = uint64_t{512} << 10;
 
 struct TcpHello {
@@ -38,15 +37,15 @@ static_assert(sizeof(TcpHello) == 24);
 struct TcpHelloReply {
   uint64_t magic = kTcpMagic;
   uint32_t code = 0;   // Code
-  uint32_t takes = 0;  // flags of headers beyond those that every owner understands
+  uint32_t takes = 0;  // optional flags that this owner supports
   uint64_t pool_bytes = 0;
 };
 static_assert(sizeof(TcpHelloReply) == 24);
 
 inline constexpr uint32_t kTcpChecksummed = 1;  // `checksum` is FoldChecksum over the copies
-inline constexpr uint32_t kTcpProbe = 2;        // the payload goes nowhere: a measurement
-// Only to owners that take it: the checksum is not in the header but in 8 bytes behind the payload,
-// so that the bytes are hashed while they still lie in a cache from being sent. Not of a probe.
+inline constexpr uint32_t kTcpProbe = 2;        // the payload is dropped: a measurement
+// Only to owners that support it: the checksum is in 8 bytes after the payload instead of in the
+// header, so that bytes are hashed while still cached from sending. Not for probes.
 inline constexpr uint32_t kTcpChecksumBehind = 4;
 
 struct TcpWriteHeader {
@@ -57,8 +56,8 @@ struct TcpWriteHeader {
   uint64_t payload_bytes = 0;
   uint64_t checksum = 0;
   uint32_t copies = 0;
-  // Payload of the same write in messages behind this one, as far as 32 bits count; at least so
-  // much follows unless a part is refused. An owner sleeps by it and believes nothing else of it.
+  // Payload bytes of the same write in later messages (capped at 32 bits); at least so many follow
+  // unless a part is refused. The owner uses it only to choose its wakeups.
   uint32_t more = 0;
 };
 static_assert(sizeof(TcpWriteHeader) == 48);

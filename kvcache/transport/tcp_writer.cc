@@ -48,7 +48,7 @@ TcpWriter::~TcpWriter() {
   thread_.Join();
 }
 
-// ---- The caller's side ----
+// ---- Called by the engine thread ----
 
 void TcpWriter::Post(Command command) {
   bool first = false;
@@ -142,7 +142,7 @@ void TcpWriter::Execute(Command& command) {
   } else if (auto* cancel = std::get_if<CancelEpoch>(&command.what)) {
     if (it != served_.end()) it->second->Cancel(cancel->epoch);
   } else if (auto* job = std::get_if<WriteJob>(&command.what)) {
-    // Writes go to connected peers only, and Remove comes after them in the queue.
+    // Only connected peers get writes, and Remove comes later in the queue.
     if (it != served_.end()) it->second->Enqueue(std::move(*job));
   }
 }

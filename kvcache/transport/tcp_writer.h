@@ -1,13 +1,12 @@
 // TcpWriter: the writer's side of the tcp transport: a thread that sends queued writes to all
-// peers, straight out of the local pool (by way of host memory where that is a GPU's), and
-// completes each when its owner acknowledged it.
+// peers, directly from the local pool (through a host buffer for a GPU pool), and completes each
+// when its owner has acknowledged it.
 //
-// A peer that takes nothing and acknowledges nothing for `stall_timeout` while writes are under way
-// has failed: all its writes complete with an error and its connection is closed; so does one that
-// breaks the protocol or the connection.
+// A peer without progress for `stall_timeout` while writes are in flight has failed: all its writes
+// complete with an error and its connection is closed. The same holds for one that violates the
+// protocol or closes the connection.
 //
-// All public methods: one thread (the engine's), which only takes a short lock; the thread shares
-// nothing else with it.
+// All public methods: one thread (the engine's); they only take a short lock.
 #pragma once
 
 #include <atomic>
@@ -32,25 +31,26 @@ class TcpWriter {
     Duration stall_timeout = std::chrono::seconds(10);
     bool checksum = true;
   };
+  // Starts the thread; `completions` outlives it. RESOURCE_EXHAUSTED: too many open files.
   static Result<std::unique_ptr<TcpWriter>> Start(const KvRegion& source,
                                                   CompletionQueue* completions,
                                                   const Options& options);
-  // Writes that are under way end without completion.
+  // Writes in flight get no completion.
   ~TcpWriter();
 
-  // `socket`: connected and greeted by an owner that `takes` such flags.
+  // `socket`: connected and greeted; `takes`: the owner's optional flags.
   void Add(KvPeerId peer, UniqueFd socket, uint32_t takes);
-  // All its writes complete with `why`, then this returns.
+  // Returns after all its writes have completed with `why`.
   void Remove(KvPeerId peer, const Error& why);
   void Write(WriteId id, KvPeerId peer, Epoch epoch, std::span<const BlockCopy> copies);
-  // Writes of the epoch of which no byte was sent complete in their turn with CANCELLED.
+  // Unsent writes of the epoch complete in order with CANCELLED.
   void Cancel(KvPeerId peer, Epoch epoch);
-  // UNAVAILABLE once the peer has failed.
+  // UNAVAILABLE: the peer has failed.
   Status Alive(KvPeerId peer) const;
 
  private:
   class Peer;
-  // Somebody who waits for the thread to do something.
+  // A caller that waits for the thread.
   struct Waiter {
     std::mutex mutex;
     std::condition_variable done_cv;
@@ -92,8 +92,8 @@ class TcpWriter {
   const Waker waker_;
   const SteadyClock clock_;
   std::unordered_map<KvPeerId, std::shared_ptr<Peer>>
-      peers_;  // the caller's; it reads only whether they failed
-  std::unordered_map<KvPeerId, std::shared_ptr<Peer>> served_;  // the thread's
+      peers_;  // engine thread only; it reads only whether they failed
+  std::unordered_map<KvPeerId, std::shared_ptr<Peer>> served_;  // writer thread only
   std::mutex mutex_;
   std::vector<Command> commands_;
   std::atomic<bool> stop_{false};

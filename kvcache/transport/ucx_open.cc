@@ -15,12 +15,12 @@ namespace {
 constexpr const char* kLibrary = "libaisp_ucx.so";
 
 constexpr std::pair<const char*, const char*> kDefaults[] = {
-    // The process's signal handlers stay its own.
+    // Keep UCX out of the process's signal handlers.
     {"UCX_HANDLE_ERRORS", "none"},
     {"UCX_WARN_UNUSED_ENV_VARS", "n"},
-    // The owner fetches, or is handed fragments to copy: nobody writes its memory but itself.
+    // The owner fetches, or copies received fragments: no other process writes its memory.
     {"UCX_RNDV_SCHEME", "get_zcopy"},
-    // A peer that is gone is found out about in seconds, also where nothing is sent.
+    // Detect a dead peer within seconds, even when nothing is sent.
     {"UCX_KEEPALIVE_INTERVAL", "2s"},
 };
 

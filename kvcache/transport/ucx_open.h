@@ -1,5 +1,5 @@
-// Opens the ucx transport, which is a shared object of its own (libaisp_ucx.so), so that this
-// program starts on hosts without UCX. No UCX header here.
+// Opens the ucx transport, a separate shared object (libaisp_ucx.so), so that this program starts
+// on hosts without UCX. No UCX header here.
 //
 // The object stays open until the process ends. Any thread.
 #pragma once
@@ -21,23 +21,22 @@ struct UcxOptions {
   std::string advertise_address;           // what peers connect to; empty: bind_address
   size_t max_writes = 4096;
   size_t max_writers = 256;
-  // How long a peer may take and say nothing with a write under way before it counts as gone.
+  // Silence with a write in flight after which a peer counts as gone.
   Duration stall_timeout = std::chrono::seconds(10);
   bool checksum = true;  // XXH3 over every piece, checked by the owner
-  // Between processes of one host the owner copies out of the writer's pool, which it maps; else
-  // UCX carries all bytes.
+  // Between processes of one host, the owner maps the writer's pool and copies from it; else UCX
+  // carries all bytes.
   bool map_memory = true;
 };
 
-// Looks for libaisp_ucx.so in `folders`, in order. NOT_FOUND: it is not there, or UCX is not;
-// FAILED_PRECONDITION: it is another build's; UNAVAILABLE: UCX does not work here.
-//
-// UCX reads its environment when it is loaded. What this transport needs is put there
-// (ucx_open.cc), unless it is set: so call this before another thread may read the environment.
+// Looks for libaisp_ucx.so in `folders`, in order. NOT_FOUND: it or UCX is missing;
+// FAILED_PRECONDITION: another build's; UNAVAILABLE: UCX does not work here. Sets environment
+// variables that UCX reads when loaded, unless they are set (ucx_open.cc): call this before another
+// thread may read the environment.
 Result<std::unique_ptr<KvTransport>> OpenUcxTransport(const UcxOptions& options,
                                                       std::span<const std::string> folders);
 
-// What libaisp_ucx.so exports. Both sides are of one build: `abi` is compared first.
+// Exports of libaisp_ucx.so. Both sides must be of one build: `abi` is compared first.
 inline constexpr int32_t kUcxAbi = 2;
 inline constexpr const char* kUcxAbiSymbol = "aisp_ucx_abi";
 inline constexpr const char* kUcxOpenSymbol = "aisp_ucx_open";

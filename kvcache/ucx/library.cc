@@ -58,7 +58,7 @@ void Worker::Close(ucp_ep_h endpoint) {
 
 Status SendSmall(ucp_ep_h endpoint, unsigned id, const void* header, size_t bytes,
                  std::span<const std::byte> payload) {
-  // UCX may read both until the send is over.
+  // UCX may read both until the send has completed.
   auto held = std::make_unique<std::vector<std::byte>>(bytes + payload.size());
   std::memcpy(held->data(), header, bytes);
   std::ranges::copy(payload, held->begin() + static_cast<ptrdiff_t>(bytes));
@@ -75,7 +75,7 @@ Status SendSmall(ucp_ep_h endpoint, unsigned id, const void* header, size_t byte
   ucs_status_ptr_t request =
       ucp_am_send_nbx(endpoint, id, held->data(), bytes, body, payload.size(), &param);
   if (UCS_PTR_IS_PTR(request)) {
-    std::ignore = held.release();  // the callback's
+    std::ignore = held.release();  // owned by the callback
     return {};
   }
   if (UCS_PTR_IS_ERR(request)) return tl::unexpected(UcxError("sending", UCS_PTR_STATUS(request)));

@@ -1,5 +1,5 @@
-// UCX as this transport uses it: one context and one worker, endpoints, messages. Every call on a
-// worker belongs to one thread, the transport's.
+// A wrapper of UCX: one context and one worker, endpoints, messages. All calls on a worker are made
+// by one thread, the transport's.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -15,28 +15,29 @@
 
 namespace aisp::ucx {
 
-// UNAVAILABLE with UCX's words for it.
+// UNAVAILABLE with UCX's message.
 Error UcxError(const std::string& what, ucs_status_t status);
 
 class Worker {
  public:
+  // UNAVAILABLE: UCX does not work here, with its message.
   static Result<std::unique_ptr<Worker>> Open();
   ~Worker();
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
   ucp_worker_h get() const { return worker_; }
-  // Readable when there is something to do, once Arm said that it may be waited for.
+  // Readable when there is work, after Arm returned true.
   int fd() const { return fd_; }
-  // False: there is something to do already.
+  // False: there is work already; do not wait.
   bool Arm();
-  // Does what there is to do; true if there was anything.
+  // Does pending work; true if there was any.
   bool Progress();
 
-  // Ends the connection at once, whatever is under way; the callbacks of its sends and receives
-  // come with an error. The handle must not be used any more.
+  // Ends the connection at once; callbacks of its sends and receives come with an error. The handle
+  // must not be used any more.
   void Close(ucp_ep_h endpoint);
-  // Connections that are not wholly closed yet.
+  // Connections that are still closing.
   size_t closing() const { return closing_.size(); }
 
  private:
@@ -47,10 +48,10 @@ class Worker {
   std::vector<void*> closing_;
 };
 
-// Where the peer answers to what this message says.
+// Gives the receiver an endpoint to reply to.
 inline constexpr uint32_t kWithReply = UCP_AM_SEND_FLAG_REPLY;
 
-// Sends `bytes` of header, and a small payload; both are copied.
+// Sends a header of `bytes` and a small payload; both are copied.
 Status SendSmall(ucp_ep_h endpoint, unsigned id, const void* header, size_t bytes,
                  std::span<const std::byte> payload);
 
@@ -60,7 +61,7 @@ Status Send(ucp_ep_h endpoint, unsigned id, const Message& message) {
   return SendSmall(endpoint, id, &message, sizeof(message), {});
 }
 
-// Whether a received header is a Message; copies it out (headers are not aligned).
+// Copies a received header into `message` (headers are unaligned); false: wrong size.
 template <typename Message>
 bool Read(const void* header, size_t bytes, Message* message) {
   static_assert(std::is_trivially_copyable_v<Message>);

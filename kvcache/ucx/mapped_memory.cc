@@ -12,7 +12,8 @@ namespace aisp::ucx {
 namespace {
 
 constexpr const char* kLane = "ucx-memory1";
-// A live process of this host answers at once; the writer goes on without after 200 ms (writer.cc).
+// A live process of this host answers at once; after 200 ms the writer continues without
+// (writer.cc).
 constexpr Duration kMapTime = std::chrono::milliseconds(100);
 
 MemoryMapper::Mapped MapMemory(const Memory& memory) {
@@ -32,7 +33,7 @@ MemoryMapper::Mapped MapMemory(const Memory& memory) {
 
 Result<std::unique_ptr<MemoryOffer>> MemoryOffer::Open(const KvRegion& region, size_t max_owners) {
   if (region.handle < 0) return FailedPrecondition("this pool has no handle to be mapped by");
-  // Owners only read: an error of theirs must not reach this pool.
+  // Owners only read: a fault of theirs must not damage this pool.
   const std::string path = fmt::format("/proc/self/fd/{}", region.handle);
   UniqueFd read_only(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!read_only) return tl::unexpected(SocketError("opening the pool to be read"));

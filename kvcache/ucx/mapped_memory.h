@@ -1,9 +1,9 @@
-// The writer's pool as memory of the owner's process, where both are on one host: the owner copies
-// out of it what a connection over tcp would carry.
+// Maps the writer's pool into the owner's process, if both are on one host: the owner copies from
+// it instead of receiving the bytes over a connection.
 //
-// The pool must be a sealed memfd, so that nobody can take it away under the mapping. What a writer
-// says of its memory reaches its own bytes only, and the owner's side copies: epochs, ranges and
-// fences are as for pieces that are fetched.
+// The pool must be a sealed memfd, so that it cannot shrink under the mapping. A writer can only
+// name its own bytes, and the owner's side copies: epochs, ranges and fences are as for fetched
+// pieces.
 #pragma once
 
 #include <condition_variable>
@@ -22,10 +22,10 @@
 
 namespace aisp::ucx {
 
-// The writer's side: gives its pool, to be read, to owners of the same user who know the cookie.
+// The writer's side: gives its pool, read-only, to owners of the same user that have the cookie.
 class MemoryOffer {
  public:
-  // FAILED_PRECONDITION: the pool is no memfd.
+  // FAILED_PRECONDITION: the pool is not a memfd.
   static Result<std::unique_ptr<MemoryOffer>> Open(const KvRegion& region, size_t max_owners);
   const Memory& message() const { return message_; }
 
@@ -36,13 +36,13 @@ class MemoryOffer {
   Memory message_;
 };
 
-// The owner's side: maps on a thread of its own, since the other process has to answer.
+// The owner's side: maps on a separate thread, since it waits for the other process.
 class MemoryMapper {
  public:
   using Mapped = Result<std::shared_ptr<const PoolMapping>>;
   MemoryMapper();
   ~MemoryMapper();
-  // `done` is called once, by this object's thread, unless this ends before.
+  // `done` is called once, on this object's thread, unless this is destroyed first.
   void Map(const Memory& memory, std::function<void(Mapped)> done);
 
  private:

@@ -18,7 +18,7 @@ constexpr size_t kMaxStrangers = 64;
 
 }  // namespace
 
-// One receive by rendezvous, until its callback.
+// One rendezvous receive, until its callback.
 struct Owner::Fetch {
   Owner* owner = nullptr;
   std::shared_ptr<Connection> from;
@@ -58,7 +58,7 @@ Result<uint16_t> Owner::Listen(const std::string& address, uint16_t port) {
 void Owner::OnConnection(ucp_conn_request_h request, void* self) {
   auto* owner = static_cast<Owner*>(self);
   owner->MakeRoomForAStranger();
-  // Those that are to be closed are still there for a moment.
+  // Connections marked for closing are still counted.
   if (owner->connections_.size() >= owner->options_.max_writers + 2 * kMaxStrangers) {
     static_cast<void>(ucp_listener_reject(owner->listener_, request));
     return;
@@ -76,7 +76,7 @@ void Owner::OnConnection(ucp_conn_request_h request, void* self) {
   if (ucp_ep_create(owner->worker_->get(), &params, &endpoint) != UCS_OK) return;
   auto connection = std::make_shared<Connection>();
   connection->endpoint = endpoint;
-  // Whoever does not greet does not stay.
+  // Closed unless it greets in time.
   connection->deadline = owner->clock_.Now() + std::min(kHelloLimit, owner->options_.stall_timeout);
   owner->connections_.insert_or_assign(endpoint, std::move(connection));
 }
@@ -110,7 +110,7 @@ void Owner::OnBroken(ucp_ep_h endpoint) {
 void Owner::OnHello(ucp_ep_h from, const void* header, size_t bytes) {
   const std::shared_ptr<Connection> connection = Find(from);
   if (connection == nullptr) return;
-  // Who has a place greets no more: there would be none with another answer.
+  // A connection greets once; a second reply could differ.
   if (connection->greeted) {
     connection->broken = true;
     return;
@@ -126,7 +126,7 @@ void Owner::OnHello(ucp_ep_h from, const void* header, size_t bytes) {
     reply.code = static_cast<uint32_t>(Code::kResourceExhausted);
     reply.pool_bytes = 0;
   }
-  // Who was refused leaves by itself, or when its time to greet is over.
+  // A refused writer leaves by itself, or when its greeting time is over.
   connection->greeted = reply.code == 0;
   if (connection->greeted) connection->deadline = kNever;
   if (!Send(from, kHelloReply, reply)) connection->broken = true;
@@ -141,10 +141,10 @@ bool Owner::Admit(Connection& connection, const Piece& piece, size_t bytes) {
   if (connection.fetching >= kMostPiecesUnderWay) return false;
   const auto [write, first] = connection.writes.try_emplace(piece.write);
   if (first) write->second = {.unbegun = piece.pieces, .pieces = piece.pieces};
-  // The write ends with the last of its own: one more would come to nothing that is there.
+  // The write ends with its last announced piece; another would match no open write.
   if (write->second.unbegun == 0) return false;
   --write->second.unbegun;
-  // A writer has no more writes open than pieces under way, and the one that it begins.
+  // A writer has at most as many open writes as pieces in flight, plus the one it begins.
   return connection.writes.size() <= kMostPiecesUnderWay;
 }
 
@@ -210,7 +210,7 @@ ucs_status_t Owner::Start(std::unique_ptr<Fetch> fetch, void* data) {
   ucs_status_ptr_t request =
       ucp_am_recv_data_nbx(worker_->get(), data, fetch->target, fetch->piece.bytes, &param);
   if (UCS_PTR_IS_PTR(request)) {
-    std::ignore = fetch.release();  // the callback's
+    std::ignore = fetch.release();  // owned by the callback
     return UCS_INPROGRESS;
   }
   Ended(std::move(fetch), UCS_PTR_STATUS(request));
@@ -229,7 +229,7 @@ void Owner::Ended(std::unique_ptr<Fetch> fetch, ucs_status_t status) {
   const Piece& piece = fetch->piece;
   const Code code = Verdict(*fetch, status);
   if (!fetch->probe) {
-    // After the checksum was taken: from here on the bytes may be given to somebody else.
+    // After the checksum: from here on the blocks may be reassigned.
     std::lock_guard lock(mutex_);
     const auto it = under_way_.find(Epoch(piece.epoch));
     if (--it->second == 0) under_way_.erase(it);
@@ -357,7 +357,7 @@ bool Owner::Revoke(Epoch epoch) {
   return !under_way_.contains(epoch);
 }
 
-// ---- Ends ----
+// ---- Closing ----
 
 void Owner::Serve() {
   const Instant now = clock_.Now();

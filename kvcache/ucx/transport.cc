@@ -14,14 +14,14 @@
 namespace aisp::ucx {
 namespace {
 
-// The next layer's write follows soon, and waking a sleeper costs more than fetching a block.
+// The next layer's write follows soon, and a wake costs more than fetching a block.
 constexpr Duration kSpin = std::chrono::microseconds(20);
-// What UCX may take to end connections when this transport ends.
+// Limit for closing connections when this transport ends.
 constexpr Duration kShutTime = std::chrono::seconds(5);
-// How often UCX is looked at though nothing woke this thread, while there are connections: so that
-// what it does by time (keep-alive) is done.
+// Interval of polling UCX without a wake, while there are connections, for its timed work
+// (keep-alive).
 constexpr int kIdleMs = 500;
-// The same while connections are being closed.
+// The same while connections are closing.
 constexpr int kClosingMs = 5;
 
 struct Endpoint {
@@ -48,7 +48,7 @@ ucp_ep_h From(const Param* param) {
 
 bool Rendezvous(const Param* param) { return (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0; }
 
-// Waits for one value from the transport's thread; whoever is late is not waited for.
+// Waits for one value from the transport's thread, up to a limit.
 template <typename T>
 class Answer {
  public:
@@ -264,7 +264,7 @@ Result<std::unique_ptr<KvTransport::Reached>> UcxTransport::Reach(std::string_vi
   std::optional<Result<uint64_t>> pool = answer->Wait(timeout);
   if (!pool) pool = Unavailable("the pool's owner did not answer in time");
   if (*pool) return std::make_unique<ReachedPool>(this, *peer, **pool);
-  // Posted after Connect: by then there is a peer.
+  // Posted after Connect, so the peer exists by then.
   Post([this, peer] {
     writer_->Remove(*peer, Error{Code::kUnavailable, "the peer is not wanted"}, nullptr);
   });
@@ -290,7 +290,7 @@ void UcxTransport::Disconnect(KvPeerId peer) {
         handle, Error{Code::kUnavailable, "the peer was disconnected before this write completed"},
         [done] { done->Set(true); });
   });
-  // UCX ends what is under way of a connection that is closed by force.
+  // UCX ends the work in flight of a connection that is closed by force.
   static_cast<void>(done->Wait(kShutTime));
 }
 

@@ -1,18 +1,18 @@
-// The ucx transport: KvTransport over UCX (https://openucx.org), by whatever it has between the two
-// hosts: RDMA, shared memory, tcp (UCX_TLS and its other variables choose).
+// The ucx transport: KvTransport over UCX (https://openucx.org), using whatever UCX has between the
+// two hosts: RDMA, shared memory, tcp (UCX_TLS and its other variables choose).
 //
-// Descriptor: "ucx1 <address> <port> <cookie>". The cookie is random for every owner: a descriptor
-// of a process that is gone is refused by a successor on the same port. The owner fetches each
-// piece from the writer's memory (owner_copies), so no proof of a writer's death is needed; but a
-// fetch under way cannot be stopped, so RevokeEpoch may be false for a moment (kv_transport.h).
+// Descriptor: "ucx1 <address> <port> <cookie>". The cookie is random per owner, so that a successor
+// on the same port refuses a stale descriptor. The owner fetches each piece from the writer's
+// memory (owner_copies), so no proof of a writer's death is needed; but a fetch in flight cannot be
+// stopped, so RevokeEpoch may be false for a moment (kv_transport.h).
 //
-// Where both processes are on one host and the writer's pool is a memfd, the owner maps that pool
-// and copies out of it (mapped_memory.h); UCX then carries messages alone.
+// If both processes are on one host and the writer's pool is a memfd, the owner maps that pool and
+// copies from it (mapped_memory.h); UCX then carries only messages.
 //
-// Threads: as KvTransport says. Owner and Writer, and all of UCX, belong to the thread kv-ucx; the
-// others post to it, but for epochs, which have a lock of their own (owner.h).
+// Threads: as in KvTransport. Owner, Writer and all of UCX belong to the thread kv-ucx; other
+// threads post to it, except for epochs, which have their own lock (owner.h).
 //
-// Pools in host memory only. Payload is not encrypted: the KV network must be a trusted one.
+// Pools in host memory only. Payload is not encrypted: the KV network must be trusted.
 #pragma once
 
 #include <atomic>
@@ -64,7 +64,7 @@ class UcxTransport final : public KvTransport {
   void SetHandlers();
   void SetOwnersHandlers();
   void SetWritersHandlers();
-  // A connection that was made and is not wanted.
+  // Drops a new connection that is not wanted.
   void Forget(Writer::PeerPtr peer);
   // Runs `what` on the transport's thread, soon.
   void Post(std::function<void()> what);
@@ -82,8 +82,8 @@ class UcxTransport final : public KvTransport {
   const SteadyClock clock_;
   CompletionQueue completions_;
   KvRegion region_;
-  std::unique_ptr<MemoryOffer> memory_;  // null: nobody maps this pool
-  std::unique_ptr<Owner> owner_;         // from Register on, as the next; used by the thread
+  std::unique_ptr<MemoryOffer> memory_;  // null: this pool cannot be mapped
+  std::unique_ptr<Owner> owner_;         // this and the next: from Register on, used by the thread
   std::unique_ptr<Writer> writer_;
   std::string descriptor_;
   std::unordered_map<KvPeerId, Connected> peers_;

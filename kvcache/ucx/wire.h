@@ -1,13 +1,13 @@
-// What runs over a ucx transport's connection: active messages, each a fixed header, and for pieces
-// and probes a payload by rendezvous. Little-endian, packed by construction.
+// Messages of a ucx transport's connection: active messages with a fixed header; pieces and probes
+// carry a payload by rendezvous. Little-endian, packed by construction.
 //
-//   writer: Hello, then for each write its Pieces, in any order
-//   owner:  HelloReply, then for each write one Ack, once all its pieces have landed or were
-//   refused
+//   - writer: Hello, then for each write its Pieces, in any order
+//   - owner: HelloReply, then for each write one Ack, once all its pieces have landed or were
+//     refused
 //
-// Between processes of one host the writer may say after HelloReply where its pool can be mapped
-// (Memory). Once the owner has it (MemoryReply), writes go as Batches of ranges without a payload:
-// the owner copies them out of that mapping, and answers each in its turn (Landed).
+// Between processes of one host, the writer may send after HelloReply where its pool can be mapped
+// (Memory). Once the owner has mapped it (MemoryReply), writes are sent as Batches of ranges
+// without a payload: the owner copies them from the mapping and answers each in order (Landed).
 #pragma once
 
 #include <array>
@@ -38,7 +38,7 @@ enum MessageId : unsigned {
   kLanded
 };
 
-// The longest header, and the longest payload that is sent along with one.
+// The longest header, and the longest payload sent inline with one.
 inline constexpr size_t kMostHeaderBytes = 128;
 
 struct Hello {
@@ -54,16 +54,16 @@ struct HelloReply {
   uint64_t pool_bytes = 0;
 };
 static_assert(sizeof(HelloReply) == 24);
-// HelloReply.features: the owner takes Memory. Owners of before say 0.
+// HelloReply.features: the owner supports Memory. Older owners send 0.
 inline constexpr uint32_t kTakesMemory = 1;
 
-// One contiguous range of a write; its payload is as long as `bytes`.
+// One contiguous range of a write; its payload has `bytes` bytes.
 struct Piece {
   uint64_t write = 0;
   uint64_t epoch = 0;
   uint64_t offset = 0;  // in the owner's pool
   uint64_t bytes = 0;
-  uint64_t checksum = 0;  // XXH3 of the payload, where `checksummed`
+  uint64_t checksum = 0;  // XXH3 of the payload, if `checksummed`
   uint32_t pieces = 0;    // of the write
   uint32_t checksummed = 0;
 };
@@ -76,7 +76,7 @@ struct Ack {
 };
 static_assert(sizeof(Ack) == 16);
 
-// Its payload goes nowhere: a measurement.
+// Its payload is dropped: a measurement.
 struct Probe {
   uint64_t bytes = 0;
 };
@@ -85,7 +85,7 @@ struct ProbeReply {
   uint64_t bytes = 0;
 };
 
-// Where the writer's pool can be had: a descriptor as AskForPool takes it, ended by a zero byte.
+// How to obtain the writer's pool: a descriptor for AskForPool, ended by a zero byte.
 struct Memory {
   std::array<char, 112> descriptor{};
 };
@@ -96,13 +96,13 @@ struct MemoryReply {
   uint32_t reserved = 0;
 };
 
-// Ranges of one write; `count` of Range are its payload.
+// Ranges of one write; the payload is `count` of Range.
 struct Batch {
   uint64_t write = 0;
   uint64_t epoch = 0;
   uint32_t count = 0;
   uint16_t checksummed = 0;
-  uint16_t probe = 0;  // goes nowhere, as Probe does
+  uint16_t probe = 0;  // dropped, as in Probe
 };
 static_assert(sizeof(Batch) == 24);
 
@@ -110,7 +110,7 @@ struct Range {
   uint64_t source = 0;  // in the writer's pool
   uint64_t offset = 0;  // in the owner's pool
   uint64_t bytes = 0;
-  uint64_t checksum = 0;  // as Piece's
+  uint64_t checksum = 0;  // as in Piece
 };
 static_assert(sizeof(Range) == 32);
 
@@ -121,14 +121,14 @@ struct Landed {
 };
 static_assert(sizeof(Landed) == 16);
 
-// A header that claims more is garbage; the writer makes none.
+// A header beyond these limits is garbage; the writer never sends one.
 inline constexpr uint64_t kMostPieceBytes = uint64_t{16} << 20;
 inline constexpr uint32_t kMostPieces = 65536;
 inline constexpr uint64_t kMostProbeBytes = uint64_t{1} << 20;
-// Of one connection: what the writer keeps under way, and more than it ever does.
+// Per connection: the writer's target in flight, and a limit that it never reaches.
 inline constexpr uint32_t kPiecesUnderWay = 32;
 inline constexpr uint32_t kMostPiecesUnderWay = 4 * kPiecesUnderWay;
-// Of a batch, so that the owner's thread is soon back; and what a writer has in batches under way.
+// Per batch, so that the owner's thread is soon free again; and a writer's batches in flight.
 inline constexpr uint64_t kMostBatchBytes = uint64_t{2} << 20;
 inline constexpr uint32_t kMostRanges = 64;
 inline constexpr uint64_t kBatchBytesUnderWay = 8 * kMostBatchBytes;

@@ -15,10 +15,10 @@ Error Broken(const std::string& what) {
   return {Code::kUnavailable, "the connection to the pool's owner broke: " + what};
 }
 
-// The owner maps within half of it, or not at all; who connects waits for longer.
+// The owner maps within half of this, or not at all; connecting waits longer.
 constexpr Duration kMapPatience = std::chrono::milliseconds(200);
 
-// In pieces that one message may carry; empty copies need none.
+// Splits copies into pieces that fit one message; empty copies yield none.
 std::vector<BlockCopy> Split(const std::vector<BlockCopy>& copies, uint64_t most_bytes) {
   std::vector<BlockCopy> pieces;
   pieces.reserve(copies.size());
@@ -34,7 +34,7 @@ std::vector<BlockCopy> Split(const std::vector<BlockCopy>& copies, uint64_t most
 
 }  // namespace
 
-// One payload by rendezvous, until its callback.
+// One rendezvous payload, until its callback.
 struct Writer::Sending {
   Writer* writer = nullptr;
   PeerPtr peer;
@@ -109,7 +109,7 @@ void Writer::OnHelloReply(ucp_ep_h from, const void* header, size_t bytes) {
 
 void Writer::OnMemoryReply(ucp_ep_h from, const void* header, size_t bytes) {
   const PeerPtr peer = Find(from);
-  // Too late: writes may be under way by now that go the other way.
+  // Too late: writes may be in flight that use the other path.
   if (peer == nullptr || peer->map_by == kNever) return;
   MemoryReply reply;
   peer->mapped = Read(header, bytes, &reply) && reply.code == 0;
@@ -139,7 +139,7 @@ void Writer::RemoveAll(const Error& why) {
 
 void Writer::Measure(const PeerPtr& peer, uint64_t bytes, std::function<void(Status)> done) {
   peer->measured = std::move(done);
-  if (!peer->Alive()) return;  // Serve says so
+  if (!peer->Alive()) return;  // Serve reports the error
   if (peer->mapped) {
     const Range range{.bytes = std::min({bytes, kMostBatchBytes, uint64_t{source_.bytes}})};
     peer->batches.push_back({WriteId(0), 1, range.bytes});
@@ -267,7 +267,7 @@ Status Writer::SendPayload(std::unique_ptr<Sending> sending, unsigned id, const 
   ucs_status_ptr_t request =
       ucp_am_send_nbx(sending->peer->endpoint, id, header, header_bytes, payload, bytes, &param);
   if (UCS_PTR_IS_PTR(request)) {
-    std::ignore = sending.release();  // the callback's
+    std::ignore = sending.release();  // owned by the callback
     return {};
   }
   Sent(*sending, UCS_PTR_STATUS(request));

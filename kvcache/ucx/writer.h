@@ -1,10 +1,10 @@
-// Writer: the writer's side of the ucx transport. It offers queued writes to their pools' owners,
-// piece by piece, and completes each when its owner has acknowledged it and UCX is done with the
-// source bytes.
+// Writer: the writer's side of the ucx transport. It offers queued writes to their owners, piece by
+// piece, and completes each when its owner has acknowledged it and UCX no longer needs the source
+// bytes.
 //
-// A peer that takes and acknowledges nothing for `stall_timeout` while something is under way has
-// failed: all its writes complete with an error and its connection is closed; so does one that
-// breaks the protocol or the connection. The transport's thread, but for Peer::Alive.
+// A peer without progress for `stall_timeout` while something is in flight has failed: all its
+// writes complete with an error and its connection is closed. The same holds for one that violates
+// the protocol or closes the connection. The transport's thread, except Peer::Alive.
 #pragma once
 
 #include <deque>
@@ -35,7 +35,7 @@ class Writer {
   struct Options {
     Duration stall_timeout = std::chrono::seconds(10);
     bool checksum = true;
-    const MemoryOffer* memory = nullptr;  // for owners of this host; may be null
+    const MemoryOffer* memory = nullptr;  // for owners on this host; may be null
   };
   class Peer;
   using PeerPtr = std::shared_ptr<Peer>;
@@ -44,13 +44,13 @@ class Writer {
          const Options& options);
   ~Writer();
 
-  // `greeted` is called once: with the size of the peer's pool, or why there is none.
+  // `greeted` is called once: with the size of the peer's pool, or an error.
   PeerPtr Connect(const SocketAddress& address, const Hash128& cookie,
                   std::function<void(Result<uint64_t>)> greeted);
-  // Sends what the owner drops; `done` is called once. One at a time, before any write.
+  // Sends bytes that the owner drops; `done` is called once. One at a time, before any write.
   void Measure(const PeerPtr& peer, uint64_t bytes, std::function<void(Status)> done);
   void Enqueue(const PeerPtr& peer, const WriteJob& job);
-  // Writes of the epoch of which nothing was offered yet complete in their turn with CANCELLED.
+  // Writes of the epoch that were not offered yet complete in order with CANCELLED.
   void Cancel(const PeerPtr& peer, Epoch epoch);
   // All its writes complete with `why`; then `done` is called.
   void Remove(const PeerPtr& peer, const Error& why, std::function<void()> done);
@@ -96,7 +96,7 @@ class Writer {
                      size_t header_bytes, const std::byte* payload, uint64_t bytes);
   void Sent(Sending& sending, ucs_status_t status);
   void CompleteFinished(Peer& peer);
-  // True when nothing of the peer is left.
+  // True: nothing of the peer is left.
   bool Finish(Peer& peer);
 
   Worker* const worker_;
@@ -107,10 +107,10 @@ class Writer {
   std::vector<PeerPtr> peers_;
 };
 
-// Of a connected owner. The engine thread holds it as a handle and asks Alive.
+// A connected owner. The engine thread keeps it as a handle and calls only Alive.
 class Writer::Peer {
  public:
-  // UNAVAILABLE once it has failed.
+  // UNAVAILABLE: it has failed.
   Status Alive() const {
     std::lock_guard lock(mutex_);
     return failure_;
@@ -123,16 +123,16 @@ class Writer::Peer {
     if (failure_) failure_ = tl::unexpected(why);
   }
 
-  ucp_ep_h endpoint = nullptr;  // null once it is closed
+  ucp_ep_h endpoint = nullptr;  // null once closed
   std::function<void(Result<uint64_t>)> greeted;
   std::function<void(Status)> measured;
   std::deque<Entry> entries;  // in order of Write
-  uint32_t under_way = 0;     // sends that UCX has not ended
+  uint32_t under_way = 0;     // sends that UCX has not completed
   std::vector<std::byte> probe;
   uint64_t pool_bytes = 0;      // the owner's
-  Instant map_by = kNever;      // until when its answer to Memory counts
-  bool mapped = false;          // the owner has our pool as memory: writes go in batches
-  std::deque<Batched> batches;  // that have not landed, in order
+  Instant map_by = kNever;      // deadline of the owner's reply to Memory
+  bool mapped = false;          // the owner has mapped our pool: writes are sent in batches
+  std::deque<Batched> batches;  // not landed yet, in order
   uint64_t batched_bytes = 0;
   Instant deadline = kNever;
   bool removed = false;

@@ -1,4 +1,4 @@
-// Classes of service in one engine: what is batch or best-effort gives way, and does not starve.
+// Classes of service in one engine: batch and best-effort sequences yield, but do not starve.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -40,7 +40,7 @@ TEST(ClassesScheduler, AnInteractiveRequestTakesThePlaceOfTheLastOfTheLeastClass
 }
 
 TEST(ClassesScheduler, AnInteractiveRequestTakesAsManyBlocksAsItLacks) {
-  // The prompt wants 4 blocks and one is kept free; 1 is.
+  // The prompt needs 4 blocks and one is kept free; 1 is free.
   const StepPlan plan = Plan({Of(kBatch, Decoding(1, 33)), Of(kBatch, Decoding(2, 33)),
                               Of(kBatch, Decoding(3, 33)), Waiting(4, 60)},
                              1);
@@ -99,7 +99,7 @@ TEST_P(ClassesEngine, AnInteractiveRequestStartsAtOnceWhereBatchHasEveryPlace) {
   h.ExpectIdle();
 }
 
-// Interactive requests come as long as batch ones wait: more than one place can serve.
+// Interactive requests arrive as long as batch ones wait: more than one slot can serve.
 TEST_P(ClassesEngine, WhatHasWaitedLongEnoughGoesAsAnInteractiveOne) {
   for (const Duration patience : {Duration{}, Duration(50ms)}) {
     EngineOptions options;

@@ -1,7 +1,7 @@
-// Where rows that verify differ in their last bits from rows that decode, texts may part from those
-// without speculation. What is drawn must be distributed all the same as the target says: a
-// chi-square test over whole runs of tokens, by proposer and by what draws depend on; and the same
-// test over rules that keep too many proposed tokens, which it has to find.
+// If verify rows differ from decode rows in their last bits, texts may differ from those without
+// speculation, but the tokens' distribution must still be the target's. A chi-square test over runs
+// of tokens checks that, by proposer and by what draws depend on. The same test must fail for rules
+// that accept too many draft tokens.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -17,8 +17,8 @@ namespace {
 constexpr uint64_t kTarget = 1, kOther = 2;
 constexpr float kBf16 = 0x1.0p-8f;
 constexpr int32_t kTokens = 5;   // of an answer
-constexpr int32_t kWindow = 3;   // tokens that are counted together
-constexpr int kAnswers = 30000;  // with their seeds
+constexpr int32_t kWindow = 3;   // tokens counted together
+constexpr int kAnswers = 30000;  // one seed each
 constexpr std::array<TokenId, 2> kPrompt{3, 1};
 
 std::vector<double> Softmax(std::vector<double> logits) {
@@ -29,7 +29,7 @@ std::vector<double> Softmax(std::vector<double> logits) {
   return logits;
 }
 
-// What the target holds of each next token, by the definition of the parameters.
+// The target's probabilities of the next token, by the definition of the parameters.
 std::vector<double> Next(const SamplingParams& p, TokenId last, std::span<const TokenId> drawn) {
   const std::vector<float> raw = JitteryLogits(kTarget, last);
   std::vector<double> logits(raw.begin(), raw.end());
@@ -49,7 +49,7 @@ std::vector<double> Next(const SamplingParams& p, TokenId last, std::span<const 
   return Softmax(std::move(logits));
 }
 
-// How often each run of kWindow tokens comes at each place of an answer.
+// Counts of each run of kWindow tokens at each position of an answer.
 using Runs = std::map<std::vector<TokenId>, double>;
 using Counts = std::array<Runs, kTokens - kWindow + 1>;
 
@@ -72,7 +72,7 @@ void Enumerate(const SamplingParams& p, std::vector<TokenId>* answer, double wei
   }
 }
 
-// Draws from another model; with the target's noise, or with its own.
+// Drafts from another model, with the target's noise or with its own.
 class OtherModel final : public Proposer {
  public:
   explicit OtherModel(bool same_noise) : same_noise_(same_noise) {}
@@ -95,7 +95,7 @@ class OtherModel final : public Proposer {
         row.position = static_cast<uint32_t>(c.tokens.size()) + static_cast<uint32_t>(at);
         const std::vector<float> logits = Logits(last);
         last = sampler_.Sample(logits, row).token;
-        // Where a draft ends depends on what was drawn, as in proposers that are not sure.
+        // Draft lengths depend on what was drawn, as in proposers with a confidence limit.
         const std::vector<double> sure = Softmax({logits.begin(), logits.end()});
         drafts[i].Add(last, static_cast<float>(sure[static_cast<size_t>(last)]));
         if (drafts[i].confidence.back() < 0.1f) break;
@@ -134,7 +134,7 @@ struct Drawn {
   int64_t drafted = 0, accepted = 0;
 };
 
-// `proposer`: null: nothing is proposed.
+// `proposer`: null: no drafts.
 Drawn Draw(const SamplingParams& params, std::unique_ptr<Proposer> proposer,
            const DrawRule& rule = DrawOfTarget) {
   JitteryExecutor executor(kTarget, kBf16, rule);
@@ -176,8 +176,8 @@ Drawn Draw(const SamplingParams& params, std::unique_ptr<Proposer> proposer,
   return drawn;
 }
 
-// By how many standard deviations chi-square is above what it is where the counts are drawn from
-// `expected` (Wilson and Hilferty); the worst of the places. Rare runs are counted together.
+// Chi-square's excess over its mean under `expected`, in standard deviations (Wilson and Hilferty);
+// the worst position. Rare runs are counted together.
 double WorstDeviation(const Counts& counts, const Counts& expected) {
   double worst = -1e300;
   for (size_t at = 0; at < counts.size(); ++at) {
@@ -226,7 +226,7 @@ std::unique_ptr<Proposer> MakeProposer(int which) {
   return std::make_unique<OtherModel>(/*same_noise=*/which == 1);
 }
 
-// One in a thousand is 3.1; there are three places, three proposers and four settings.
+// 3.1 is one in a thousand; there are three positions, three proposers and four settings.
 constexpr double kTooMuch = 4.0;
 
 TEST(Distribution, StaysTheTargetsWhereBitsDiffer) {
@@ -241,7 +241,7 @@ TEST(Distribution, StaysTheTargetsWhereBitsDiffer) {
       EXPECT_LT(WorstDeviation(with.counts, expected), kTooMuch);
       EXPECT_GT(with.accepted, kAnswers / 2);
       EXPECT_LT(with.accepted, with.drafted);
-      // The bits do matter: some answers are others, a few of a thousand.
+      // The last bits do matter: a few answers in a thousand differ.
       int differ = 0;
       for (const auto& [seed, answer] : with.answers) differ += answer != without.answers.at(seed);
       EXPECT_GT(differ, 10);
@@ -250,7 +250,7 @@ TEST(Distribution, StaysTheTargetsWhereBitsDiffer) {
   }
 }
 
-// Its probabilities are of plain parameters.
+// With plain parameters only.
 double Stands(std::span<const float> logits, TokenId token) {
   return Softmax({logits.begin(), logits.end()})[static_cast<size_t>(token)];
 }

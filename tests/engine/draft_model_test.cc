@@ -1,5 +1,5 @@
-// A draft model that is the target itself is never wrong: a token of it that does not stand was
-// drawn from KV that is missing, stale or somebody else's.
+// A draft model equal to the target is never wrong: a rejected token means that it was drawn from
+// KV that is missing, stale or another sequence's.
 #include "engine/draft_model.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ ProvenanceOptions Model(int32_t blocks) {
   return model;
 }
 
-// An engine whose sequences all have their drafts verified whole.
+// An engine that verifies every sequence's whole draft.
 struct Rig {
   Rig(int32_t target_blocks, int32_t draft_blocks, int32_t catch_up) {
     auto draft = std::make_unique<ProvenanceExecutor>(Model(draft_blocks));
@@ -50,7 +50,7 @@ TEST(DraftModel, OfTheTargetItselfEveryTokenStands) {
   rig.harness->Run();
   rig.harness->ExpectOracle(id);
   EXPECT_EQ(rig.harness->accepted, rig.harness->drafted);
-  EXPECT_EQ(rig.harness->accepted, 48u);  // of 60 behind the first: 12 steps of 4 and 1
+  EXPECT_EQ(rig.harness->accepted, 48u);  // of the 60 after the first: 12 steps of 4 and 1
   EXPECT_EQ(rig.proposer->sequences(), 0u);
   EXPECT_EQ(rig.proposer->free_blocks(), 64);
 }
@@ -95,7 +95,7 @@ TEST(DraftModel, ASequenceThatWasLeftAloneForAWhileCatchesUp) {
     return std::vector<TokenId>(all.begin() + static_cast<ptrdiff_t>(drawn),
                                 all.begin() + static_cast<ptrdiff_t>(drawn) + 3);
   };
-  EXPECT_TRUE(propose().empty());  // 29 tokens, 16 at a time
+  EXPECT_TRUE(propose().empty());  // 29 tokens, 16 per call
   EXPECT_EQ(propose(), expected());
   const auto draw = [&](size_t count) {
     for (size_t i = 0; i < count; ++i) request.tokens.push_back(all[request.tokens.size() - 30]);
@@ -112,7 +112,7 @@ TEST(DraftModel, ASequenceThatWasLeftAloneForAWhileCatchesUp) {
 }
 
 TEST(DraftModel, AFullPoolTakesFromWhoWasNotAskedForLongest) {
-  Rig rig(128, 6, 256);  // one sequence of 60 and its draft have four blocks
+  Rig rig(128, 6, 256);  // one sequence of 60 and its draft need four blocks
   for (uint64_t seed = 1; seed <= 12; ++seed)
     rig.harness->Add(MakeRequest(SomeTokens(40, seed), 30, seed));
   rig.harness->Run();

@@ -1,5 +1,5 @@
-// A head that is exact is never wrong: a token of it that does not stand was drawn from KV or
-// features that are missing, stale or somebody else's.
+// An exact head is never wrong: a rejected token means that it was drawn from KV or features that
+// are missing, stale or another sequence's.
 #include "engine/eagle.h"
 
 #include <fmt/format.h>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int32_t kSlots = 4;
 
-// `most_kept`: negative where features are in the host's memory (ProvenanceOptions).
+// `most_kept`: negative: features are in host memory (ProvenanceOptions).
 ProvenanceOptions Model(int32_t blocks, int32_t most_kept = -1) {
   ProvenanceOptions model;
   model.most_kept_features = most_kept;
@@ -39,7 +39,7 @@ struct RigOptions {
   int32_t landings = 16;
 };
 
-// An engine whose sequences all have their drafts verified whole.
+// An engine that verifies every sequence's whole draft.
 struct Rig {
   explicit Rig(const RigOptions& o = {}) {
     auto made_head = std::make_unique<ProvenanceHead>(
@@ -76,7 +76,7 @@ TEST(Eagle, OfAnExactHeadEveryTokenStands) {
   rig.harness->Run();
   rig.harness->ExpectOracle(id);
   EXPECT_EQ(rig.harness->accepted, rig.harness->drafted);
-  EXPECT_EQ(rig.harness->accepted, 48u);  // of 60 behind the first: 12 steps of 4 and 1
+  EXPECT_EQ(rig.harness->accepted, 48u);  // of the 60 after the first: 12 steps of 4 and 1
   EXPECT_EQ(rig.head->longest_context, 30 + 60 - 2);
   EXPECT_EQ(rig.proposer->sequences(), 0u);
   EXPECT_EQ(rig.proposer->free_blocks(), 64);
@@ -88,7 +88,7 @@ TEST(Eagle, ALongPromptIsTakenUpAsItIsComputed) {
   rig.harness->Run();
   rig.harness->ExpectAllOracle();
   EXPECT_LE(rig.head->longest_step, 50);
-  EXPECT_EQ(rig.head->shortest_context, 420);  // the first draft sees all of it
+  EXPECT_EQ(rig.head->shortest_context, 420);  // the first draft reads all of it
   EXPECT_GT(rig.harness->accepted, 20u);
   EXPECT_EQ(rig.harness->accepted, rig.harness->drafted);
 }
@@ -111,12 +111,12 @@ TEST(Eagle, WithoutKeptFeaturesItBeginsBehindACachedPrefix) {
   rig.harness->Add(MakeRequest(SomeTokens(150, 4), 31, 2));
   rig.harness->Run();
   rig.harness->ExpectAllOracle();
-  EXPECT_LT(rig.head->shortest_context, 10);  // 144 of 150 tokens were found
+  EXPECT_LT(rig.head->shortest_context, 10);  // prefix hit of 144 of 150 tokens
   EXPECT_EQ(rig.harness->accepted - before, 24u);
   EXPECT_EQ(rig.harness->accepted, rig.harness->drafted);
 }
 
-// The second time the prompt's KV is found; what is drafted is what would be drafted without that.
+// The second time the prompt is a prefix hit; drafts must be the same as without it.
 TEST(Eagle, BehindACachedPrefixItDraftsAsBehindAComputedOne) {
   for (const int32_t window : {24, 64, Proposer::kWholePrompt}) {
     SCOPED_TRACE(window);
@@ -137,8 +137,8 @@ TEST(Eagle, BehindACachedPrefixItDraftsAsBehindAComputedOne) {
   }
 }
 
-// Features stay on a device: those of a prompt's window are fetched with the step that computed
-// them, and brought back for the prompt that begins alike.
+// Features stay on a device: those of a prompt's window are fetched with the step that computes
+// them, and uploaded for a later prompt with the same prefix.
 TEST(Eagle, OnADeviceItDraftsBehindACachedPrefixAsBehindAComputedOne) {
   for (const int32_t window : {24, 64}) {
     for (const int32_t chunk : {64, 23}) {
@@ -178,7 +178,7 @@ TEST(Eagle, WithoutACacheForThemNoFeaturesAreFetched) {
   EXPECT_EQ(rig.harness->executor.features_kept(), 0u);
 }
 
-// A step brings ten rows of features to the host at most: those nearest to the prompt's end.
+// A step copies at most ten feature rows to the host: those nearest to the prompt's end.
 TEST(Eagle, WhatAStepCannotFetchIsAbsent) {
   Rig rig({.feature_window = 64, .most_kept = 10});
   rig.harness->Add(MakeRequest(SomeTokens(150, 4), 4, 1));
@@ -194,7 +194,8 @@ TEST(Eagle, WhatAStepCannotFetchIsAbsent) {
   EXPECT_EQ(rig.harness->accepted, rig.harness->drafted);
 }
 
-// There is a place for one of those that start together; the others begin behind what was found.
+// There are buffers for some of the sequences that start together; the others begin after the
+// prefix hit.
 TEST(Eagle, WhatFindsNoPlaceOnTheWayToTheDeviceIsAbsent) {
   for (const int32_t landings : {0, 1, 4}) {
     SCOPED_TRACE(landings);
@@ -215,7 +216,7 @@ TEST(Eagle, WhatFindsNoPlaceOnTheWayToTheDeviceIsAbsent) {
   }
 }
 
-// What was drawn is part of the next turn's prompt.
+// The drawn tokens are part of the next turn's prompt.
 TEST(Eagle, TheNextTurnOfAChatHasTheFeaturesOfTheLastAnswer) {
   Rig rig({.feature_window = 64});
   const SequenceId first = rig.harness->Add(MakeRequest(SomeTokens(40, 4), 60, 1));
@@ -289,7 +290,7 @@ TEST(Eagle, OfATakeoverItSeesWhatWasEmitted) {
   rig.harness->Run();
   rig.harness->ExpectOracle(id);
   EXPECT_EQ(rig.head->shortest_context, 50);
-  EXPECT_EQ(rig.harness->accepted, 32u);  // of 40 behind the first: 8 steps of 4
+  EXPECT_EQ(rig.harness->accepted, 32u);  // of the 40 after the first: 8 steps of 4
   EXPECT_EQ(rig.harness->accepted, rig.harness->drafted);
 }
 
@@ -323,7 +324,7 @@ TEST(Eagle, PenaltiesMasksAndStopTokensAreTheTargets) {
   EXPECT_EQ(rig.harness->accepted, rig.harness->drafted);
 }
 
-// Sequences without an engine: what their proposer is told and asked is up to the test.
+// Sequences without an engine: the test calls the proposer.
 struct Told {
   Told(uint64_t id, int32_t prompt, uint64_t seed) {
     request = MakeRequest(SomeTokens(prompt, seed), 200);
@@ -341,7 +342,7 @@ struct Told {
   size_t drawn() const {
     return request.tokens.size() - static_cast<size_t>(request.prompt_tokens);
   }
-  // Of positions [from, size - 1).
+  // Features of positions [from, size - 1).
   ComputedRows Rows(int32_t from) {
     context.tokens = request.tokens;
     features.clear();
@@ -374,7 +375,7 @@ std::vector<TokenId> TellAndPropose(EagleProposer& proposer, Told& told, int32_t
   return told.Propose(proposer);
 }
 
-// Drafts of a state that was kept through steps are those of one that begins with all features.
+// A state kept over steps drafts the same as a new one that gets all features.
 TEST(Eagle, AKeptStateDraftsWhatAFreshOneDoes) {
   Rig kept;
   Told told(5, 30, 3);
@@ -398,11 +399,11 @@ TEST(Eagle, BehindAGapItBeginsAgain) {
   EXPECT_EQ(TellAndPropose(*rig.proposer, told, 70), told.Expected());
   EXPECT_EQ(rig.head->shortest_context, 9);
   told.Draw(30);
-  EXPECT_TRUE(told.Propose(*rig.proposer).empty());  // of the last 30 it knows nothing
+  EXPECT_TRUE(told.Propose(*rig.proposer).empty());  // it lacks features of the last 30
   EXPECT_EQ(TellAndPropose(*rig.proposer, told, 79), told.Expected());
 }
 
-// Two prompts in one step, and room for one: neither has the other's blocks while it computes.
+// Two prompts in one step with room for one: neither gets the other's blocks while it computes.
 TEST(Eagle, PromptsOfOneStepTakeNoBlocksFromEachOther) {
   Rig rig({.head_blocks = 3});
   Told one(1, 40, 1), two(2, 40, 2), three(3, 40, 3);

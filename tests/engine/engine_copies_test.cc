@@ -1,4 +1,4 @@
-// Prefixes that end inside a cached block: its KV is copied into a block of the sequence's own.
+// Prefix hits that end inside a cached block: copy-on-write into a block of the sequence.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -64,7 +64,7 @@ TEST_P(EngineCopies, RandomSharedLengthsBringTheSameTokensAndLeaveTheSharedBlock
   }
 }
 
-// Whoever gets blocks between the launch of a step and its end may write over them.
+// A sequence that gets blocks between the launch of a step and its end may overwrite them.
 TEST_P(EngineCopies, TheSourceOfACopyIsGivenToNobodyBeforeTheStepIsCollected) {
   for (const bool cancel : {false, true}) {
     EngineHarness h(M(/*blocks=*/12));
@@ -179,7 +179,8 @@ TEST_P(EngineCopies, AStepHasRoomForManyPromptsThatAreCached) {
   h.ExpectAllOracle();
 }
 
-// What a reader hears of before the first step is in the pool; the copied tokens come with it.
+// What a reader is told before the first step is in the pool; the copied tokens come with that
+// step.
 class CopyReader : public LayerSink {
  public:
   void OnLayer(int32_t layer, std::span<const LayerSlice> slices) override {

@@ -1,5 +1,5 @@
-// Proposed tokens: several rows and several draws of a sequence in one step, what of them stands,
-// and the KV of those that do not.
+// Verify steps: several rows and draws of a sequence in one step, which tokens are accepted, and
+// the KV of the others.
 #include <gtest/gtest.h>
 
 #include "tests/engine/engine_harness.h"
@@ -9,7 +9,7 @@ namespace {
 
 struct Case {
   int32_t depth;
-  int32_t right;  // proposed tokens that are right, then one that is wrong
+  int32_t right;  // correct draft tokens, then one wrong one
 };
 
 class EngineDraft : public testing::TestWithParam<Case> {
@@ -27,7 +27,7 @@ class EngineDraft : public testing::TestWithParam<Case> {
     return options;
   }
 
-  // Proposes for everybody what the oracle would draw, with a mistake behind `right` tokens.
+  // Drafts the oracle's tokens for every sequence, with a mistake after `right` tokens.
   void ProposeForAll(EngineHarness& h) {
     for (const auto& [id, o] : h.outcomes) {
       if (o.ended) continue;
@@ -71,8 +71,8 @@ TEST_P(EngineDraft, TheTokensAreThoseWithoutProposals) {
     h.ExpectAllOracle();
     h.ExpectIdle();
     if (!proposes) plain_steps = steps;
-    // At depth 2 a sequence has a step in flight whenever it could be proposed for, but for the
-    // times when it stands alone behind its own verification.
+    // At depth 2 a sequence usually has a step in flight when it could be drafted for, except when
+    // it runs alone after its own verify step.
     if (proposes && GetParam().right >= 3 && GetParam().depth == 1) {
       EXPECT_LT(steps, plain_steps / 2);
     }
@@ -141,7 +141,7 @@ TEST_P(EngineDraft, APreemptedOrCancelledSequenceForgetsItsProposal) {
 TEST(EngineDrafts, WithoutRowsForThemProposalsAreNothing) {
   ProvenanceOptions model;
   EngineOptions options;
-  options.limits.max_draft_rows = 8;  // the executor has no draws beside one for each slot
+  options.limits.max_draft_rows = 8;  // the executor has only one draw per slot
   options.limits.max_sequences = model.max_slots;
   EngineHarness h(model, options);
   const SequenceId id = h.Add(MakeRequest(SomeTokens(10, 1), 10));

@@ -1,5 +1,5 @@
-// Whose fault an error is: a request's ends that request alone, a step's finds the request that did
-// it, a device's ends everything as retryable.
+// An error ends what is at fault: a request's only that request; a step's the request that caused
+// it; a device's everything, as retryable.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ class EngineFaults : public ::testing::TestWithParam<int> {
     options.max_depth = GetParam();
     return options;
   }
-  // Tokens without the poison.
+  // Tokens other than the poison.
   static std::vector<TokenId> Clean(int32_t count, uint64_t seed) {
     std::vector<TokenId> tokens = SomeTokens(count, seed);
     for (TokenId& token : tokens) token = token == kPoison ? 8 : token;
@@ -35,7 +35,7 @@ class EngineFaults : public ::testing::TestWithParam<int> {
 
 INSTANTIATE_TEST_SUITE_P(Depth, EngineFaults, ::testing::Values(1, 2));
 
-// As of a row whose KV, from a cache or another worker, is no number.
+// As for a row whose KV, from a cache or another worker, has NaNs.
 Status NoNumbers(const SampleRow& row) {
   if (row.params->seed == 666) return Internal("the logits are not finite");
   return {};
@@ -64,7 +64,7 @@ TEST_P(EngineFaults, APrefixThatGaveNoNumbersIsComputedAnew) {
   h.ExpectIdle();
 }
 
-// Else those in flight would hand it to each other without an end.
+// Else sequences in flight would pass it on to each other endlessly.
 TEST_P(EngineFaults, WhoRunsOnAForgottenPrefixDoesNotPublishItAgain) {
   EngineHarness h(M());
   const std::vector<TokenId> prompt = SomeTokens(100, 1);
@@ -132,7 +132,7 @@ TEST_P(EngineFaults, OneRequestThatFailsItsStepsEndsAloneAndTheOthersGoOn) {
   EXPECT_THAT(h.outcomes[bad].error.message, HasSubstr("a poisoned step"));
   EXPECT_TRUE(h.engine.failed()) << "the device lives";
   for (const SequenceId good : {before, beside}) {
-    // A token that it drew may be the poison's id; then it is the culprit of a later step.
+    // It may itself draw the poison's id; then it is at fault in a later step.
     const auto expected = ExpectedOutput(M(), h.outcomes[good].request).tokens;
     if (std::find(expected.begin(), expected.end(), kPoison) == expected.end()) {
       h.ExpectOracle(good);
@@ -219,7 +219,7 @@ TEST_P(EngineFaults, ADeviceThatFailsForGoodEndsEverybodyAsRetryable) {
 
 TEST_P(EngineFaults, ADrawWithoutRoomBesideOthersIsDrawnInALaterStep) {
   EngineHarness h(M());
-  constexpr int kRoom = 2;  // draws of a step
+  constexpr int kRoom = 2;  // draws per step that have room
   uint64_t step = 0;
   int drawn = 0, refused = 0;
   h.executor.row_fault = [&](const SampleRow&) -> Status {

@@ -1,5 +1,5 @@
-// What a constraint forces is proposed without any proposer, and beside one; the tokens are those
-// that are drawn without it.
+// Text forced by a constraint is drafted with and without a proposer; the drawn tokens are the same
+// as without drafts.
 #include <gtest/gtest.h>
 
 #include "speculation/speculator.h"
@@ -10,8 +10,7 @@ namespace {
 
 constexpr int32_t kVocabulary = 200;
 
-// After the first token of each word its others must follow, which the guide names; the word
-// itself is free. Words have `length` tokens.
+// The first token of each word is free; the guide forces the others. Words have `length` tokens.
 class WordGuide final : public DrawGuide {
  public:
   explicit WordGuide(size_t length, TokenId wrong = -1) : length_(length), wrong_(wrong) {}
@@ -44,7 +43,7 @@ class WordGuide final : public DrawGuide {
   TokenId next() const { return Follower(taken_.back()); }
 
   const size_t length_;
-  const TokenId wrong_;  // named where any may follow
+  const TokenId wrong_;  // forced wrongly, where any token may follow
   std::vector<TokenId> taken_;
   std::vector<uint32_t> mask_;
 };
@@ -65,7 +64,7 @@ SequenceRequest Words(uint64_t seed, std::shared_ptr<DrawGuide> guide, int32_t t
   return request;
 }
 
-// Proposes what the oracle draws behind the tokens that it is shown.
+// Drafts the oracle's tokens after those that it is shown.
 class OracleProposer final : public Proposer {
  public:
   explicit OracleProposer(std::vector<TokenId> answer) : answer_(std::move(answer)) {}
@@ -116,14 +115,14 @@ TEST_P(EngineForced, ARunIsDrawnInOneStepAndNoTokenChanges) {
     steps[runs] = Steps(h);
     answers[runs] = h.outcomes[id].drawn;
     EXPECT_EQ(h.outcomes[id].finish, FinishReason::kLength);
-    EXPECT_EQ(h.drafted, 0u);  // nobody proposes but the constraint
+    EXPECT_EQ(h.drafted, 0u);  // only the constraint drafts
     EXPECT_EQ(h.forced, h.forced_accepted);
     EXPECT_EQ(h.forced > 0, runs);
     h.ExpectIdle();
   }
   EXPECT_EQ(answers[0], answers[1]);
   EXPECT_EQ(answers[1].size(), 48u);
-  // Of a word of eight one step is left, or where steps run ahead two and the one before.
+  // A word of eight takes one step, or at depth 2 two and the one before.
   EXPECT_LE(steps[1], GetParam() == 1 ? steps[0] / 3 : steps[0] * 2 / 3);
 }
 

@@ -1,4 +1,4 @@
-// Prefixes that gave no numbers are forgotten in the tiers below the pool too.
+// Prefixes that led to NaNs are forgotten in the tiers below the pool too.
 #include <gtest/gtest.h>
 
 #include "tests/engine/tiered_engine.h"
@@ -30,7 +30,7 @@ TEST(EngineForgets, APrefixThatGaveNoNumbersIsForgottenInTheTiersToo) {
   t.harness.ExpectIdle();
 }
 
-// On its way from the pool to host memory, or back from there.
+// In flight from the pool to host memory, or back.
 TEST(EngineForgets, WhatIsOnItsWayWhenItIsForgottenDoesNotArrive) {
   for (const bool back : {false, true}) {
     TieredEngine t(Small(), 64);
@@ -47,7 +47,7 @@ TEST(EngineForgets, WhatIsOnItsWayWhenItIsForgottenDoesNotArrive) {
     t.harness.executor.row_fault = [](const SampleRow& row) -> Status {
       return row.params->seed == 666 ? Internal("the logits are not finite") : Status();
     };
-    // Nobody waits for a tier here: it computes the prompt, or finds it where `first` has it.
+    // Nothing waits for a tier here: the prompt is computed, or a prefix hit if `first` has it.
     const SequenceId bad = t.harness.Add(MakeRequest(prompt, 2, /*seed=*/666));
     for (int i = 0; i < 1000 && !t.harness.outcomes[bad].ended; ++i) {
       if (t.harness.Step()) continue;

@@ -1,5 +1,5 @@
-// Constrained sequences on a device that works beside the host: a step is launched before the
-// tokens of the one before it are known, and its masks are made while it runs.
+// Constrained sequences on an asynchronous device: a step is launched before the previous tokens
+// are known, and its masks are made while it runs.
 #include <gtest/gtest.h>
 
 #include "tests/engine/engine_harness.h"
@@ -82,7 +82,7 @@ TEST(EngineGuide, ADeviceThatFailsWhileMasksAreAwaitedFailsTheEngineOnce) {
   const SequenceId id = h.Add(Guided(8, 40, 60));
   for (int i = 0; i < 3; ++i) h.Step();
   h.executor.fail_next_collect = Error{Code::kUnavailable, "the device is gone"};
-  // The next launch waits for the step in flight and learns of the failure there.
+  // The next launch waits for the step in flight and sees the failure there.
   if (h.engine.CanLaunch()) (void)h.engine.Launch();
   for (int i = 0; i < 4 && h.engine.InFlight(); ++i) h.Take(h.engine.Collect());
   EXPECT_TRUE(h.outcomes[id].ended);

@@ -1,5 +1,5 @@
-// An engine over a ProvenanceExecutor, and a book of what every sequence brought, held against the
-// oracle. For tests.
+// An engine over a ProvenanceExecutor, with every sequence's outputs compared with the oracle. For
+// tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ inline SequenceRequest MakeRequest(std::vector<TokenId> prompt, int32_t max_new_
   return request;
 }
 
-// What came out for one sequence.
+// One sequence's outputs.
 struct Outcome {
   SequenceRequest request;
   std::vector<TokenId> drawn;
@@ -65,7 +65,7 @@ class EngineHarness {
   SequenceId Add(const SequenceRequest& request) {
     SequenceRequest added = request;
     if (const auto* guide = dynamic_cast<const HashGuide*>(request.guide.get()))
-      added.guide = guide->Fresh();  // the oracle has the one that came
+      added.guide = guide->Fresh();  // the oracle uses the original
     auto id = engine.Add(std::move(added));
     EXPECT_TRUE(id.has_value()) << id.error().ToString();
     if (!id) return SequenceId(0);
@@ -73,8 +73,7 @@ class EngineHarness {
     return *id;
   }
 
-  // One turn of the owner's loop: fills the device, then takes one result. False when there was
-  // nothing to do.
+  // One turn of the owner's loop: fills the device, then collects one result. False: nothing to do.
   bool Step() {
     bool moved = false;
     for (int i = 0; engine.CanLaunch(); ++i) {
@@ -132,7 +131,7 @@ class EngineHarness {
     last_timing = out.timing;
   }
 
-  // The sequence ended by itself and brought exactly the oracle's tokens and end.
+  // The sequence ended by itself with exactly the oracle's tokens and finish.
   void ExpectOracle(SequenceId id) {
     const Outcome& o = outcomes[id];
     const ExpectedEnd expected = ExpectedOutput(model_, o.request);
@@ -143,7 +142,7 @@ class EngineHarness {
   void ExpectAllOracle() {
     for (const auto& [id, outcome] : outcomes) ExpectOracle(id);
   }
-  // What came so far is a beginning of the oracle's tokens.
+  // The tokens so far are a prefix of the oracle's.
   void ExpectOraclePrefix(SequenceId id) {
     const Outcome& o = outcomes[id];
     std::vector<TokenId> expected = ExpectedOutput(model_, o.request).tokens;
@@ -175,8 +174,8 @@ class EngineHarness {
   Engine& engine;
   std::map<SequenceId, Outcome> outcomes;
   StepTiming last_timing;
-  uint64_t drafted = 0, accepted = 0;        // proposed tokens that were verified, and that stood
-  uint64_t forced = 0, forced_accepted = 0;  // the same of forced runs
+  uint64_t drafted = 0, accepted = 0;        // draft tokens that were verified, and accepted
+  uint64_t forced = 0, forced_accepted = 0;  // the same for forced runs
 };
 
 }  // namespace aisp

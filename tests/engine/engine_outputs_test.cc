@@ -1,4 +1,4 @@
-// What rows of a prompt bring beside KV and draws: embeddings, logprobs of the prompt's tokens.
+// Outputs of prompt rows besides KV and draws: embeddings, logprobs of the prompt's tokens.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

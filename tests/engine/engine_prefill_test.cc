@@ -1,4 +1,4 @@
-// Prefill-only sequences: gates, slices for the remote reader, blocks that stay until Release.
+// Prefill-only sequences: gates, slices for the remote reader, blocks kept until Release.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,8 +12,7 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-// Copies what it is told of, as a reader would: the words of each slice at the moment of the call,
-// layer by layer.
+// Copies each slice at the moment of the call, layer by layer, as a reader would.
 class Reader : public LayerSink {
  public:
   struct Seen {
@@ -158,7 +157,7 @@ TEST_P(EnginePrefill, ALateMatchIsPartOfTheFirstSlice) {
   h.Run();
   const SequenceId first = h.Add(Prefill(SomeTokens(60, 2)));
   const SequenceId second = h.Add(Prefill(tokens));
-  h.engine.OpenGate(second);  // takes its match and two blocks more
+  h.engine.OpenGate(second);  // takes its match and two more blocks
   h.engine.OpenGate(first);
   EXPECT_EQ(h.engine.ComputedTokens(second), 32);
   EXPECT_EQ(h.engine.ComputedTokens(first), 0);

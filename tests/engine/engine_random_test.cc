@@ -1,5 +1,5 @@
-// Everything at once, at random: local, prefill-only and remote sequences, shared prefixes, tiny
-// pools, cancels, writers that fail and scribble late. A failing run prints its seed.
+// Everything at random: local, prefill-only and remote sequences, shared prefixes, tiny pools,
+// cancels, writers that fail or write late. A failing run prints its seed.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -15,7 +15,7 @@
 namespace aisp {
 namespace {
 
-// Proposes what the model will draw, with mistakes.
+// Drafts the model's tokens, with mistakes.
 class ProvenanceProposer final : public Proposer {
  public:
   ProvenanceProposer(const ProvenanceOptions& model, uint64_t seed)
@@ -42,8 +42,8 @@ class ProvenanceProposer final : public Proposer {
   SplitMix64 random_;
 };
 
-// One decode engine and one prefill engine under one random hand. P's finished KV is copied into
-// D's pool block by block at a random later moment, as a transport would.
+// One decode engine (D) and one prefill engine (P). P's finished KV is copied into D's pool block
+// by block at random later moments, as a transport would.
 class Chaos : public LayerSink {
  public:
   explicit Chaos(uint64_t seed)
@@ -97,7 +97,7 @@ class Chaos : public LayerSink {
     p_.ExpectIdle();
   }
 
-  // Each slice begins where the one before it ended, at every layer.
+  // Each slice begins where the previous one ended, at every layer.
   void OnLayer(int32_t layer, std::span<const LayerSlice> slices) override {
     for (const LayerSlice& s : slices) {
       const auto it = covered_.find(s.sequence);
@@ -180,7 +180,7 @@ class Chaos : public LayerSink {
         proposer = std::make_unique<ProvingMedusa>(
             model_, static_cast<int32_t>(1 + random_.Below(8)), random_.Below(3));
         break;
-      case 3:  // forced runs alone
+      case 3:  // forced runs only
         break;
       default:
         proposer = RandomHead();
@@ -189,7 +189,7 @@ class Chaos : public LayerSink {
         std::make_shared<Speculator>(speculation, std::move(proposer), &speculation_clock_);
     return options;
   }
-  // The target itself: what it proposes is right, unless its KV is not.
+  // The target itself: its drafts are right, unless its KV is wrong.
   std::unique_ptr<Proposer> RandomDraftModel() {
     never_wrong_ = true;
     ProvenanceOptions model = model_;
@@ -202,7 +202,7 @@ class Chaos : public LayerSink {
     return std::make_unique<DraftModelProposer>(
         options, std::make_unique<ProvenanceExecutor>(model), &speculation_clock_);
   }
-  // Exact, unless its KV or its features are not those of the sequence.
+  // Exact, unless its KV or features are not the sequence's.
   std::unique_ptr<Proposer> RandomHead() {
     never_wrong_ = head_ = true;
     ProvenanceHeadOptions options;
@@ -275,7 +275,7 @@ class Chaos : public LayerSink {
     if (dead_leases_.empty()) return;
     const RemoteGrant grant = dead_leases_.front();
     dead_leases_.pop_front();
-    Scribble(grant);  // the last writes of a writer that was given up
+    Scribble(grant);  // the last writes of a revoked grant
     d_.engine.EndLease(grant.epoch);
   }
   void Scribble(const RemoteGrant& grant) {
@@ -288,7 +288,7 @@ class Chaos : public LayerSink {
     }
   }
 
-  // False when the transfer is over.
+  // False: the transfer is over.
   bool Advance(Transfer& t) {
     const bool wanted = d_.engine.Alive(t.on_d);
     switch (t.stage) {
@@ -319,7 +319,7 @@ class Chaos : public LayerSink {
     }
     return false;
   }
-  // Features come, in part or whole, or not.
+  // Features arrive in part, in whole, or not at all.
   void Fill(const Transfer& t) {
     std::optional<SampledToken> drawn;
     if (t.draws) drawn = SampledToken{p_.outcomes[t.on_p].drawn.at(0), {}, {}};
@@ -380,7 +380,7 @@ class Chaos : public LayerSink {
 
   size_t sent_features_ = 0, first_tokens_ = 0, first_tokens_that_end_ = 0;
   SplitMix64 random_;
-  bool never_wrong_ = false;  // whoever proposes
+  bool never_wrong_ = false;  // the proposer
   bool head_ = false;
   const ManualClock speculation_clock_;
   const ProvenanceOptions model_;

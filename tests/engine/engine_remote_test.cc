@@ -11,8 +11,8 @@ namespace {
 
 using testing::HasSubstr;
 
-// A prefill engine that pushes into a decode engine's pool, layer by layer, inside the sink: the
-// roles without messages.
+// A prefill engine (P) that pushes into a decode engine's (D's) pool, layer by layer, inside the
+// sink: the roles without messages.
 class Pair : public LayerSink {
  public:
   Pair(const ProvenanceOptions& prefill_model, const ProvenanceOptions& decode_model,
@@ -28,7 +28,7 @@ class Pair : public LayerSink {
     int32_t pushed = 0;  // leading tokens in D's pool at all layers
   };
 
-  // Starts a transfer; false when D refuses the grant.
+  // Starts a transfer; false: D refuses the grant.
   Transfer Begin(const SequenceRequest& request, bool draws = false) {
     Transfer t;
     t.draws = draws;
@@ -63,7 +63,7 @@ class Pair : public LayerSink {
       if (layer + 1 == Layers()) t.pushed = std::max(t.pushed, s.token_end);
     }
   }
-  // Takes P's results; finished transfers are filled in on D.
+  // Collects P's results; finished transfers are filled in on D.
   void StepP() {
     p.Step();
     for (auto it = active.begin(); it != active.end();) {
@@ -179,7 +179,7 @@ TEST_P(EngineRemote, AFirstTokenThatEndsItsSequenceNeedsNoStep) {
 }
 
 TEST_P(EngineRemote, ThoseThatWaitForARowAloneCannotWaitForEachOther) {
-  // Two prompts of two whole blocks each fill the pool, and either needs a third one for its row.
+  // Two prompts of two whole blocks each fill the pool, and each needs a third one for its row.
   EngineOptions options = Chunks(64);
   options.limits.watermark_blocks = 0;
   Pair pair(M(), M(/*blocks=*/4), options);
@@ -289,9 +289,9 @@ TEST_P(EngineRemote, ACopyOfASharedPrefixDoesNotStarveItsOwner) {
   SequenceRequest urgent = MakeRequest(with_tail(14, 2), 100, 2);
   urgent.priority = 1;
   auto second = pair.Begin(urgent);
-  // Both are granted a whole prompt before either is published, and the one that gives way later
-  // publishes first: what the other adds to its own copy hangs below blocks that nobody holds any
-  // more.
+  // Both are granted a whole prompt before either is published, and the one preempted later
+  // publishes first: what the other adds to its copy is published below blocks that no sequence
+  // holds.
   ASSERT_TRUE(pair.Grant(first));
   while (!pair.p.outcomes[first.on_p].prefill_done) pair.p.Step();
   ASSERT_TRUE(pair.Grant(second));
@@ -330,7 +330,7 @@ TEST_P(EngineRemote, AFailedWriterLeavesItsBlocksInQuarantineAndTheSequenceRunsL
   h.engine.RemoteFailed(id, /*run_locally=*/true);
   EXPECT_EQ(h.engine.blocks().Stats().quarantined, 4);
   h.Step();
-  // The late writer still scribbles over what it was granted.
+  // The late writer still writes to its granted blocks.
   for (BlockId block : grant->blocks) {
     std::memset(h.executor.pool_base() + h.executor.kv_layout().Offset(0, block), 0x5a,
                 h.executor.kv_layout().LayerBlockBytes());

@@ -1,4 +1,5 @@
-// What one engine refuses, in which order it starts, and what it says of its steps.
+// Which requests an engine refuses, in which order it starts them, and what it reports of its
+// steps.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -31,7 +32,7 @@ TEST(Engine, RequestsThatCannotRunAreRefusedWithBothNumbers) {
   h.ExpectIdle();
 }
 
-// Peers say them too: a prefill worker draws by what a decode worker tells it.
+// Peers send parameters too: a prefill worker draws with a decode worker's.
 TEST(Engine, DrawsThatNoNumberDescribesAreTheirRequestsError) {
   EngineHarness h(SmallModel());
   const float nan = NAN, inf = INFINITY;

@@ -75,7 +75,7 @@ TEST_P(EngineAtDepth, PrefixHitsOfEveryLengthBringTheSameTokens) {
     const SequenceId second = h.Add(MakeRequest(prompt, 20));
     h.Run();
     h.ExpectAllOracle();
-    // Whole blocks, and a copy of a part of one from a quarter on.
+    // Whole blocks, and a copy of a partial one from a quarter on.
     const int32_t most = std::min(shared, 79);
     const int32_t whole = most / 16 * 16;
     EXPECT_EQ(h.engine.Times(second).cached_tokens, most - whole >= 4 ? most : whole);
@@ -92,7 +92,7 @@ TEST_P(EngineAtDepth, AnAnswerIsCachedForTheNextTurn) {
   for (TokenId t : SomeTokens(5, 11)) next.push_back(t);
   const SequenceId second = h.Add(MakeRequest(next, 4));
   h.Run();
-  // 20 + 45 tokens, of which the last was never computed: 64 lie in whole blocks.
+  // 20 + 45 tokens; the last was never computed, so 64 are in whole blocks.
   EXPECT_EQ(h.engine.Times(second).cached_tokens, 64);
   h.ExpectAllOracle();
 }
@@ -252,7 +252,7 @@ TEST_P(EngineAtDepth, CancelAtEveryStepGivesEveryBlockBack) {
     for (int i = 0; i < cancel_at; ++i) h.Step();
     const bool was_alive = h.engine.Alive(victim);
     if (h.engine.CanLaunch()) {
-      ASSERT_TRUE(h.engine.Launch());  // the cancel comes with steps in flight
+      ASSERT_TRUE(h.engine.Launch());  // the cancel arrives with steps in flight
     }
     h.engine.Cancel(victim);
     h.engine.blocks().CheckInvariants();

@@ -1,4 +1,4 @@
-// Prefix blocks that come back from lower tiers, through the engine: the tokens prove the KV.
+// Prefix blocks promoted from lower tiers, through the engine; the tokens verify the KV.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -105,7 +105,7 @@ TEST(EngineTiers, ADamagedBlockIsAMissFromThereOn) {
   EXPECT_EQ(t.Disk().corrupt, 1u);
   t.harness.ExpectAllOracle();
   t.harness.ExpectIdle();
-  // It was forgotten, and computed and written anew.
+  // It was forgotten, computed and stored again.
   t.PushOut(3);
   const SequenceId third = t.Ask(prompt);
   t.Run();
@@ -186,13 +186,13 @@ TEST(EngineTiers, NobodyWaitsForATierBeyondItsTime) {
   t.RunAlone();
   t.harness.ExpectOracle(again);
   EXPECT_EQ(t.Cached(again), 0);
-  // What comes now is of no use, and gives its blocks back.
+  // The late promotion is useless; it returns its blocks.
   t.Run();
   t.harness.ExpectIdle();
 }
 
-// What it adds to its own copy hangs below blocks that came from the tier meanwhile, and those
-// cannot be given up: it has to start over, once nothing under way in the tiers could free a block.
+// It publishes below blocks that came from the tier meanwhile, which then cannot be evicted: it
+// restarts, once no tier job in flight could free a block.
 TEST(EngineTiers, ACopyThatComesBesideItsOwnStarvesNobody) {
   TieredEngine t(Small(), 64);
   const auto prompt = SomeTokens(100, 1);
@@ -282,8 +282,7 @@ TEST(EngineTiers, ATierSlowerThanComputingIsLeftAloneButMeasured) {
   t.harness.ExpectIdle();
 }
 
-// A disk with `prompt`'s blocks, and an engine that knows what its own steps take: 1 ms for 128
-// tokens.
+// A disk with `prompt`'s blocks, and an engine with known step times: 1 ms for 128 tokens.
 struct AfterARestart {
   explicit AfterARestart(const std::vector<TokenId>& prompt, double disk_load_seconds) {
     {

@@ -1,6 +1,6 @@
-// What tenants get of one engine, in simulated time: shares of what is computed, and how long the
-// requests of a modest tenant wait beside a greedy one. Deterministic: the executor computes
-// nothing, a step takes 5 ms and 20 us for each of its rows.
+// Fairness between tenants of one engine, in simulated time: shares of the computation, and how
+// long requests of a modest tenant wait next to a greedy one. Deterministic: the executor computes
+// nothing; a step takes 5 ms and 20 us per row.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -56,9 +56,9 @@ struct Load {
   uint32_t weight = 1;
   int32_t rank = 0;
   int32_t priority = 0;
-  std::vector<int32_t> prompts;  // one of them each time
+  std::vector<int32_t> prompts;  // one at random per request
   int32_t answer = 20;
-  double every_ms = 0;  // between arrivals; 0: `backlog` are there at any time
+  double every_ms = 0;  // between arrivals; 0: `backlog` requests at any time
   int backlog = 0;
 };
 
@@ -69,7 +69,7 @@ struct Seen {
 
 class Share {
  public:
-  // `apart`: the loads are tenants of their own; else all are everybody without a key.
+  // `apart`: each load is a tenant of its own; else all are requests without a key.
   explicit Share(const std::vector<Load>& loads, int32_t max_sequences = 16, bool apart = true)
       : apart_(apart) {
     clock_.Set(Instant{1'000'000'000});
@@ -186,7 +186,7 @@ std::vector<double> TokensOf(const Share& share, const std::vector<Load>& loads,
   return out;
 }
 
-// Everybody always has work; prompts from 20 tokens to 16,000, answers from 5 tokens to 200.
+// All always have work; prompts from 20 tokens to 16,000, answers from 5 tokens to 200.
 std::vector<Load> MixedLoads(const std::vector<uint32_t>& weights) {
   return {
       {.tenant = "chat",
@@ -213,7 +213,7 @@ TEST(Fairness, TenantsWithWorkGetEqualSharesWhateverTheLengthOfTheirPrompts) {
   share.Run(std::chrono::seconds(300));
   const double fair = Jain(TokensOf(share, loads, false));
   EXPECT_GE(fair, 0.95);
-  // All of one tenant: whoever has the most work waiting gets most.
+  // As one tenant: the load with the most waiting work gets most.
   Share mixed(loads, 16, /*apart=*/false);
   mixed.Run(std::chrono::seconds(300));
   const double unshared = Jain(TokensOf(mixed, loads, false));
@@ -235,11 +235,11 @@ TEST(Fairness, SharesFollowWeights) {
   std::printf("jain weights 4:2:1:1, tokens over weight: %.3f\n", fair);
 }
 
-// 1,400 tokens a second where the engine computes about 30,000.
+// 1,400 tokens a second; the engine computes about 30,000.
 Load Victim() {
   return {.tenant = "victim", .prompts = {50, 200, 800}, .answer = 20, .every_ms = 250};
 }
-// Ten times as many requests, each longer: nearly three times what the engine can do.
+// Ten times as many requests, each longer: nearly three times the engine's capacity.
 Load Attacker(const std::string& tenant) {
   return {.tenant = tenant, .prompts = {200, 2000, 4000}, .answer = 40, .every_ms = 25};
 }
@@ -278,7 +278,7 @@ TEST(Fairness, WhoseAnswersAreLongLeavesPlacesForOthers) {
   std::printf("beside answers of 2,000 tokens: ttft p99 %.0f ms, as one tenant %.0f ms\n", p99,
               Percentile(unshared.seen["victim"].ttft_ms, 0.99));
   EXPECT_LT(p99, 30);
-  // It uses the places that it may have all the time: 56 of 64, a token a step in each.
+  // It always uses its allowed slots: 56 of 64, one token per step in each.
   EXPECT_GT(share.seen["writer"].tokens, 56 * 60'000 / 6.3 * 0.9);
 }
 
@@ -301,7 +301,7 @@ TEST(Fairness, OneLongPromptHoldsUpNobodyAndIsHeldUpByNobody) {
   std::printf("100 tokens beside a prompt of 100,000: ttft p99 %.0f ms; the long one %.0f ms\n",
               Percentile(ttft, 0.99), longest);
   EXPECT_LT(Percentile(ttft, 0.99), 100);
-  // 196 steps of 15 ms by itself.
+  // 196 steps of 15 ms when alone.
   EXPECT_LT(longest, 2 * 196 * 15.3);
 }
 

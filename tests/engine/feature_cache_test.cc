@@ -11,7 +11,7 @@ constexpr int32_t kSize = 2;
 constexpr size_t kUnitBytes = FeatureCache::kUnit * kSize * sizeof(float);
 const Hash128 kRoot{1, 2};
 
-// Rows of positions [begin, end), each of its position and a mark.
+// Rows of positions [begin, end): each holds its position and a mark.
 std::vector<float> Rows(int32_t begin, int32_t end, float mark = 0) {
   std::vector<float> rows;
   for (int32_t p = begin; p < end; ++p) {
@@ -31,14 +31,14 @@ TEST(FeatureCache, GivesWhatWasKeptInPiecesWithoutAGap) {
   FeatureCache cache(kSize, 1 << 20);
   const std::vector<TokenId> tokens = SomeTokens(100, 1);
   FeatureTail tail;
-  for (int32_t at = 21; at < 80; at += 7)  // positions come again, as after a preemption
+  for (int32_t at = 21; at < 80; at += 7)  // positions are computed again, as after a preemption
     cache.Append(kRoot, tokens, at - 3, Rows(at - 3, at + 7), &tail);
   const FeatureRun run = cache.Before(kRoot, tokens, 30, 64);
   EXPECT_EQ(run.begin, 30);
   EXPECT_EQ(run.rows, Rows(30, 64));
-  // The first unit was not computed from its first position on.
+  // The first unit lacks its first positions.
   EXPECT_EQ(cache.Before(kRoot, tokens, 0, 64).begin, 18);
-  // The last unit is not whole.
+  // The last unit is incomplete.
   EXPECT_TRUE(cache.Before(kRoot, tokens, 0, 90).rows.empty());
   EXPECT_TRUE(cache.Before({9, 9}, tokens, 0, 64).rows.empty());
   std::vector<TokenId> others = tokens;
@@ -55,7 +55,7 @@ TEST(FeatureCache, BehindAGapTheRunBeginsAnew) {
   cache.Append(kRoot, tokens, 40, Rows(40, 64), &tail);
   EXPECT_EQ(cache.Before(kRoot, tokens, 0, 64).begin, 40);
   EXPECT_EQ(cache.Before(kRoot, tokens, 0, 16).begin, 0);
-  Keep(cache, tokens, 10, 64);  // what is missing comes, and the whole unit stays whole
+  Keep(cache, tokens, 10, 64);  // adds the missing rows; the complete unit stays complete
   EXPECT_EQ(cache.Before(kRoot, tokens, 0, 64).begin, 0);
 }
 

@@ -1,9 +1,9 @@
-// JitteryExecutor: a model whose logits a softmax over few tokens gives away, and whose rows differ
-// in their last bits by how many rows of the same sequence a step has, as bf16 kernels do. What it
-// draws must be distributed as without that, within what those bits change.
+// JitteryExecutor: a model over few tokens whose rows differ in their last bits with the number of
+// rows of the sequence in a step, as with bf16 kernels. The tokens' distribution must not change
+// beyond what those bits change.
 //
-// It can also draw by rules that keep a proposed token where the target would not have drawn it: so
-// that a test can show that it would tell.
+// It can also draw by rules that accept draft tokens which the target would not have drawn, to show
+// that the test detects them.
 #pragma once
 
 #include <cmath>
@@ -20,7 +20,7 @@ namespace aisp {
 
 constexpr int32_t kJitteryVocabulary = 6;
 
-// Of the token behind `last`, of model `weights`; within 2 of zero.
+// Logits of the token after `last`, for model `weights`; within 2 of zero.
 inline std::vector<float> JitteryLogits(uint64_t weights, TokenId last) {
   SplitMix64 random(weights * 1000 + static_cast<uint64_t>(last));
   std::vector<float> logits;
@@ -29,12 +29,12 @@ inline std::vector<float> JitteryLogits(uint64_t weights, TokenId last) {
   return logits;
 }
 
-// A row that verifies nothing has no proposed token.
+// A row that verifies nothing has no draft token.
 struct JitteryDraw {
   const SampleRow* row = nullptr;
   std::vector<float> logits;
   TokenId proposed = -1;
-  TokenId last = -1;           // the row's own
+  TokenId last = -1;           // the row's own token
   int32_t first_position = 0;  // of the tokens that the step draws for this sequence
 };
 using DrawRule = std::function<SampledToken(Sampler&, const JitteryDraw&)>;
@@ -45,7 +45,7 @@ inline SampledToken DrawOfTarget(Sampler& sampler, const JitteryDraw& draw) {
 
 class JitteryExecutor final : public Executor {
  public:
-  // `jitter`: the part of a logit by which rows differ; bf16 has 2^-8.
+  // `jitter`: relative difference of logits between rows; bf16 has 2^-8.
   JitteryExecutor(uint64_t weights, float jitter, DrawRule rule)
       : weights_(weights), jitter_(jitter), rule_(std::move(rule)), sampler_(kJitteryVocabulary) {
     layout_.num_layers = layout_.num_kv_heads = 1;

@@ -1,4 +1,4 @@
-// Sums and searches over rows of logits, against plain loops in double precision.
+// Sums and searches over rows of logits, compared with plain loops in double precision.
 #include "engine/logits_row.h"
 
 #include <gmock/gmock.h>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Of every length up to a few vectors, and of the vocabularies of models.
+// Lengths up to a few vectors, and the vocabularies of models.
 class LogitsRow : public testing::TestWithParam<size_t> {
  protected:
   std::vector<float> Random(float deviation) {
@@ -24,7 +24,7 @@ class LogitsRow : public testing::TestWithParam<size_t> {
     for (float& v : row) v = normal(random_);
     return row;
   }
-  // A value in a few places, so that order by id shows.
+  // Repeats values, so that ties are decided by id.
   void Repeat(std::vector<float>& row) {
     for (size_t i = 0; i < row.size(); i += 3) row[i] = std::round(row[i]);
   }

@@ -1,5 +1,5 @@
-// Heads that say what the target will draw are never wrong, unless they are given the features of
-// another position or of another sequence, which tests/support/proving_medusa.h does not let pass.
+// Heads that know the target's draws are never wrong, unless they read the features of another
+// position or sequence, which tests/support/proving_medusa.h detects.
 #include "engine/medusa.h"
 
 #include <gtest/gtest.h>
@@ -22,9 +22,9 @@ ProvenanceOptions Model(int32_t blocks) {
   return model;
 }
 
-// An engine whose sequences all have their drafts verified whole.
+// An engine that verifies every sequence's whole draft.
 struct Rig {
-  // `places` of a device; -1: on the host.
+  // `places`: of a device; -1: on the host.
   explicit Rig(int32_t blocks = 64, int32_t num_tokens = 3, int32_t places = -1) {
     ProvenanceOptions model = Model(blocks);
     if (places >= 0) model.most_kept_features = 64;
@@ -51,7 +51,7 @@ TEST(Medusa, OfExactHeadsEveryTokenStands) {
   rig.harness->Run();
   rig.harness->ExpectOracle(id);
   EXPECT_EQ(rig.harness->accepted, rig.harness->drafted);
-  EXPECT_EQ(rig.harness->accepted, 45u);  // of 60 behind the first: 15 steps of 3 and 1
+  EXPECT_EQ(rig.harness->accepted, 45u);  // of the 60 after the first: 15 steps of 3 and 1
   EXPECT_EQ(rig.medusa->proposer->sequences(), 0u);
 }
 
@@ -63,7 +63,7 @@ TEST(Medusa, ADraftIsAsLongAsThereAreHeads) {
   EXPECT_EQ(rig.harness->accepted, 45u);
 }
 
-// The last position of a prompt is computed wherever the KV in front of it came from.
+// The last position of a prompt is always computed, wherever the preceding KV came from.
 TEST(Medusa, BehindACachedPrefixItDraftsFromTheFirstStep) {
   Rig rig;
   rig.harness->Add(MakeRequest(SomeTokens(150, 4), 4, 1));
@@ -87,7 +87,7 @@ TEST(Medusa, StaysRightThroughPreemption) {
   EXPECT_GT(rig.harness->accepted, 200u);
 }
 
-// Features come in the device's format, and draws of a draft together; the drafts are the same.
+// Features are in the device's format, and all draws of a draft are made at once; drafts are equal.
 TEST(Medusa, OnADeviceItDraftsAsOnTheHost) {
   for (const int32_t blocks : {64, 10}) {
     Rig host(blocks), device(blocks, 3, kSlots);
@@ -103,7 +103,7 @@ TEST(Medusa, OnADeviceItDraftsAsOnTheHost) {
   }
 }
 
-// Others wait until one of those that have a place there ends; nobody is given another's features.
+// Sequences without a feature place wait for one; none gets another's features.
 TEST(Medusa, OnADeviceOfFewPlacesSomeSequencesDraftNothing) {
   Rig rig(64, 3, 2);
   for (uint64_t seed = 1; seed <= 8; ++seed)
@@ -112,7 +112,7 @@ TEST(Medusa, OnADeviceOfFewPlacesSomeSequencesDraftNothing) {
   rig.harness->ExpectAllOracle();
   EXPECT_EQ(rig.harness->accepted, rig.harness->drafted);
   EXPECT_GT(rig.harness->accepted, 90u);
-  EXPECT_LT(rig.harness->accepted, 360u);  // eight times 45 would be all
+  EXPECT_LT(rig.harness->accepted, 360u);  // all would be eight times 45
 }
 
 TEST(Medusa, OfATakeoverItDraftsFromTheFirstStep) {
@@ -123,7 +123,7 @@ TEST(Medusa, OfATakeoverItDraftsFromTheFirstStep) {
   const SequenceId id = rig.harness->Add(request);
   rig.harness->Run();
   rig.harness->ExpectOracle(id);
-  EXPECT_EQ(rig.harness->accepted, 30u);  // of 40 behind the first: 10 steps of 3 and 1
+  EXPECT_EQ(rig.harness->accepted, 30u);  // of the 40 after the first: 10 steps of 3 and 1
   EXPECT_EQ(rig.harness->accepted, rig.harness->drafted);
 }
 
@@ -149,7 +149,7 @@ TEST(Medusa, WhoWantsNoDraftsGivesNoFeatures) {
   EXPECT_EQ(rig.medusa->heads->rows_run, 0u);
 }
 
-// Without the newest position's features there is no draft, and never one from older ones.
+// Without the newest position's features there is no draft, not even from older ones.
 TEST(Medusa, WithoutTheNewestPositionProposesNothing) {
   ProvingMedusa medusa(Model(64));
   SequenceRequest request = MakeRequest(SomeTokens(30, 1), 20);

@@ -26,7 +26,7 @@ class SamplerTest : public testing::Test {
     row.banned = banned_;
     return Sampler(static_cast<int32_t>(logits.size())).Sample(logits, row);
   }
-  // How often each token is drawn over `n` positions.
+  // Counts of each token drawn over `n` positions.
   std::vector<int> Histogram(const std::vector<float>& logits, int n) {
     Sampler sampler(static_cast<int32_t>(logits.size()));
     std::vector<int> counts(logits.size());

@@ -1,4 +1,4 @@
-// The scheduler on random snapshots and in a small world of its own.
+// The scheduler on random snapshots and in a small simulation.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -65,7 +65,7 @@ ScheduleLimits RandomLimits(SplitMix64& random) {
   return limits;
 }
 
-// What every plan must be, recomputed from the views alone.
+// Checks of every plan, recomputed from the views alone.
 void ExpectValid(const std::vector<SequenceView>& views, int32_t available,
                  const ScheduleLimits& limits, const StepPlan& plan) {
   std::map<uint64_t, SequenceView> by_id;
@@ -128,7 +128,7 @@ TEST(Scheduler, EveryPlanOfARandomSnapshotIsValidAndDoesNotDependOnTheOrderOfThe
   }
 }
 
-// A closed world around PlanStep: sequences arrive, run as planned and end. Everyone must end.
+// A closed simulation of PlanStep: sequences arrive, run as planned, and must all end.
 class World {
  public:
   World(int32_t blocks, const ScheduleLimits& limits, uint64_t seed)
@@ -201,8 +201,8 @@ TEST(Scheduler, EverySequenceEndsUnderConstantArrivalsInATinyPool) {
       if (world.done()) continue;
       steps_with_same_oldest = world.oldest() == oldest ? steps_with_same_oldest + 1 : 0;
       oldest = world.oldest();
-      // 180 tokens at most, 16 of a chunk or 1 drawn in each step: the oldest is never held up by
-      // others for long.
+      // At most 180 tokens, 16 of a chunk or 1 drawn per step: others never delay the oldest for
+      // long.
       ASSERT_LT(steps_with_same_oldest, 8 + 60 + 8);
     }
     for (int step = 0; step < 100000 && !world.done(); ++step) world.Step();

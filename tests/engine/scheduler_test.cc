@@ -61,7 +61,7 @@ TEST(Scheduler, ALongPromptLeavesHalfOfTheStepToThoseBehindIt) {
   EXPECT_EQ(plan.sequences[2].num_tokens, 30);
   EXPECT_EQ(plan.num_tokens, 128);
   EXPECT_EQ(Plan({Prefilling(1, 100000, 512)}, 100, limits).num_tokens, 128) << "alone it gets all";
-  // One that ends in this step is not cut: those behind would gain nothing by it.
+  // One that ends in this step is not cut: later ones would gain nothing.
   const StepPlan whole = Plan({Prefilling(1, 612, 512), Waiting(2, 100)}, 100, limits);
   EXPECT_EQ(whole.sequences[0].num_tokens, 100);
   EXPECT_EQ(whole.sequences[1].num_tokens, 28);
@@ -83,7 +83,7 @@ TEST(Scheduler, TheTenantToWhichLessWasGivenGoesFirst) {
   EXPECT_EQ(plan.num_tokens, 128);
 }
 
-// Sequences of tenant 0 that run, and one of each tenant that would like to.
+// Running sequences of tenant 0, and one waiting sequence of each tenant.
 std::vector<SequenceView> ManyOfOneTenant(uint64_t running) {
   std::vector<SequenceView> views;
   for (uint64_t i = 1; i <= running; ++i) views.push_back(Decoding(i, 17));
@@ -257,7 +257,7 @@ TEST(Scheduler, TheNewestOfTheLowestPriorityIsPreempted) {
 }
 
 TEST(Scheduler, WhoHasNobodyBehindItToPreemptKeepsItsBlocksAndWaits) {
-  // Four sequences want a block each; the last one's two go to the first and the second.
+  // Four sequences need a block each; the last one's two go to the first and the second.
   const StepPlan plan =
       Plan({Decoding(1, 33), Decoding(2, 33), Decoding(3, 33), Decoding(4, 33)}, 0);
   EXPECT_THAT(Preempted(plan), ElementsAre(4));
@@ -388,7 +388,7 @@ TEST(Scheduler, DeepInAPromptAPaceHasFewerRows) {
   const ScheduleLimits limits{.max_batch_tokens = 512};
   const SequenceView prompt = At(Prefilling(2, 10'000, 5000), {1000, 1000});
   const StepPlan plan = Plan({Decoding(1, 20), prompt}, 100, limits);
-  // Of n rows n + (5,000 n + n n / 2) / 1,000 are to be at most 1,000.
+  // For n rows, n + (5,000 n + n n / 2) / 1,000 must be at most 1,000.
   EXPECT_EQ(plan.sequences[1].num_tokens, 164);
 }
 

@@ -1,4 +1,4 @@
-// Sequences as the scheduler sees them, for its tests.
+// Sequence views for tests of the scheduler.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Models and limits that many tests of the engine start from.
+// Models and limits shared by many tests of the engine.
 #pragma once
 
 #include "tests/engine/engine_harness.h"

@@ -6,7 +6,7 @@
 
 namespace aisp {
 
-// An engine with tiers, and the loop of its owner.
+// An engine with tiers, and its owner's loop.
 class TieredEngine {
  public:
   TieredEngine(const ProvenanceOptions& model, int32_t host_slots, FakeDisk* disk = nullptr,
@@ -16,7 +16,7 @@ class TieredEngine {
     io.Bind(harness.executor.pool_base());
   }
 
-  // Until nothing is left to compute; copies end as soon as the engine has nothing else to do.
+  // Runs until nothing is left to compute; copies finish when the engine is otherwise idle.
   void Run() {
     for (int i = 0; i < 10000; ++i) {
       const bool moved = harness.Step();
@@ -28,12 +28,12 @@ class TieredEngine {
     }
     ADD_FAILURE() << "not idle";
   }
-  // The same without any copy coming to its end.
+  // The same, but no copy finishes.
   void RunAlone() {
     while (harness.Step()) {
     }
   }
-  // One step that takes this long.
+  // One step of this duration.
   bool StepInTime(Duration took) {
     Engine& engine = harness.engine;
     bool moved = false;
@@ -52,7 +52,7 @@ class TieredEngine {
   int32_t Cached(SequenceId id) { return harness.engine.Times(id).cached_tokens; }
   TierStats Host() { return harness.engine.tiers()->Stats(TierPlace::kHost); }
   TierStats Disk() { return harness.engine.tiers()->Stats(TierPlace::kDisk); }
-  // Other prompts take every block of the pool.
+  // Other prompts evict every block of the pool.
   void PushOut(uint64_t seed, int32_t tokens = 16 * 16) {
     Ask(SomeTokens(tokens, seed), 1);
     Run();

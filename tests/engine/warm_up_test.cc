@@ -1,5 +1,5 @@
-// The steps that an executor runs before it serves: of sizes that choose different kernels, and
-// whole in themselves.
+// The steps that an executor runs before it serves: of sizes that select different kernels, and
+// each valid in itself.
 #include "engine/warm_up.h"
 
 #include <gmock/gmock.h>
@@ -20,7 +20,7 @@ TEST(WarmUp, SizesEndAtWhatAnExecutorTakesAndNeedNotGoFar) {
   EXPECT_THAT(WarmUpSizes(-16), IsEmpty());
 }
 
-// What Model::Upload asks of a step, and that no block belongs to two sequences.
+// The requirements of Model::Upload, and that no block belongs to two sequences.
 void ExpectWhole(const WarmUpStep& step, int32_t rows, int32_t block_tokens) {
   const ForwardBatch batch = step.batch();
   ASSERT_EQ(batch.tokens.size(), static_cast<size_t>(rows));

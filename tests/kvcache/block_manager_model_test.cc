@@ -12,8 +12,7 @@
 namespace aisp {
 namespace {
 
-// The whole prefix that a block stands at the end of. Physical content of a block depends on all of
-// it.
+// The whole prefix up to the end of a block; a block's physical content depends on all of it.
 struct Prefix {
   uint64_t root = 0;
   std::vector<TokenId> tokens;
@@ -64,7 +63,7 @@ class Harness {
   struct ModelBlock {
     std::map<PinKind, int> pins;
     std::optional<Prefix> content;    // what the memory holds
-    std::optional<Prefix> published;  // as what it is found
+    std::optional<Prefix> published;  // the prefix it is found as
     int cached_since = -1;            // operation in which it became evictable
   };
 
@@ -102,8 +101,8 @@ class Harness {
     return BlockId(-1);
   }
 
-  // Tokens from a small tree: many sequences share prefixes of many lengths, some differing inside
-  // a block only.
+  // Tokens from a small tree: many sequences share prefixes of many lengths, some differing only
+  // inside a block.
   void AppendTokens(Prefix* prefix, int32_t n) {
     for (int32_t i = 0; i < n; ++i) {
       const bool fork = prefix->tokens.size() % 16 == 7 || prefix->tokens.size() % 16 == 15;
@@ -111,7 +110,7 @@ class Harness {
     }
   }
 
-  // Blocks from the manager; checks that what was evicted for them was the oldest.
+  // Reserves blocks; checks that the oldest cached ones were evicted for them.
   std::vector<BlockId> Reserve(int32_t n, PinKind kind, Reservation* keep) {
     const int32_t available = manager_.Available();
     const int32_t free = manager_.Stats().free;
@@ -216,11 +215,11 @@ class Harness {
     s.computed = static_cast<int32_t>(s.blocks.size()) * shape_.block_tokens;
     s.published = static_cast<int32_t>(s.blocks.size());
     sequences_.push_back(std::move(s));
-    Compare();  // what was matched is no longer evictable
+    Compare();  // matched blocks are no longer evictable
     Fill(sequences_.back());
   }
 
-  // Blocks for all tokens, and their content.
+  // Blocks for all tokens, with content.
   void Fill(Sequence& s) {
     const int32_t tokens = static_cast<int32_t>(s.prefix.tokens.size());
     const int32_t missing = (tokens + shape_.block_tokens - 1) / shape_.block_tokens -
@@ -258,11 +257,11 @@ class Harness {
     manager_.Publish(Root(s.prefix.root), computed, s.blocks, s.published);
     const size_t whole = computed.size() / static_cast<size_t>(shape_.block_tokens);
     if (whole <= static_cast<size_t>(s.published))
-      return;  // nothing new, even when the cache was cleared meanwhile
+      return;  // nothing new, even if the cache was cleared meanwhile
     for (size_t i = 0; i < whole; ++i) {
       if (!shape_.exact) {
-        // Which blocks a collision kept private is the manager's business: believe what it finds.
-        // Start checks content.
+        // The model does not predict which blocks a collision keeps private: it accepts what the
+        // manager finds. Start checks content.
         if (manager_.MatchLength(Root(s.prefix.root), s.prefix.tokens,
                                  static_cast<int32_t>(i + 1) * shape_.block_tokens) <=
             static_cast<int32_t>(i) * shape_.block_tokens) {
@@ -343,7 +342,7 @@ class Harness {
     }
   }
 
-  // The tree that a sequence's prefix stands in is found no more, and nothing else is lost.
+  // The tree of a sequence's prefix is no longer found, and nothing else is lost.
   void Forget() {
     if (sequences_.empty()) return;
     const Sequence& s = sequences_[random_.Below(sequences_.size())];
@@ -375,7 +374,7 @@ class Harness {
     }
   }
 
-  // The reader's view, from events, and from a snapshot, is the index's content.
+  // A reader's view, from events or from a snapshot, equals the index's content.
   void CheckEvents() {
     uint64_t first = 0;
     for (const KvCacheEvent& event : manager_.TakeEvents(&first)) {
@@ -406,7 +405,7 @@ class Harness {
     EXPECT_EQ(view_, expected);
   }
 
-  // Which blocks are held, from the definition; and the manager's numbers.
+  // Compares held blocks, by definition, and the manager's numbers.
   void Compare() {
     std::vector<bool> held(blocks_.size(), false);
     int32_t quarantined = 0, leased = 0;

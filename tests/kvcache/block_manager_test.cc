@@ -26,7 +26,7 @@ BlockManager::Options SmallPool(int32_t num_blocks, int32_t block_tokens = kBloc
   return options;
 }
 
-// `blocks` blocks' worth of tokens that depend on `seed` from block `same` on.
+// Tokens of `blocks` blocks that depend on `seed` from block `same` on.
 std::vector<TokenId> Tokens(int32_t blocks, int32_t seed = 0, int32_t same = 0,
                             int32_t block_tokens = kBlockTokens) {
   std::vector<TokenId> tokens;
@@ -142,7 +142,7 @@ TEST(BlockManager, SharedPrefixSurvivesOwnerRelease) {
   Cache(manager, first);
   const std::vector<BlockId> shared = manager.MatchAndPin(kRoot, second, INT32_MAX);
   ASSERT_EQ(shared.size(), 2u);
-  // All the rest is taken: the first sequence's own tail is evicted, the shared prefix is not.
+  // All the rest is reserved: the first sequence's own tail is evicted, the shared prefix is not.
   const std::vector<BlockId> rest = Take(manager, 4);
   EXPECT_EQ(manager.Available(), 0);
   EXPECT_EQ(Match(manager, first), 2);
@@ -156,7 +156,7 @@ TEST(BlockManager, LeastRecentlyUsedChainIsEvictedFirstAndItsLeafBeforeItsRoot) 
   Cache(manager, older);
   Cache(manager, newer);
   manager.Unpin(manager.MatchAndPin(kRoot, older, INT32_MAX),
-                PinKind::kSequence);  // now `older` is the fresher one
+                PinKind::kSequence);  // now `older` is more recently used
   for (int32_t evicted = 1; evicted <= 3; ++evicted) {
     Take(manager, 1);
     EXPECT_EQ(Match(manager, newer), 3 - evicted);
@@ -212,7 +212,7 @@ TEST(BlockManager, ChainBelowAPrivateCopyHangsUnderThePublishedTwinAndKeepsIt) {
   EXPECT_EQ(Match(manager, tokens), 2);
 
   manager.Unpin(owner,
-                PinKind::kSequence);  // no pin, but the copy's second block is reached through it
+                PinKind::kSequence);  // no pin, but the copy's second block depends on it
   EXPECT_EQ(manager.Stats().cached, 0);
   EXPECT_EQ(manager.Available(), 1);
   manager.CheckInvariants();
@@ -394,7 +394,7 @@ TEST(BlockManager, ClearedCacheKeepsPinnedBlocksAndFindsNothing) {
   EXPECT_EQ(Match(manager, Tokens(2, 1)), 0);
   EXPECT_EQ(Match(manager, tokens), 0);
   EXPECT_EQ(manager.Available(), 5);
-  manager.Publish(kRoot, tokens, running, 2);  // what runs on publishes anew
+  manager.Publish(kRoot, tokens, running, 2);  // a sequence that continues publishes again
   EXPECT_EQ(Match(manager, tokens), 3);
   manager.Unpin(running, PinKind::kSequence);
   EXPECT_EQ(manager.Available(), 8);
@@ -415,7 +415,7 @@ TEST(BlockManager, ForgettingAPrefixTakesWhatHangsOnItAndNothingElse) {
   const std::vector<BlockId> held = manager.MatchAndPin(kRoot, base, INT32_MAX);
   ASSERT_EQ(held.size(), 3u);
   const BlockStats before = manager.Stats();
-  // Its three blocks and the two of the branch, which nobody holds.
+  // Its three blocks and the two of the unpinned branch.
   EXPECT_EQ(manager.Forget(held).size(), 5u);
   manager.CheckInvariants();
   EXPECT_EQ(manager.MatchLength(kRoot, base, INT32_MAX), 0);

@@ -1,4 +1,4 @@
-// KV from one pool's format in another's, against references that know no blocks and no bits.
+// KV converted between pool formats, compared with references that use neither blocks nor bits.
 #include "kvcache/kv_conversion.h"
 
 #include <gtest/gtest.h>
@@ -70,7 +70,7 @@ std::vector<float> Samples() {
       INFINITY, -INFINITY,      NAN,        std::bit_cast<float>(0x7f800001u)};
   for (int i = 0; i < 20'000; ++i) {
     samples.push_back(std::bit_cast<float>(static_cast<uint32_t>(random.Next())));
-    // Where KV is, ties among them.
+    // Typical magnitudes of KV, including ties.
     const auto whole = static_cast<float>(static_cast<int32_t>(random.Next() >> 40) - (1 << 23));
     samples.push_back(std::ldexp(whole, -static_cast<int>(random.Below(30))));
     samples.push_back(std::ldexp(static_cast<float>(random.Below(64)), -12));

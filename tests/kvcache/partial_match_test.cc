@@ -1,5 +1,4 @@
-// What follows a match and begins as the tokens there do: held against a look at all that is
-// cached.
+// Partial matches after a prefix hit, compared with a search of all cached blocks.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -34,7 +33,7 @@ Tokens Counting(int32_t count) {
   return tokens;
 }
 
-// `tokens` with others from position `same` on.
+// `tokens`, changed from position `same` on.
 Tokens Differing(Tokens tokens, size_t same, TokenId by) {
   for (size_t i = same; i < tokens.size(); ++i) tokens[i] += by;
   return tokens;
@@ -114,7 +113,7 @@ Hash128 FourBitHash(const Hash128& parent, std::span<const TokenId> unit) {
   return {HashChain(parent, unit).lo & 15, 0};
 }
 
-// Tokens from a small tree, so that many share beginnings of every length.
+// Tokens from a small tree, so that many share prefixes of every length.
 Tokens Random(SplitMix64& random) {
   Tokens tokens;
   const auto count = static_cast<int32_t>(random.Below(5 * kUnit));
@@ -122,13 +121,14 @@ Tokens Random(SplitMix64& random) {
   return tokens;
 }
 
-// In a pool that gives up blocks all the time. A hash that collides hides blocks: then what is
-// found may share fewer tokens than another one, and never other than it says.
+// In a pool that evicts all the time. Hash collisions hide blocks: then the match found may be
+// shorter than another, but never wrong.
 TEST(PartialMatches, NoneSharesMoreThanTheOneThatIsFound) {
   for (const UnitHashFunction hash : {&HashChain, &FourBitHash}) {
     BlockManager manager(Pool(24, hash));
     SplitMix64 random(5);
-    std::map<int32_t, std::pair<Hash128, Tokens>> content;  // what the block was last taken for
+    std::map<int32_t, std::pair<Hash128, Tokens>>
+        content;  // the content last assumed for the block
     int found = 0;
     for (int i = 0; i < 3000; ++i) {
       const Hash128 root = random.Below(2) == 0 ? kRoot : kOtherRoot;
@@ -161,7 +161,7 @@ TEST(PartialMatches, NoneSharesMoreThanTheOneThatIsFound) {
       }
     }
     EXPECT_GT(found, 500);
-    // Under four bits there are fewer names than blocks.
+    // Four bits allow fewer hashes than blocks.
     if (hash == &HashChain) {
       EXPECT_GT(manager.Stats().evictions, 500u);
     }

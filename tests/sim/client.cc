@@ -111,7 +111,7 @@ void SimClient::CheckTiming(const v1::Timing& t) {
   if (t.queue_ns() < 0 || t.prefill_ns() < 0 || t.transfer_ns() < 0 || t.first_decode_ns() < 0)
     return Fail("a part of the TTFT is negative: " + t.ShortDebugString());
   const int64_t sum = t.queue_ns() + t.prefill_ns() + t.transfer_ns() + t.first_decode_ns();
-  // By the worker's clock, which may go faster than this one.
+  // By the worker's clock, which may run faster than this one.
   const auto waited = static_cast<double>((world_->Now() - submitted_).count());
   if (static_cast<double>(sum) > waited * (1 + SimClock::kMostDrift) + 1000) {
     return Fail(fmt::format("the parts of the TTFT are {} ns, it was {} ns", sum,
@@ -224,8 +224,8 @@ void SimClient::CheckError(const Error& error) {
   if (error.code == Code::kOk) return Fail("an error without a code");
   coverage_->Count(error.code == Code::kDeadlineExceeded ? "deadline exceeded" : "request failed");
   const auto says = [&](const char* what) { return error.message.find(what) != std::string::npos; };
-  // Two workers that ended under one request before its first token: taken for a poisonous one.
-  // One that began as a prefill worker may decode by now.
+  // Two workers that ended during one request before its first token: it counts as poison. One that
+  // began as a prefill worker may decode by now.
   uint64_t ended = 0;
   for (const char* end :
        {"decode worker killed", "prefill worker killed", "prefill worker stopped",

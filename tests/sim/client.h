@@ -1,5 +1,5 @@
-// SimClient: one request's client. Holds what the request must bring (the provenance oracle)
-// against what it brings, token by token, and that it ends exactly once and in time.
+// SimClient: one request's client. Compares its output with the provenance oracle, token by token,
+// and checks that it ends exactly once and in time.
 #pragma once
 
 #include <functional>
@@ -14,12 +14,12 @@
 
 namespace aisp {
 
-// What a surface and its client do with a request beside waiting for its end.
+// What a surface and its client do besides waiting for the end.
 struct SimHabits {
-  // The answer's text holds a stop string that ends with this token; 0: none.
+  // The answer's text contains a stop string that ends with this token; 0: none.
   size_t stop_string_after = 0;
-  // The client reads so many tokens a second and is cut off when more than `most_unread` wait for
-  // it; 0: it reads at once.
+  // The client reads this many tokens a second and is cut off when more than `most_unread` are
+  // unread; 0: it reads at once.
   double reads_per_s = 0;
   size_t most_unread = 0;
   // Its first step fails, or ends the process.
@@ -28,7 +28,7 @@ struct SimHabits {
 
 class SimClient final : public RequestObserver {
  public:
-  // `end`: ends the request at its router, as completed or as cancelled.
+  // Ends the request at its router, as completed or as cancelled.
   using EndRequest = std::function<void(RequestId id, bool completed)>;
   SimClient(SimWorld* world, SimCoverage* coverage, std::string name,
             const ProvenanceOptions& model, RouterRequest request, const SimHabits& habits,
@@ -40,11 +40,11 @@ class SimClient final : public RequestObserver {
   void OnPromptLogprobs(const v1::PromptLogprobs& logprobs) override;
   void OnEmbedding(const v1::TokenEvent& event) override;
 
-  // The outcome of Submit, at the time of the call.
+  // The result of Submit, at the time of the call.
   void Submitted(const Result<RequestId>& id);
   // The client left, or its router died with the connection: nothing may follow.
   void Leave(const std::string& why);
-  // Fails the run when the request should have ended by now.
+  // Fails the run if the request should have ended by now.
   void CheckOverdue(Instant now);
 
   bool done() const { return state_ == State::kDone; }
@@ -56,7 +56,7 @@ class SimClient final : public RequestObserver {
   const RouterRequest& request() const { return request_; }
   bool poisonous() const { return habits_.poison != SimHabits::Poison::kNone; }
 
-  // The run fails unless this one succeeds.
+  // The run fails unless this request succeeds.
   bool must_succeed = false;
 
  private:
@@ -65,11 +65,11 @@ class SimClient final : public RequestObserver {
   void Fail(const std::string& what);
   void CheckTiming(const v1::Timing& timing);
   void TakeToken(const v1::TokenEvent& event, int at);
-  // A stop string was found, or too much waits for a slow reader: from inside OnTokens, as a
-  // surface does it.
+  // Ends the request if a stop string was found or too much is unread; inside OnTokens, as a
+  // surface does.
   void ReadOn();
   void CheckError(const Error& error);
-  // What a request brought beside tokens when it ended well.
+  // Checks the outputs besides tokens of a successful request.
   void CheckOutputs();
 
   SimWorld* const world_;

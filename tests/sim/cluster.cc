@@ -101,8 +101,8 @@ SimCluster::SimCluster(uint64_t seed, bool trace)
   shared_.death = &death_;
   shared_.on_stop = [this](SimWorker* worker) { OnStopWanted(worker); };
   shared_.on_crash = [this](SimWorker* worker) { OnCrash(worker); };
-  // Prompts as long as these would always be prefilled locally on a worker that is fast by prior;
-  // the simulation wants both.
+  // Such prompts would always be prefilled locally on a worker with a fast prior; the simulation
+  // wants both.
   router_options_.pulls = settings_.pulls;
   router_options_.policy.cost.disturbance_weight = 4;
   router_options_.policy.cost.handoff_ms = 0.1;
@@ -119,7 +119,7 @@ void SimCluster::SetLinkRoom(int messages, size_t bytes) {
 }
 
 SimCluster::~SimCluster() {
-  // What they end is scheduled: while there is a world, which goes last.
+  // Their ends schedule events, so they must come before the world is destroyed.
   for (const auto& router : routers_) EndFrontends(router);
   for (const auto& [client, router] : http_clients_) EndFrontends(router);
   for (WorkerSlot& slot : workers_) {
@@ -248,9 +248,9 @@ void SimCluster::StartWorker(int index) {
 }
 
 Duration SimCluster::ClientGrace() const {
-  // A router that is stopped cannot end anything before it goes on.
+  // A stopped router cannot end anything before it resumes.
   const Duration stopped = settings_.router_pauses > 0 ? kLongestRouterPause * 3 : Duration{};
-  // A clock that goes slowly ends the longest request (ScheduleLoad) so much later.
+  // A slow clock ends the longest request (ScheduleLoad) this much later.
   const Duration drift =
       settings_.skewed_clocks ? FromMs(300'000 * 2 * SimClock::kMostDrift) : Duration{};
   return router_options_.deadline_grace + std::chrono::milliseconds(1) + stopped + drift;
@@ -258,7 +258,7 @@ Duration SimCluster::ClientGrace() const {
 
 bool SimCluster::Run() {
   world_.Trace("settings", settings_.ToString());
-  // Of lanes that fall some are not to be had again: those below them are taken.
+  // Some failed transports cannot be reached again: then the lower ranks are used.
   fabric_.set_connect_fail_chance(
       std::max(settings_.connect_fail_chance, settings_.falls_back ? kLaneStaysDown : 0.0));
   routers_.resize(static_cast<size_t>(settings_.routers));
@@ -271,12 +271,12 @@ bool SimCluster::Run() {
   ScheduleLoad();
   ScheduleHttp();
   ScheduleFaults();
-  // Restarts, redials (at most a second apart) and forgotten workers (two seconds) settle before
-  // the probes.
+  // Restarts, redials (at most a second apart) and dropped workers (two seconds) settle before the
+  // probes.
   const Instant healed =
       world_.Now() + std::chrono::milliseconds(800) + settings_.arrival_span * 3 / 2;
   world_.At(healed, [this] { Heal(); });
-  // Of a half-open link its ends hear after six seconds at most, and a drain may wait for that.
+  // Ends of a half-open link notice after six seconds at most, and a drain may wait for that.
   const Duration settle = std::chrono::seconds(settings_.half_opens > 0 ? 14 : 6);
   world_.At(healed + settle, [this] {
     ScheduleProbes();
@@ -296,7 +296,7 @@ bool SimCluster::Run() {
     const bool http_waits = std::any_of(http_clients_.begin(), http_clients_.end(),
                                         [](const auto& c) { return c.first->waiting(); });
     if (waiting || http_waits) continue;
-    // The last acknowledgements and cancellations travel for a moment.
+    // The last acknowledgements and cancellations are still in flight for a moment.
     if (quiet_at == kNever) quiet_at = world_.Now() + std::chrono::seconds(2);
     if (world_.Now() >= quiet_at) break;
   }

@@ -1,5 +1,5 @@
 // SimCluster: routers, prefill and decode workers and their clients in one thread under simulated
-// time, with the faults that a seed decides. What must hold is listed in cluster_checks.cc.
+// time, with faults decided by a seed. cluster_checks.cc lists the invariants.
 #pragma once
 
 #include <functional>
@@ -58,9 +58,9 @@ class SimCluster {
     uint64_t starts = 0;                // so far
     std::unique_ptr<SimWorker> worker;  // null while down
     std::optional<v1::LastExit> last_exit = std::nullopt;
-    std::shared_ptr<FakeDisk> disk = nullptr;  // of its processes, one after the other
+    std::shared_ptr<FakeDisk> disk = nullptr;  // shared by its successive processes
   };
-  // The simulation knows whom it killed.
+  // The simulation knows which processes it killed.
   class Death final : public PeerDeath {
    public:
     explicit Death(SimCluster* cluster) : cluster_(cluster) {}
@@ -77,12 +77,12 @@ class SimCluster {
 
   // cluster.cc
   void WireNetworks();
-  // Fails the run when the worker was accepted under its name before another one was.
+  // Fails the run if the worker was accepted under its name before and another one since.
   void NoteRegistered(const SimProcess& router, const SimProcess& worker);
   void StartRouter(int index);
   void PumpRouter(RouterProcess& r);
-  // Where a client's request goes: to the predecessor, on an open connection, while the router has
-  // no worker yet.
+  // The router for a client's request: the predecessor, on an open connection, while the new router
+  // has no worker yet.
   std::shared_ptr<RouterProcess> RouterFor(size_t index);
   void StartWorker(int index);
   Duration ClientGrace() const;
@@ -94,7 +94,7 @@ class SimCluster {
     SimHabits habits;
   };
   void Submit(RouterRequest request, const Visit& visit);
-  // As when its client leaves; false: it does not wait any more.
+  // As when its client leaves; false: it has already ended.
   bool CancelRequest(size_t number);
   std::vector<TokenId> MakePrompt();
   RouterRequest MakeRequest(bool storm);
@@ -104,7 +104,7 @@ class SimCluster {
   SimHabits MakeHabits();
   void ScheduleLoad();
   void Arrive();
-  // Of one token alone: whoever computes it fails, or ends.
+  // A prompt of one token only, whose computation fails or ends the process.
   void AskForBadStep() { AskForPoison(SimHabits::Poison::kStep); }
   void AskForEnd() { AskForPoison(SimHabits::Poison::kProcess); }
   void AskForPoison(SimHabits::Poison poison);
@@ -116,7 +116,7 @@ class SimCluster {
   void SubmitHttp(const SimHttpRequest& request, bool must_succeed, Duration leave_after);
   SimHttpRequest MakeHttpRequest();
   static void EndFrontends(const std::shared_ptr<RouterProcess>& router);
-  // Clients of the process lose their connections; before it ends.
+  // Clients of the process lose their connections; call before it ends.
   void DisconnectHttp(const RouterProcess& router, const std::string& why);
   void CheckHttp(bool at_end);
 
@@ -147,10 +147,10 @@ class SimCluster {
   void SpoilWrite();
   void FailDevice();
   void MakeZombie();
-  // A second process under the name of one that lives.
+  // A second process under the name of a live one.
   void DuplicateName();
   void EndZombie(const SimWorker* zombie, const std::string& why);
-  // The worker's process wants to end: it was told that another one has its name.
+  // The worker's process wants to end: it was told that another has its name.
   void OnStopWanted(SimWorker* worker);
   // A request ended the worker's process.
   void OnCrash(SimWorker* worker);
@@ -160,14 +160,15 @@ class SimCluster {
 
   // role_changes.cc
   void ScheduleRoleChanges();
-  // Of any worker to any role, by way of a router or at the worker itself.
+  // Changes any worker to any role, through a router or at the worker itself.
   void ChangeRole();
   void AskForRole(size_t index, const RoleWish& wish);
-  // One change after the other, each when the last one is over, of workers that can be missed.
+  // One change after the other, each when the previous one is over, for workers that are not
+  // needed.
   void ChangeRolesInTurn(int left);
-  // Until every worker has the role that it was started with.
+  // Until every worker has its initial role again.
   void GoHome(size_t index);
-  int RandomWorker();  // that runs; -1 when there is none
+  int RandomWorker();  // a running one; -1: none
 
   // cluster_checks.cc
   void CheckQuiet();
@@ -185,13 +186,13 @@ class SimCluster {
   RouterLinksNet router_net_;
   KvLinksNet kv_net_;
   SimFabric fabric_;
-  SimFabric fallback_;  // used where settings_.falls_back
+  SimFabric fallback_;  // used if settings_.falls_back
   SimShared shared_;
   RouterOptions router_options_;
   std::vector<std::vector<TokenId>> families_;
   std::vector<std::shared_ptr<RouterProcess>> routers_;
   int retiring_routers_ = 0;
-  // By router and name: the processes that were accepted, in order.
+  // By router and name: the accepted processes, in order.
   std::map<std::pair<const SimProcess*, std::string>, std::vector<std::string>> accepted_;
   std::vector<WorkerSlot> workers_;
   std::vector<std::unique_ptr<SimWorker>> zombies_;  // alive, but replaced or a duplicate
@@ -199,7 +200,7 @@ class SimCluster {
   std::vector<std::pair<std::unique_ptr<SimClient>, std::shared_ptr<RouterProcess>>> clients_;
   std::vector<std::pair<std::shared_ptr<SimHttpClient>, std::shared_ptr<RouterProcess>>>
       http_clients_;
-  // Of its own, so that what clients do over HTTP changes no draw of the others.
+  // Separate, so that HTTP clients do not change the draws of others.
   SplitMix64 http_random_;
   bool faults_over_ = false;
 };

@@ -1,19 +1,19 @@
-// What must hold in every run:
-//  - every token a client sees is the oracle's (client.cc), none lost or doubled, also across
-//  takeovers;
-//  - no process gets a name back from its successor (cluster.cc);
-//  - what clients read over HTTP is whole: tokens, text and finish reasons of every choice
-//  (http_client.cc), and no frontend holds anything for a request that has ended;
-//  - every request ends exactly once, by its deadline and the router's grace;
-//  - in a calm run, and for requests made after all faults were put right, every request succeeds;
-//  - a request that ends workers ends few of them, and only it is refused for that;
-//  - after that, nobody writes over a lane that fell;
-//  - no worker lays a role down with work in it, or drains for nobody (worker.cc);
-//  - after that, every worker has the role that it was started with, and routers place work on it;
-//  - after that, every name is held by the process that serves under it;
-//  - after that, no router is blind to a worker's prefix cache;
-//  - after the last request every block of every worker is free or cached, and no lease or transfer
-//  is left.
+// Invariants of every run:
+//   - every token a client sees is the oracle's (client.cc), none lost or doubled, also across
+//     takeovers;
+//   - no process gets a name back from its successor (cluster.cc);
+//   - what clients read over HTTP is complete: tokens, text and finish reasons of every choice
+//     (http_client.cc), and no frontend holds anything for a request that has ended;
+//   - every request ends exactly once, by its deadline plus the router's grace;
+//   - in a calm run, and for requests made after all faults were repaired, every request succeeds;
+//   - a request that ends workers ends few of them, and only it is refused for that;
+//   - after the repair, no write uses a transport that failed;
+//   - no worker gives up a role with work in it, or drains without a reason (worker.cc);
+//   - after the repair, every worker has its initial role, and routers place work on it;
+//   - after the repair, every name is held by the process that serves under it;
+//   - after the repair, every router knows every worker's prefix cache;
+//   - after the last request every block of every worker is free or cached, and no lease or
+//     transfer is left.
 #include <algorithm>
 #include <sstream>
 
@@ -36,7 +36,7 @@ void SimCluster::CheckClients(bool at_end) {
   }
 }
 
-// Not every seed brings them about, so the whole run is held to having seen them.
+// Not every seed causes them, so they are counted over the whole run.
 void SimCluster::CountQuietWorkers(const std::string& line) {
   for (const auto& [metric, what] :
        {std::pair("aisp_router_quiet_workers_total{", "worker quiet"),
@@ -47,7 +47,7 @@ void SimCluster::CountQuietWorkers(const std::string& line) {
   }
 }
 
-// Where long steps are all that slows workers down, none of them counts as lost.
+// If long steps are all that slows workers down, none of them counts as lost.
 void SimCluster::CheckLongStepsLoseNobody(const std::string& line) {
   const bool lost = line.starts_with("aisp_workers_forgotten_total{cause=\"silent\"") ||
                     line.starts_with("aisp_takeovers_total{");
@@ -55,7 +55,7 @@ void SimCluster::CheckLongStepsLoseNobody(const std::string& line) {
     world_.Fail("workers in long steps were taken for lost: " + line);
 }
 
-// At rest a router knows every worker, and what each has cached.
+// At rest a router knows every worker and its cached blocks.
 void SimCluster::CheckMetrics(const RouterProcess& router) {
   std::istringstream lines(router.metrics->Render());
   size_t known = 0;
@@ -72,7 +72,7 @@ void SimCluster::CheckMetrics(const RouterProcess& router) {
         fmt::format("{} knows {} of {} workers", router.process->name, known, workers_.size()));
 }
 
-// A name is held by the process that serves under it, not by one that was replaced.
+// A name is held by the process that serves under it, not by a replaced one.
 void SimCluster::CheckNames(const RouterProcess& router) {
   for (const WorkerStatus& status : router.router->Workers()) {
     const auto slot = std::find_if(workers_.begin(), workers_.end(),
@@ -83,13 +83,13 @@ void SimCluster::CheckNames(const RouterProcess& router) {
   }
 }
 
-// Where nothing but one request ends workers, it ends few, and nobody else is refused for it. (Of
-// several routers each knows its own requests only: an innocent one may be all that it sees.)
+// If only one request ends workers, it ends few, and no other is refused for it. (Each of several
+// routers knows only its own requests: an innocent one may be all that it sees.)
 void SimCluster::CheckPoisonAlone() {
   if (!settings_.poison_alone) return;
   const uint64_t ended = coverage_.Get("worker ended by a request");
   coverage_.Peak("workers ended by one request", ended);
-  // Two where it was alone, of whatever role, else three.
+  // At most two while it runs alone, of any role; else three.
   if (ended > 3) world_.Fail(fmt::format("one request ended {} workers", ended));
   const uint64_t prefills = coverage_.Get("prefill worker ended by a request");
   if (prefills > 2) world_.Fail(fmt::format("one request ended {} prefill workers", prefills));

@@ -1,5 +1,4 @@
-// What happened in a run, so that a run without faults worth the name does not pass for a test of
-// them.
+// Counts what happened in a run, so that a run without real faults does not pass as a test of them.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What goes wrong, and how it is put right at the end.
+// Faults, and their repair at the end.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -78,7 +78,7 @@ void SimCluster::KillWorker(int index, const std::string& why, int signal) {
 
 void SimCluster::Bury(std::unique_ptr<SimWorker> worker, double notice_ms) {
   worker->Kill(notice_ms);
-  // Destroyed when nothing of it is on the stack.
+  // Destroyed later, when nothing of it is on the stack.
   world_.After(Duration{}, [dead = std::shared_ptr<SimWorker>(std::move(worker))] {});
 }
 
@@ -156,7 +156,7 @@ void SimCluster::AwaitDrained(int index, uint64_t incarnation) {
   });
 }
 
-// One worker after the other, the next when the last one's successor serves.
+// One worker after the other, each when the previous one's successor serves.
 void SimCluster::RollingUpdate(size_t index) {
   if (index == workers_.size()) RollingRouterUpdate(0);
   if (faults_over_ || index >= workers_.size()) return;
@@ -168,7 +168,7 @@ void SimCluster::RollingUpdate(size_t index) {
   AwaitUpdated(index, slot.starts + 1);
 }
 
-// Every router has heard that it is ready: the word may take a while.
+// Every router knows that it is ready, which may take a while.
 bool SimCluster::Serves(const WorkerSlot& slot) const {
   if (slot.worker == nullptr || !slot.worker->role().Ready()) return false;
   return std::all_of(routers_.begin(), routers_.end(), [&](const auto& r) {
@@ -213,8 +213,8 @@ void SimCluster::UpdateRouter() {
   ReplaceRouter(world_.random.Below(routers_.size()), [] {});
 }
 
-// A successor listens at the address from the moment in which the old router begins to drain, as on
-// a shared socket.
+// A successor listens at the address as soon as the old router begins to drain, as on a shared
+// socket.
 void SimCluster::ReplaceRouter(size_t index, std::function<void()> then) {
   const std::shared_ptr<RouterProcess> old = routers_[index];
   if (old->router == nullptr || old->predecessor != nullptr || !old->process->running()) return;
@@ -271,10 +271,9 @@ void SimCluster::FailDevice() {
   });
 }
 
-// A worker that does not answer is taken for dead and replaced under its name and address, as a
-// supervisor on another host would do. It is not dead: later it goes on, writes what it had
-// started, and speaks for its old incarnation. Nothing but its acknowledgement or its end may free
-// what it was granted.
+// A worker that does not answer is considered dead and replaced under its name and address, as by a
+// supervisor on another host. It is alive: later it resumes, finishes its writes, and reports under
+// its old incarnation. Only its acknowledgement or its end may free the blocks granted to it.
 void SimCluster::MakeZombie() {
   const int index = RandomWorker();
   if (index < 0) return;
@@ -285,7 +284,7 @@ void SimCluster::MakeZombie() {
   if (slot.worker->InTransfer()) coverage_.Count("zombie in transfer");
   slot.worker->Pause();
   slot.last_exit.reset();
-  slot.disk.reset();  // is still the old one's
+  slot.disk.reset();  // still the old one's
   SimWorker* zombie = zombies_.emplace_back(std::move(slot.worker)).get();
   StartWorker(index);
   const auto is_it = [zombie](const auto& z) { return z.get() == zombie; };

@@ -9,7 +9,7 @@
 namespace aisp {
 namespace {
 
-// Shorter than most answers take, so that comments are written between events.
+// Shorter than most answers take, so that comments are sent between events.
 constexpr Duration kKeepAlive = std::chrono::milliseconds(40);
 
 std::unique_ptr<Tenants> NoKeys() {
@@ -53,7 +53,7 @@ void SimExchange::Disconnect(Gone why) {
   if (const auto handler = std::exchange(handler_, nullptr)) handler(why);
 }
 
-// The process's loop: what is posted runs at the same simulated time, after what runs now.
+// The process's loop: posted work runs at the same simulated time, after the current work.
 class SimFrontend::Loop final : public EventLoop {
  public:
   Loop(SimWorld* world, std::shared_ptr<SimProcess> process, const SimClock* clock)
@@ -88,7 +88,7 @@ class SimFrontend::Loop final : public EventLoop {
   const SimClock* const clock_;
 };
 
-// Tokenizing takes a time of its own, in which clients leave and deadlines pass.
+// Tokenizing takes time, in which clients leave and deadlines pass.
 class SimFrontend::Queue final : public WorkQueue {
  public:
   Queue(SimWorld* world, std::shared_ptr<SimProcess> process)

@@ -1,5 +1,5 @@
 // SimFrontend: the HTTP surface of one simulated router process: the real Frontend with its jobs,
-// choices and answers, over the router, under simulated time. Its loop posts into the process, its
+// choices and answers, over the router, under simulated time. Its loop posts into the process,
 // tokenizing takes a moment, and its exchanges end in a SimHttpClient.
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace aisp {
 
-// Who reads what an exchange is answered with. Called inside the router's process.
+// Reads the answer of an exchange. Called inside the router's process.
 class SimReader {
  public:
   virtual ~SimReader() = default;
@@ -24,7 +24,7 @@ class SimReader {
   virtual void OnStream(int status, const HttpHeaders& headers) = 0;
   virtual void OnBytes(std::string_view bytes) = 0;
   virtual void OnEnd() = 0;
-  // Nobody holds the exchange any more, and it was not answered. `arrived`: the frontend had it.
+  // The exchange was dropped without an answer. `arrived`: the frontend had received it.
   virtual void OnDropped(bool arrived) = 0;
 };
 
@@ -63,16 +63,16 @@ class SimFrontend {
  public:
   SimFrontend(SimWorld* world, const ProvenanceOptions& model, std::shared_ptr<SimProcess> process,
               const SimClock* clock, Router* router, Metrics* metrics);
-  // The process ends: what it still answers ends with it. Before the router.
+  // The process ends, and its open answers with it. Destroy before the router.
   ~SimFrontend();
   SimFrontend(const SimFrontend&) = delete;
   SimFrontend& operator=(const SimFrontend&) = delete;
 
   // A request arrives; inside the process.
   void Handle(const std::shared_ptr<SimExchange>& exchange);
-  // No request is under way.
+  // No request is in progress.
   bool Idle() const { return stats_.active() == 0; }
-  // Fails the run when anything is held for a request, although there is none.
+  // Fails the run if anything is held for a request although there is none.
   void CheckQuiet();
 
   static std::unique_ptr<TextModel> MakeModel(const ProvenanceOptions& model);

@@ -53,8 +53,8 @@ SimHttpClient::SimHttpClient(SimWorld* world, SimCoverage* coverage, std::string
   if (request_.stops_at_text) ExpectStopString();
 }
 
-// A piece of the first choice's answer that no other piece can be a part of; every choice that has
-// it ends before it.
+// A substring of the first choice's answer that cannot overlap another one; every choice that
+// contains it ends before it.
 void SimHttpClient::ExpectStopString() {
   const std::vector<TokenId>& tokens = choices_[0].tokens;
   const auto spelled = std::find_if(tokens.begin() + static_cast<std::ptrdiff_t>(tokens.size() / 2),

@@ -1,6 +1,6 @@
-// SimHttpClient: one request to /v1/completions as a client of the HTTP surface sees it: a body of
-// JSON, and an answer that is a JSON object or a stream of SSE events. Holds every choice's tokens,
-// text and finish reason against the provenance oracle, and that the answer is whole and ends once.
+// SimHttpClient: one request to /v1/completions as an HTTP client sees it: a JSON body, and an
+// answer that is a JSON object or a stream of SSE events. Compares every choice's tokens, text and
+// finish reason with the provenance oracle, and checks that the answer is complete and ends once.
 #pragma once
 
 #include <memory>
@@ -22,7 +22,7 @@ struct SimHttpRequest {
   uint64_t seed = 1;  // below 2^63
   std::vector<TokenId> stop_token_ids;
   bool stream = true;
-  bool stops_at_text = false;  // by a stop string that the first choice's answer has
+  bool stops_at_text = false;  // by a stop string in the first choice's answer
   Duration timeout{};
 };
 
@@ -31,13 +31,13 @@ class SimHttpClient final : public SimReader, public std::enable_shared_from_thi
   SimHttpClient(SimWorld* world, SimCoverage* coverage, std::string name,
                 const ProvenanceOptions& model, SimHttpRequest request, Duration grace);
 
-  // The request as it reaches a router. From now on the client waits.
+  // The request as it reaches a router. The client waits from now on.
   std::shared_ptr<SimExchange> Send();
-  // Null once the answer is over and nobody holds it.
+  // Null once the answer is over and nothing holds it.
   std::shared_ptr<SimExchange> exchange() const { return exchange_.lock(); }
   // The client leaves, or its router died with the connection.
   void Leave(const std::string& why);
-  // Fails the run when the answer should be over by now.
+  // Fails the run if the answer should be over by now.
   void CheckOverdue(Instant now);
 
   void OnAnswer(int status, const HttpHeaders& headers, const std::string& body) override;
@@ -71,7 +71,7 @@ class SimHttpClient final : public SimReader, public std::enable_shared_from_thi
   void TakeChoices(const Value& body);
   void TakeChoice(const Value::Map& fields);
   void TakeError(const Value& error);
-  // The answer said that it is over.
+  // The answer announced its end.
   void Finish();
 
   SimWorld* const world_;
@@ -85,7 +85,7 @@ class SimHttpClient final : public SimReader, public std::enable_shared_from_thi
   std::weak_ptr<SimExchange> exchange_;
   State state_ = State::kNew;
   bool ok_ = false;
-  bool ended_ = false;  // "[DONE]", or a whole answer
+  bool ended_ = false;  // "[DONE]", or a complete answer
   std::string outcome_;
   std::string unread_;
   Instant sent_;

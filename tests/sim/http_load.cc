@@ -8,7 +8,7 @@
 namespace aisp {
 namespace {
 
-// One beside so many requests that go to the router itself.
+// One HTTP request for every so many that go directly to a router.
 constexpr int kOneOf = 8;
 
 int64_t Between(SplitMix64& random, int64_t low, int64_t high) {  // both included

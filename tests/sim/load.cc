@@ -1,4 +1,4 @@
-// What clients ask of the cluster, and how they take what comes.
+// The requests of clients, and how the clients behave.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -48,7 +48,7 @@ void SimCluster::AddSampling(RouterRequest* request) {
   request->min_new_tokens = std::min(request->min_new_tokens, request->max_new_tokens);
 }
 
-// Others than tokens.
+// Outputs other than tokens.
 void SimCluster::AddOutputs(RouterRequest* request) {
   if (world_.Chance(0.1)) {
     request->pooling = static_cast<v1::Pooling>(world_.Between(1, 3));
@@ -68,7 +68,7 @@ void SimCluster::AddTenant(RouterRequest* request) {
                        world_.Chance(0.1) ? 1 : 0};
     coverage_.Count("request of a tenant");
   }
-  // Some wait for room and give way; this draws nothing of its own.
+  // Some wait for room and yield; this draws no random number.
   if (request->tokens.size() % 4 != 0) return;
   request->tenant.service_class =
       request->tokens.size() % 8 == 0 ? ServiceClass::kBestEffort : ServiceClass::kBatch;
@@ -167,7 +167,7 @@ void SimCluster::AskForPoison(SimHabits::Poison poison) {
     request.prefill = PrefillPreference::kRemote;
   Visit visit;
   visit.habits.poison = poison;
-  // Its client may be gone before anybody knows what it did.
+  // Its client may leave before its effect is known.
   if (!step && world_.Chance(0.3)) {
     visit.cancel_after = world_.Ms(5, 600);
     coverage_.Count("request that ends workers is given up");
@@ -175,7 +175,7 @@ void SimCluster::AskForPoison(SimHabits::Poison poison) {
   Submit(std::move(request), visit);
 }
 
-// After everything was put right again, the cluster must serve as if nothing had happened.
+// After all faults are repaired, the cluster must serve as if nothing had happened.
 void SimCluster::ScheduleProbes() {
   for (int i = 0; i < 6; ++i) {
     world_.After(std::chrono::milliseconds(100 * i), [this] {

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 
-# (name, the promise, source, text, what stands there instead)
+# (name, the promise, source, text, its replacement)
 MUTANTS = [
     ("reuse-before-acknowledgement", "granted blocks are not reused before their writer acknowledged or is dead",
      "decode/fencing.cc",
@@ -204,7 +204,7 @@ class Build:
         except OSError as error:
             fail(f"{error}; configure the build first")
         self.commands = {entry["file"]: entry["command"] for entry in entries}
-        # Of a source that is compiled together with others (AISP_UNITY): the file that includes all of them.
+        # For a source compiled together with others (AISP_UNITY): the file that includes all of them.
         self.groups = {}
         for path in self.commands:
             if os.path.basename(path).startswith("unity_") and os.path.exists(path):
@@ -233,7 +233,7 @@ class Build:
             f.write(original.replace(text, instead))
         command, compiled = self.commands.get(path), mutant
         if command is None:
-            # Its whole group again, so that nothing of the library's object is left over.
+            # Replaces its whole group, so that nothing of the library's object is linked.
             command, compiled = self.commands[self.groups[path]], os.path.join(scratch, "group.cc")
             with open(self.groups[path], encoding="utf-8") as f, open(compiled, "w", encoding="utf-8") as out:
                 out.write(f.read().replace(f'"{path}"', f'"{mutant}"'))
@@ -287,7 +287,7 @@ def main():
         start = datetime.date.today().toordinal() * options.sample
         chosen = [chosen[(start + i) % len(chosen)] for i in range(min(options.sample, len(chosen)))]
     at_a_time = max(1, options.jobs // 2)
-    # Of all, however few are run: a text that has changed is known the same day.
+    # Check all texts, even if few mutants are run, so that a changed source is noticed the same day.
     for _, _, source, text, _ in MUTANTS:
         build.check(source, text)
 

@@ -1,4 +1,4 @@
-// Workers that take other roles while the cluster serves and things go wrong.
+// Workers change roles while the cluster serves and faults happen.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -53,7 +53,7 @@ void SimCluster::ChangeRole() {
   wish.move_after = world_.Chance(0.3) ? Duration{} : world_.Ms(1, 1000);
   wish.deadline = settings_.role_deadline;
   if (worker.InTransfer()) coverage_.Count("role change during transfer");
-  // Twice now and then, as by two planners.
+  // Sometimes twice, as by two planners.
   for (int i = world_.Chance(0.3) ? 2 : 1; i > 0; --i) AskForRole(static_cast<size_t>(index), wish);
 }
 
@@ -82,7 +82,7 @@ void SimCluster::ChangeRolesInTurn(int left) {
 void SimCluster::GoHome(size_t index) {
   const WorkerSlot& slot = workers_[index];
   const v1::Role home = slot.prefill ? v1::ROLE_PREFILL : v1::ROLE_DECODE;
-  // One that decodes may be the last.
+  // It may be the last worker that decodes.
   const bool can_go = std::any_of(workers_.begin(), workers_.end(), [&](const WorkerSlot& other) {
     return &other != &slot && other.worker != nullptr && !other.worker->roles().changing() &&
            other.worker->roles().current() == v1::ROLE_DECODE && Serves(other);

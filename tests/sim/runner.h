@@ -1,4 +1,4 @@
-// Runs ranges of seeds, in several threads if asked, and adds up what they covered.
+// Runs ranges of seeds, optionally in several threads, and sums up their coverage.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ struct SimReport {
   SimCoverage coverage;
 };
 
-// Seeds first..last, both included. Each seed is one thread's; `trace` prints its event log.
+// Seeds first..last, both included. One thread per seed; `trace` prints its event log.
 SimReport RunSeeds(uint64_t first, uint64_t last, int jobs, bool trace);
 // The digest of everything that happened in a run of the seed.
 uint64_t DigestOfSeed(uint64_t seed);

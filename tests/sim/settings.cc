@@ -48,7 +48,7 @@ SimSettings SimSettings::Draw(SimWorld& world) {
   s.slow_reader_chance = world.Chance(0.4) ? world.Uniform(0.05, 0.3) : 0;
   if (!s.calm) s.DrawFaults(world);
   s.ChooseFormats();
-  // Half of all runs pull whenever they can, a fifth where it pays; this draws nothing of its own.
+  // Half of all runs pull whenever possible, a fifth if it pays; this draws no random number.
   const int pulls = s.requests % 10;
   s.pulls = pulls < 5 ? PrefixPulls::kAlways : pulls < 7 ? PrefixPulls::kAuto : PrefixPulls::kOff;
   return s;
@@ -60,7 +60,7 @@ void SimSettings::ChooseFormats() {
   const size_t kind = static_cast<size_t>(requests) * 7 + static_cast<size_t>(max_context / 16);
   prefill_block_tokens = block_tokens;
   if (kind % 5 < 2) prefill_block_tokens = kSizes[kind / 5 % 4];
-  // Room for as many tokens, and below for the blocks through which converted ones go.
+  // Room for the same number of tokens, and below for the conversion's blocks.
   const int32_t tokens = prefill_blocks * block_tokens;
   if (prefill_block_tokens != block_tokens)
     prefill_blocks = (tokens + prefill_block_tokens - 1) / prefill_block_tokens + 1;

@@ -1,7 +1,6 @@
-// SimClock: a process's own clock in simulated time. It began elsewhere than those of others and
-// goes a little faster or slower, as clocks of different machines do, and it stands still while its
-// machine is suspended. Time stamps that crossed a process boundary would show at once; what
-// crosses must be a duration.
+// SimClock: a process's own clock in simulated time. It starts at another value than others, runs a
+// little faster or slower, as clocks of different machines do, and stops while its machine is
+// suspended. Timestamps sent across processes would fail at once; only durations may be sent.
 #pragma once
 
 #include <cmath>
@@ -13,7 +12,7 @@ namespace aisp {
 
 class SimClock final : public Clock {
  public:
-  static constexpr double kMostDrift = 2e-4;  // of the time: 200 ppm, more than quartz has
+  static constexpr double kMostDrift = 2e-4;  // relative: 200 ppm, more than quartz has
 
   SimClock(const Clock* world, Duration offset, double drift)
       : world_(world), offset_(offset), rate_(1 + drift) {}
@@ -41,7 +40,7 @@ class SimClock final : public Clock {
   const Clock* const world_;
   Duration offset_;
   const double rate_;
-  std::optional<Instant> stopped_;  // what it shows
+  std::optional<Instant> stopped_;  // the frozen reading
 };
 
 }  // namespace aisp

@@ -1,7 +1,8 @@
 // aisp_sim: runs seeds of the simulated cluster.
 //
-//   aisp_sim --seeds=1..10000 [--jobs=N]     all of them; a failing one prints one line and how to
-//   replay it aisp_sim --seed=N --trace                one, with its event log
+//   - aisp_sim --seeds=1..10000 [--jobs=N]: all of them; prints for each failing one how to replay
+//     it
+//   - aisp_sim --seed=N --trace: one, with its event log
 //
 // Exits with 1 when a seed failed. A broken invariant inside the product aborts; the seed is
 // printed then, too.

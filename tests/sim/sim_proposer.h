@@ -1,4 +1,4 @@
-// SimProposer: proposes what the provenance model will draw, with mistakes, and sometimes nothing.
+// SimProposer: drafts the provenance model's tokens, with mistakes, and sometimes none.
 #pragma once
 
 #include <string_view>

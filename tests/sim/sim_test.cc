@@ -12,7 +12,7 @@ class Simulation : public testing::Test {
   LogSession log_;
 };
 
-// Long: it lists every event that the seeds have to bring about.
+// Long: it lists every event that the seeds must cause.
 TEST_F(Simulation, FiveHundredSeedsKeepEveryPromiseAndCoverTheFaults) {
   const SimReport report = RunSeeds(1, 500, /*jobs=*/2, /*trace=*/false);
   EXPECT_EQ(report.seeds, 500u);

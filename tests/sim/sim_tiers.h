@@ -1,6 +1,6 @@
-// SimTiers: the tiers below a worker's pool in simulated time: copies take a while, some a long
-// one, and while `faults` says so some fail or bring back what was never written. A disk outlives
-// its process; what was on its way to it does not.
+// SimTiers: the tiers below a worker's pool in simulated time: copies take time, some a long time,
+// and while `faults` is set some fail or return wrong data. A disk outlives its process; writes in
+// flight to it do not.
 #pragma once
 
 #include <functional>

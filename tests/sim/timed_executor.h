@@ -1,6 +1,6 @@
-// TimedExecutor: gives the steps of another executor a duration in simulated time. The worker's
-// loop asks when the oldest step is done and collects it then; several steps in flight run one
-// after the other, as on one device.
+// TimedExecutor: gives another executor's steps a duration in simulated time. The worker's loop
+// asks when the oldest step is done and collects it then; steps in flight run one after the other,
+// as on one device.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace aisp {
 
-// Prompts of one of these tokens alone: a step with such rows fails, or ends its process.
+// Prompts of only one of these tokens: a step with such rows fails, or ends its process.
 inline constexpr TokenId kSimStepPoisonToken = 996;
 inline constexpr TokenId kSimProcessPoisonToken = 997;
 inline constexpr const char* kSimStepPoison = "this step cannot be computed";
@@ -72,24 +72,25 @@ class TimedExecutor final : public Executor {
     return result;
   }
 
-  // While `faults` says so: that the draw of one row fails, and that a step takes seconds.
+  // While `faults` is set, the draw of a row may fail, and a step may take seconds.
   std::function<bool()> faults = [] { return false; };
   std::function<void()> ends_process = [] {};
-  // A step of so many rows is handed to the device; the oldest one was collected.
+  // Called when a step with this many rows was given to the device, and when the oldest was
+  // collected.
   std::function<void(int64_t)> begins = [](int64_t) {};
   std::function<void()> ends = [] {};
   double row_failure_chance = 0;
   double long_step_chance = 0;
   std::map<std::string, uint64_t> happened;
 
-  // Draws behind another one of the same sequence and step.
+  // Draws after another one of the same sequence and step.
   uint64_t drafted_rows() const { return drafted_rows_; }
   size_t steps_in_flight() const { return done_at_.size(); }
-  // When the oldest step in flight is done; kNever without one.
+  // When the oldest step in flight is done; kNever: none.
   Instant done_at() const { return done_at_.empty() ? kNever : done_at_.front(); }
 
  private:
-  // Four in a row of one sequence do not come up by chance.
+  // Four in a row of one sequence do not occur by chance.
   static bool HasRunOf(TokenId token, const StepInput& input) {
     return std::ranges::any_of(input.batch.sequences, [&](const SequenceRows& s) {
       const auto rows = input.batch.tokens.subspan(static_cast<size_t>(s.row_begin),

@@ -104,7 +104,7 @@ EngineOptions SimWorker::MakeEngineOptions(const SimIdentity& identity) {
   options.weights_digest = PrefixDigest(shared_.fingerprint);
   if (tiers_ != nullptr) options.tiers = tiers_->Options();
   if (!s.Speculates()) return options;
-  // A quarter of all runs chooses what pays, another verifies whatever is proposed.
+  // A quarter of all runs adapts the number of draft tokens, another verifies all of them.
   options.speculator = std::make_shared<Speculator>(
       SpeculatorOptions{.num_tokens = 5, .adaptive = s.requests % 4 == 0},
       std::make_unique<SimProposer>(shared_.world, model_options_, shared_.coverage), &clock_);
@@ -131,7 +131,7 @@ void SimWorker::BuildRoles(const SimIdentity& identity, const WorkerOptions& opt
   p.horizon_tokens = 2 * s.max_batch_tokens;
   p.max_sequence_tokens = s.max_context;
   p.max_running = s.max_sequences;
-  // Some are of before there were draws.
+  // Some are older versions without remote draws.
   p.draws = (identity.incarnation >> 32) % 4 != 0;
   prefill_ = std::make_unique<PrefillRole>(p);
   DecodeOptions d;
@@ -236,7 +236,7 @@ void SimWorker::Pump() {
     });
 }
 
-// One turn of the loop in worker/worker_role.h; false when there is nothing to do now.
+// One turn of the loop in worker/worker_role.h; false: nothing to do now.
 bool SimWorker::PumpOnce() {
   const Instant now = shared_.world->Now();
   WorkerRole& r = role();
@@ -266,12 +266,12 @@ void SimWorker::BlockUntilStepDone() {
   ScheduleBeat();
 }
 
-// What server/pulse_thread.h does beside a role that is inside a step.
+// The work of server/pulse_thread.h while a role is inside a step.
 void SimWorker::ScheduleBeat() {
   const Instant next = clock_.ToWorld(pulse_.Next(clock_.Now()));
   if (next >= executor_->done_at()) return;
   shared_.world->At(next, [this, alive = std::weak_ptr<bool>(alive_)] {
-    // All threads of a stopped process stand still; Resume goes on.
+    // All threads of a stopped process stop; Resume continues them.
     if (alive.lock() == nullptr || !process_->blocked() || process_->paused()) return;
     Beat();
     ScheduleBeat();
@@ -286,7 +286,7 @@ void SimWorker::Beat() {
 }
 
 void SimWorker::ScheduleWake() {
-  // A failed device never finishes what it had started.
+  // A failed device never finishes the steps in flight.
   const Instant step_done = role().InFlight() ? executor_->done_at() : kNever;
   const Instant next = std::min(clock_.ToWorld(role().NextTimer()), step_done);
   if (next == kNever || (wake_at_ <= next && wake_at_ > shared_.world->Now())) return;
@@ -335,7 +335,7 @@ void SimWorker::CountTiers() {
   count(TierPlace::kDisk, "block back from a disk", &from_disk_seen_);
 }
 
-// No role is laid down with work in it.
+// No role is given up with work in it.
 void SimWorker::CheckLaidDown(v1::Role now) {
   const size_t requests = now == v1::ROLE_DECODE ? 0 : decode_->num_requests();
   const size_t transfers = now == v1::ROLE_PREFILL ? 0 : prefill_->num_transfers();
@@ -344,8 +344,8 @@ void SimWorker::CheckLaidDown(v1::Role now) {
                                   RoleName(now), requests, transfers));
 }
 
-// A worker that is drained leaves or takes another role; one of which the change was called off
-// serves on.
+// A drained worker leaves or takes another role; if the change was called off, it continues to
+// serve.
 void SimWorker::CheckNotStranded() {
   if (switch_->changing() || switch_->Drained()) return;
   const bool drained = (switch_->current() == v1::ROLE_DECODE && decode_->Drained()) ||

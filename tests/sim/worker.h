@@ -1,7 +1,6 @@
 // SimWorker: one worker process of the simulated cluster: the real engine, block manager and role
-// over the provenance executor, and the loop that production runs around them
-// (worker/worker_role.h). Lives from a start to a kill; a restart is another SimWorker with a newer
-// incarnation and an empty pool.
+// over the provenance executor, with production's loop (worker/worker_role.h). Lives from a start
+// to a kill; a restart is another SimWorker with a newer incarnation and an empty pool.
 #pragma once
 
 #include <functional>
@@ -32,7 +31,7 @@ using KvLinksNet = SimLinks<v1::DecodeToPrefill, v1::PrefillToDecode>;
 
 class SimWorker;
 
-// What the workers of one cluster share.
+// Shared by the workers of one cluster.
 struct SimShared {
   SimWorld* world = nullptr;
   const SimSettings* settings = nullptr;
@@ -40,13 +39,13 @@ struct SimShared {
   RouterLinksNet* router_net = nullptr;
   KvLinksNet* kv_net = nullptr;
   SimFabric* fabric = nullptr;
-  SimFabric* fallback = nullptr;  // a slower lane beside it; null: none
+  SimFabric* fallback = nullptr;  // an additional, slower transport; null: none
   PeerDeath* death = nullptr;
   std::vector<std::string> router_addresses;
-  const bool* faults_over = nullptr;  // from then on all goes well
-  // A process wants to end (WorkerRole::StopWanted); once for each.
+  const bool* faults_over = nullptr;  // from then on there are no faults
+  // A process wants to end (WorkerRole::StopWanted); once per process.
   std::function<void(SimWorker*)> on_stop;
-  // A request ended this process; once for each.
+  // A request ended this process; once per process.
   std::function<void(SimWorker*)> on_crash;
   v1::Fingerprint fingerprint;
   ProvenanceOptions model;
@@ -57,10 +56,10 @@ struct SimIdentity {
   std::string name;
   bool prefill = false;
   uint64_t incarnation = 0;
-  // How the process before it ended, where its supervisor knows.
+  // How the previous process ended, if its supervisor knows.
   std::optional<v1::LastExit> last_exit = std::nullopt;
-  std::string kv_address = "";               // "": as the name
-  std::shared_ptr<FakeDisk> disk = nullptr;  // outlives the process; null: no tier on a disk
+  std::string kv_address = "";               // "": same as the name
+  std::shared_ptr<FakeDisk> disk = nullptr;  // outlives the process; null: no disk tier
 };
 
 class SimWorker {
@@ -69,16 +68,16 @@ class SimWorker {
   ~SimWorker();
 
   void Start();
-  // SIGKILL: links break, the pool and what was being written are gone.
+  // SIGKILL: links break; the pool and writes in progress are lost.
   void Kill(double notice_ms);
-  // `suspended`: with its machine, whose clock stands still.
+  // `suspended`: together with its machine, whose clock stops.
   void Pause(bool suspended = false);
   void Resume();
   void BeginDrain();
   // The device fails at its next step.
   void FailDevice();
 
-  // The role that it has now.
+  // Its current role.
   bool prefill() const { return switch_->current() == v1::ROLE_PREFILL; }
   RoleSwitch& roles() { return *switch_; }
   const RoleSwitch& roles() const { return *switch_; }
@@ -88,9 +87,9 @@ class SimWorker {
   WorkerRole& role() { return *switch_; }
   const WorkerRole& role() const { return *switch_; }
   const Engine& engine() const { return *engine_; }
-  // KV of some request is on its way into or out of this process.
+  // A request's KV is in flight into or out of this process.
   bool InTransfer() const;
-  // Fails the run when a block is not where it should be once nothing is going on.
+  // Fails the run if, at rest, a block is not in its proper state.
   void CheckQuiet();
 
  private:

@@ -14,7 +14,7 @@ namespace aisp {
 namespace {
 
 constexpr int32_t kParts = 2;    // K and V
-constexpr int32_t kHeadDim = 2;  // two f32: one 64-bit word for each part of a slot
+constexpr int32_t kHeadDim = 2;  // two f32: one 64-bit word per part of a slot
 constexpr int32_t kSpelledDim = 16;
 
 // The finaliser of SplitMix64.
@@ -31,11 +31,11 @@ uint64_t Embed(const ProvenanceOptions& o, TokenId token, int32_t position) {
   return Mix(Mix(o.weights, static_cast<uint64_t>(static_cast<uint32_t>(token))),
              static_cast<uint64_t>(position));
 }
-// `state` is the hidden state that enters `layer` at a position.
+// `state`: the hidden state that enters `layer` at a position.
 uint64_t KvWord(uint64_t state, int32_t layer, int32_t head, int32_t part) {
   return Mix(state, static_cast<uint64_t>(((layer + 1) * 4096 + head) * kParts + part));
 }
-// One position's part of the attention; its parts are summed, so the order does not matter.
+// One position's contribution to the attention; contributions are summed, in any order.
 uint64_t Glance(uint64_t k, uint64_t v, int32_t position) {
   return Mix(k ^ (v << 21 | v >> 43) ^ (static_cast<uint64_t>(position) << 32));
 }
@@ -79,7 +79,8 @@ float ScoreOf(uint64_t state, TokenId token) {
   return -static_cast<float>(Mix(state, static_cast<uint64_t>(token) + 77) >> 50);
 }
 
-// The model over plain arrays: KV of every position of one sequence, and the state above the last.
+// The model over plain arrays: KV of every position of one sequence, and the last one's final
+// state.
 class PlainModel {
  public:
   explicit PlainModel(const ProvenanceOptions& o) : o_(o) {
@@ -119,7 +120,7 @@ class PlainModel {
 
 namespace {
 
-// Takes with the request's guide what is drawn; `taken`: how many tokens.
+// Advances the request's guide by the drawn tokens; `taken`: their number.
 ExpectedEnd Draw(const ProvenanceOptions& options, const SequenceRequest& request, size_t* taken) {
   PlainModel model(options);
   for (TokenId t : request.tokens) model.Append(t);
@@ -337,7 +338,7 @@ void ProvenanceExecutor::CheckInput(const StepInput& input) {
                            input.kept_rows.begin(), input.kept_rows.end()));
 }
 
-// What the step before the last max_depth left is written over, as on a device.
+// Overwrites the features of the step max_depth ago, as a device does.
 void ProvenanceExecutor::ReadFeatures(const StepInput& input, std::span<const uint64_t> states,
                                       StepResult* result) {
   const auto append = [&](std::span<const int32_t> rows, auto* to) {
@@ -474,7 +475,7 @@ uint64_t ProvenanceExecutor::Load(int32_t layer, int32_t block, int32_t head, in
     ConvertNumbers(layout_.dtype, pool_.data() + WordOffset(layer, block, head, part, slot),
                    DType::kF32, reinterpret_cast<std::byte*>(letters.data()), letters.size());
     for (const float letter : letters) {
-      // No letter: memory that holds none of these words.
+      // Not a letter: memory that holds none of these words.
       if (!(letter >= 0 && letter < 16 && letter == std::floor(letter))) return ~word;
       word = word << 4 | static_cast<uint64_t>(letter);
     }

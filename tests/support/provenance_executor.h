@@ -1,17 +1,16 @@
 // ProvenanceExecutor: a deterministic model whose every token proves where its KV came from.
 //
-// Each KV slot (layer, head, position) holds a 64-bit hash of its token, its position, its layer
-// and, through the layer below, of all KV before it; it lies in a real paged pool and is written
-// and read through the block tables that the engine hands down, when the step executes. A drawn
-// token is a hash over all slots of positions [0, context) as they are read. So a stale, foreign,
-// missing or misplaced slot changes the tokens that come out. The values do not depend on how a
-// prompt is cut into chunks, batched or laid out in blocks, and ExpectedOutput computes them
-// without any of that.
+// Each KV slot (layer, head, position) holds a 64-bit hash of its token, position and layer and,
+// through the layer below, of all preceding KV. It is in a real paged pool and is read and written
+// through the engine's block tables when the step executes. A drawn token is a hash over all slots
+// of positions [0, context) as read. So a stale, foreign, missing or misplaced slot changes the
+// tokens. The values do not depend on chunks, batches or blocks; ExpectedOutput computes them
+// without any.
 //
-// The executor also checks what the engine hands down (rows, positions, slots, tables, hazards
-// inside one step) and aborts on a violation. With depth 2 a step executes when it is collected, so
-// that whatever was freed or moved too early shows. Used by the engine's tests and by the
-// simulation. A masked draw takes the next token that is allowed. One thread.
+// The executor also checks the engine's input (rows, positions, slots, tables, hazards inside one
+// step) and aborts on a violation. With depth 2 a step executes when it is collected, so that
+// blocks freed or moved too early are detected. Used by the engine's tests and by the simulation. A
+// masked draw takes the next allowed token. One thread.
 #pragma once
 
 #include <algorithm>
@@ -37,41 +36,42 @@ struct ProvenanceOptions {
   int32_t max_context = 4096;
   int32_t max_batch_tokens = 512;
   int32_t max_slots = 64;
-  int32_t max_draws = 0;  // of a step; 0: one for each slot
+  int32_t max_draws = 0;  // of a step; 0: one per slot
   int32_t max_scored_rows = 16;
   int32_t max_depth = 1;
   int32_t vocabulary = 1000;
   uint64_t weights = 1;  // another value is another model
   bool copies_blocks = true;
   bool gives_features = false;
-  // Features stay on a device, in its own format; a step brings so many rows of them to the host.
-  // Negative: they are in the host's memory.
+  // Features stay on a device, in its own format; a step copies at most so many rows to the host.
+  // Negative: they are in host memory.
   int32_t most_kept_features = -1;
-  // Each word as sixteen numbers of four bits in this format, all of which every format of KV holds
-  // exactly: it survives conversions. Nothing: as it is, in the place of two f32.
+  // Each word is sixteen 4-bit numbers in this format, which every KV format represents exactly, so
+  // it survives conversions. Empty: stored unchanged in the space of two f32.
   std::optional<DType> spelled;
 };
 
 struct ExpectedEnd {
   std::vector<TokenId> tokens;  // those drawn, in order
-  std::vector<float> logprobs;  // of each, where they are asked for
+  std::vector<float> logprobs;  // one each, if requested
   FinishReason finish = FinishReason::kNone;
 };
 
-// What a request must bring, whatever the schedule; pool size and depth do not matter.
+// The expected output of a request under any schedule; pool size and depth do not matter.
 ExpectedEnd ExpectedOutput(const ProvenanceOptions& options, const SequenceRequest& request);
 // The first `count` tokens after `prompt` without any stop token.
 std::vector<TokenId> ExpectedTokens(const ProvenanceOptions& options,
                                     std::span<const TokenId> prompt, int32_t count, uint64_t seed);
 
-// What the request's pooling must bring, and the logprobs of its prompt's tokens from the second
-// on.
+// The expected embedding of the request's pooling, and the logprobs of its prompt's tokens from the
+// second on.
 std::vector<float> ExpectedEmbedding(const ProvenanceOptions& options,
                                      const SequenceRequest& request);
 std::vector<float> ExpectedPromptLogprobs(const ProvenanceOptions& options,
                                           const SequenceRequest& request);
 
-// What a position's features must be: the state above the last layer, in pieces that a float holds.
+// The features expected at a position: the state above the last layer, in pieces that a float
+// holds.
 constexpr int32_t kProvenanceFeatures = 4;
 inline std::array<float, kProvenanceFeatures> FeaturesOf(uint64_t state) {
   std::array<float, kProvenanceFeatures> out{};
@@ -84,16 +84,16 @@ inline uint64_t StateOf(std::span<const float> features) {
     state |= static_cast<uint64_t>(features[i]) << (16 * i);
   return state;
 }
-// The states behind each of `tokens`.
+// The states after each of `tokens`.
 std::vector<uint64_t> ExpectedStates(const ProvenanceOptions& options,
                                      std::span<const TokenId> tokens);
-// What the row must draw from this state.
+// The token that the row must draw from this state.
 SampledToken ExpectedDraw(const ProvenanceOptions& options, uint64_t state, const SampleRow& row);
 
 class ProvenanceExecutor final : public Executor {
  public:
-  // `pool`: memory of layout.PoolBytes() that lives elsewhere (shared with a transport); empty: the
-  // executor's own.
+  // `pool`: external memory of layout.PoolBytes() (shared with a transport); empty: the executor's
+  // own.
   explicit ProvenanceExecutor(const ProvenanceOptions& options, std::span<std::byte> pool = {});
 
   int max_depth() const override { return options_.max_depth; }
@@ -126,35 +126,34 @@ class ProvenanceExecutor final : public Executor {
   static KvLayout LayoutOf(const ProvenanceOptions& options);
   std::byte* pool_base() { return pool_.data(); }
   size_t pool_bytes() const { return pool_.size(); }
-  // Whether the pool holds, at every layer and head, what positions [begin, end) of `tokens` must
-  // hold.
+  // Whether the pool holds the right values, at every layer and head, of positions [begin, end) of
+  // `tokens`.
   bool Holds(std::span<const TokenId> tokens, std::span<const BlockId> blocks, int32_t begin,
              int32_t end) const;
 
-  // What slow_paths() says.
+  // Returned by slow_paths().
   std::vector<SlowPathCount> slow;
   std::vector<SlowPathCount> slow_paths() const override { return slow; }
 
-  // Faults. The next call fails with this error; a row fails with the status that row_fault gives
-  // for it.
+  // Faults. The next call fails with this error; a row fails with the status from row_fault.
   std::optional<Error> fail_next_launch;
   std::optional<Error> fail_every_launch;
   std::optional<Error> fail_next_collect;
   std::function<Status(const SampleRow&)> row_fault;
-  // A launch that holds this token fails as InvalidArgument, as a poisoned one would.
+  // A launch with this token fails with INVALID_ARGUMENT, as a poisoned one would.
   std::optional<TokenId> poison;
 
   uint64_t steps() const { return steps_; }
   uint64_t rows_computed() const { return rows_computed_; }
   uint64_t rows_from_device() const { return rows_from_device_; }
   uint64_t blocks_copied() const { return blocks_copied_; }
-  uint64_t features_kept() const { return features_kept_; }  // rows that came from the device
+  uint64_t features_kept() const { return features_kept_; }  // rows copied from the device
 
  private:
   struct Pending {
     Ticket ticket;
     StepInput input;
-    // A copy of each sample's mask, as it was when Launch returned; empty: none.
+    // A copy of each sample's mask when Launch returned; empty: none.
     std::vector<std::vector<uint32_t>> masks;
     std::optional<StepResult> result;
   };
@@ -167,7 +166,7 @@ class ProvenanceExecutor final : public Executor {
       std::copy_n(pool_.data() + layout_.Offset(layer, copy.from), layout_.LayerBlockBytes(),
                   pool_.data() + layout_.Offset(layer, copy.to));
   }
-  // What is wanted of rows beside draws. `states`: [rows], above the last layer.
+  // Outputs of rows besides draws. `states`: [rows], above the last layer.
   void ReadRows(const StepInput& input, std::span<const uint64_t> states, StepResult* result);
   void ReadFeatures(const StepInput& input, std::span<const uint64_t> states, StepResult* result);
   TokenId TokenOfRow(const StepInput& input, int32_t row);

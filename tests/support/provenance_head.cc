@@ -24,14 +24,14 @@ ProvenanceHead::ProvenanceHead(const ProvenanceOptions& target,
   layout_.num_blocks = options.num_blocks;
   pool_.assign(static_cast<size_t>(options.num_blocks) * static_cast<size_t>(options.block_tokens),
                {kWrong, -7});
-  // No more than have to wait.
+  // No more than must wait.
   constexpr int32_t kWaiting = 9;
   const int32_t each = std::min(kWaiting, options.max_rows / options.max_sequences);
   places_.assign(static_cast<size_t>(each * options.max_sequences) * feature_bytes(),
                  std::byte{0x55});
 }
 
-// What the call before placed is garbage from now on.
+// Invalidates the rows placed by the previous call.
 Status ProvenanceHead::PlaceFeatures(std::span<const std::span<const float>> runs,
                                      std::vector<std::span<const std::byte>>* placed) {
   if (!on_device()) return DraftHead::PlaceFeatures(runs, placed);
@@ -101,8 +101,7 @@ Status ProvenanceHead::Launch(const HeadStep& step) {
   return {};
 }
 
-// The tokens that the row stands behind: those of the request, then what the last rows have, which
-// were proposed.
+// The tokens before the row: those of the request, then the draft tokens in the last rows.
 SampledToken ProvenanceHead::Draw(const HeadStep& step, const SequenceRows& s,
                                   const SampleRow& row) {
   const auto size = static_cast<size_t>(row.position);

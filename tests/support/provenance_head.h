@@ -1,7 +1,7 @@
-// ProvenanceHead: a head that is never wrong, unless its KV is. Each slot of its pool holds the
-// token of a row and the features that the row had; the pool begins as garbage. A draw looks at
-// every slot of its sequence: when each holds what the target makes of the very tokens that the row
-// stands behind, it draws what the target will, else another token. One thread.
+// ProvenanceHead: a head that is never wrong, unless its KV is. Each slot of its pool holds a row's
+// token and features; the pool starts as garbage. A draw checks every slot of its sequence: if each
+// holds the target's values for the preceding tokens, it draws the target's token, else another.
+// One thread.
 #pragma once
 
 #include <utility>
@@ -18,7 +18,7 @@ struct ProvenanceHeadOptions {
   int32_t max_context = 4096;
   int32_t max_rows = 512;
   int32_t max_sequences = 16;
-  // Runs of features that the host has places for, where the target's stay on a device.
+  // Runs of features that the host can upload at once, if the target's stay on a device.
   int32_t landings = 16;
 };
 
@@ -50,7 +50,7 @@ class ProvenanceHead final : public DraftHead {
   int32_t longest_step = 0;       // in rows
   int32_t longest_context = 0;    // of a draw
   int32_t shortest_context = -1;  // of a draw
-  // Each draw: what position it was for, and how many rows it saw.
+  // Each draw: its position, and how many rows it read.
   std::vector<std::pair<uint32_t, int32_t>> draws;
 
  private:
@@ -70,7 +70,7 @@ class ProvenanceHead final : public DraftHead {
   std::vector<std::byte> places_;
   std::vector<std::vector<uint16_t>> landings_;  // of the last PlaceFeatures
   std::vector<SampledToken> tokens_;             // of the step in flight
-  std::vector<uint64_t> outputs_, drawn_;        // of the step before, and of this one
+  std::vector<uint64_t> outputs_, drawn_;        // of the previous step, and of this one
 };
 
 }  // namespace aisp

@@ -1,4 +1,4 @@
-// What a worker loads and drops by the word of its routers.
+// Which adapters a worker loads and drops on its routers' messages.
 #include "worker/adapter_keeper.h"
 
 #include <gmock/gmock.h>
@@ -17,7 +17,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Places and nothing else.
+// An executor with adapter slots and nothing else.
 class Places final : public Executor {
  public:
   explicit Places(size_t count) : slots(count) {
@@ -80,7 +80,7 @@ class Keeper : public testing::Test {
     keeper_.Load(link, asked,
                  [this](v1::AdapterAnswer said) { answers_.push_back(std::move(said)); });
   }
-  // The oldest file is read: its digest is what its path says, or this.
+  // The oldest load completes: the digest is from its path, or this one.
   void Read(const std::string& digest = "") {
     ASSERT_FALSE(reading_.empty());
     const auto [path, done] = reading_.front();
@@ -139,7 +139,7 @@ TEST_F(Keeper, OneOnTrialGoesWithASetWithoutItOrWithItsRouter) {
   EXPECT_THAT(Has(), ElementsAre("g", "2")) << "another router tries it too";
   keeper_.OnLinkDown(kOther);
   EXPECT_THAT(Has(), ElementsAre("g"));
-  // Its router is gone before it is read.
+  // Its router is gone before it is loaded.
   Load(kRouter, "/3");
   keeper_.OnLinkDown(kRouter);
   Read();

@@ -78,7 +78,7 @@ TEST(Fingerprint, AnotherArithmeticIsRefusedWithBothValuesUnlessBothAllowIt) {
   EXPECT_NE(Match(own, peer).error().message.find("mixed_precision"), std::string::npos);
   peer.set_mixed_precision(true);
   EXPECT_TRUE(Match(own, peer));
-  // A root of its own: blocks of a mixed pool are never taken for those of a pure one.
+  // Its own root: blocks of a mixed pool are never mistaken for those of a pure one.
   EXPECT_EQ(PrefixDigest(own), PrefixDigest(peer));
   EXPECT_NE(PrefixDigest(own), pure);
 }
@@ -163,7 +163,7 @@ TEST(Fingerprint, ALayoutThatNoPoolHasIsNone) {
   }
 }
 
-// Offsets into it are products of all that it says.
+// Offsets into the pool are products of all its values.
 TEST(Fingerprint, ALayoutOfMoreBytesThanThereAreIsNone) {
   v1::KvLayoutDesc desc = Sample().kv_layout();
   desc.set_num_blocks(INT32_MAX);

@@ -1,6 +1,6 @@
 // A KvTransport whose writes happen when the test says so: late, never, with an error, or at once.
-// Memory of one process, one thread. Checks that a write stays inside the peer's pool and, where
-// the owner fences, inside what it allowed.
+// Memory of one process, one thread. Checks that a write stays inside the peer's pool and, if the
+// owner fences, inside what it allowed.
 #pragma once
 
 #include <algorithm>
@@ -34,23 +34,22 @@ class ManualTransport final : public KvTransport {
   }
   ~ManualTransport() override { fabric_->erase(name_); }
 
-  // --- the test's hand ---
+  // --- controls for the test ---
   bool hold = false;              // writes wait for Land
-  bool fetching = false;          // a copy of this owner is under way: it cannot fence yet
+  bool fetching = false;          // a copy by this owner is in progress: it cannot fence yet
   size_t queue_limit = SIZE_MAX;  // Write refuses beyond
-  Status fail_next_write;         // the next write that is carried out completes with this error
-  size_t spoil = 0;               // of so many writes one bit lands other than it was sent
-  // Carries out the oldest `n` writes that are held.
+  Status fail_next_write;         // the next executed write completes with this error
+  size_t spoil = 0;               // number of writes in which one bit arrives flipped
+  // Executes the oldest `n` held writes.
   void Land(size_t n = SIZE_MAX) {
     for (; n > 0 && !queue_.empty(); --n) LandOne();
   }
   size_t queued() const { return queue_.size(); }
   size_t writes_started() const { return writes_started_; }
-  // (epoch, dst offset) of every block-sized piece that was written, to see that none is written
-  // twice.
+  // (epoch, dst offset) of every block-sized piece written, to detect repeated writes.
   const std::multiset<std::pair<uint64_t, uint64_t>>& landed() const { return landed_; }
   const KvRegion& region() const { return region_; }
-  // What this owner allows now.
+  // Number of epochs that this owner allows now.
   size_t allowed_epochs() const { return allowed_.size(); }
   size_t fenced_writes() const { return fenced_writes_; }
 
@@ -91,7 +90,7 @@ class ManualTransport final : public KvTransport {
     return id;
   }
   void CancelWrites(KvPeerId peer, Epoch epoch) override {
-    if (hold) return;  // the test plays a write that is being carried out and cannot be called back
+    if (hold) return;  // the write is in progress and cannot be cancelled
     std::erase_if(queue_, [&](const Queued& w) {
       if (w.peer != peer || w.epoch != epoch) return false;
       done_.push_back({w.id, w.epoch, Fail(Code::kCancelled, "cancelled")});
@@ -127,7 +126,7 @@ class ManualTransport final : public KvTransport {
   bool Allows(Epoch epoch, const BlockCopy& copy) const {
     const auto it = allowed_.find(epoch);
     if (it == allowed_.end()) return false;
-    // Every byte lies in some allowed range.
+    // Every byte is in some allowed range.
     uint64_t covered = 0;
     for (const BlockCopy& range : it->second) {
       const uint64_t begin = std::max(range.dst_offset, copy.dst_offset);

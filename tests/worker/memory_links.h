@@ -1,6 +1,6 @@
-// Links in memory for tests of roles: every message waits in an inbox of its receiver until the
-// test delivers it, so a test can stop a process, lose a link or look at a message at any moment.
-// One thread.
+// Links in memory for tests of roles: every message waits in its receiver's inbox until the test
+// delivers it, so a test can stop a process, lose a link or inspect a message at any moment. One
+// thread.
 #pragma once
 
 #include <deque>
@@ -31,7 +31,7 @@ struct Inbox {
 template <typename Up, typename Down>
 class MemoryLinks {
  public:
-  // Seen when sent; false loses the message, and a message may be changed on its way.
+  // Called when a message is sent; false loses it. It may be modified.
   std::function<bool(Up&)> on_up;
   std::function<bool(Down&)> on_down;
   bool takes_no_offers = false;  // of Down
@@ -71,7 +71,7 @@ class MemoryLinks {
     MemoryLinks* links_;
   };
 
-  // Both ends hear of it; what was under way is lost.
+  // Both ends are notified; messages in flight are lost.
   void BreakAll() {
     for (auto& [id, link] : links_) Break(id, link);
   }

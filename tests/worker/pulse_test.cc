@@ -1,4 +1,4 @@
-// What a worker promises while it is inside a long step, and when it no longer does.
+// When a worker sends heartbeats inside a long step, and when it stops.
 #include "worker/pulse.h"
 
 #include <gmock/gmock.h>
@@ -14,7 +14,7 @@ class PulseTest : public ::testing::Test {
  protected:
   PulseTest() { pulse_.SetLinks({LinkId(1), LinkId(2)}, milliseconds(100)); }
 
-  // Beats until `age` of a step of `rows`, asked every 10 ms.
+  // Heartbeats until `age` of a step of `rows`, asked every 10 ms.
   int Beats(int64_t rows, Duration age) {
     pulse_.StepBegins(rows, clock_.Now());
     const Instant end = clock_.Now() + age;

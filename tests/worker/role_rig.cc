@@ -264,7 +264,7 @@ void RoleRig::KillDecode() {
   decode.reset();
 }
 
-// The other workers move on meanwhile.
+// The other workers continue meanwhile.
 std::function<void()> RoleRig::InStep(RigWorker* worker) {
   if (!options.in_step) return nullptr;
   return [this, worker] {

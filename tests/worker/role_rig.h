@@ -1,6 +1,6 @@
 // A cluster of one router stand-in, prefill and decode workers in one thread, for tests of the
-// roles: real engines over the provenance executor, links and transports in memory, time that the
-// test moves.
+// roles: real engines over the provenance executor, in-memory links and transports, and time
+// controlled by the test.
 #pragma once
 
 #include <functional>
@@ -23,7 +23,7 @@
 
 namespace aisp {
 
-// Says yes to every worker and keeps what they say.
+// Accepts every worker and keeps its messages.
 class RouterStandIn final : public LinkHandler<v1::WorkerMessage> {
  public:
   struct Answer {
@@ -37,8 +37,8 @@ class RouterStandIn final : public LinkHandler<v1::WorkerMessage> {
 
   explicit RouterStandIn(LinkSender<v1::RouterMessage>* sender) : sender_(sender) {}
 
-  std::optional<v1::AdapterSet> adapters;  // told with the registration
-  std::string refuse_reason;               // set: registrations are refused with it
+  std::optional<v1::AdapterSet> adapters;  // sent at registration
+  std::string refuse_reason;               // if set, registrations are refused with it
   std::map<std::string, LinkId> links;     // by worker id, the attached ones
   std::map<std::string, v1::Register> registers;
   std::map<std::string, v1::Telemetry> telemetry;
@@ -68,7 +68,7 @@ class RouterStandIn final : public LinkHandler<v1::WorkerMessage> {
   std::map<LinkId, std::string> workers_;
 };
 
-// Knows who was killed.
+// Knows which processes were killed.
 class RigDeath final : public PeerDeath {
  public:
   std::map<std::string, bool> dead;  // by "worker_id/incarnation"
@@ -106,20 +106,20 @@ struct RigOptions {
   ScheduleLimits limits;
   PrefillOptions prefill;
   DecodeOptions decode;
-  // What prefill workers have otherwise than the decode worker.
+  // Changes prefill workers' options from the decode worker's.
   std::function<void(ProvenanceOptions&)> of_prefill;
   bool mixed_precision = false;
-  // Tiers of the prefill workers; copies end with the next turn unless RigWorker::hold_tiers.
+  // Tiers of the prefill workers; copies end in the next turn unless RigWorker::hold_tiers is set.
   int32_t host_slots = 0;
   int32_t disk_slots = 0;
-  // What arrives while a step computes is delivered between two of its layers.
+  // Messages that arrive while a step computes are delivered between two of its layers.
   bool in_step = false;
   RankedConnector::Runner run_connects = RankedConnector::RunHere;
   // Of the decode worker's engine.
   std::shared_ptr<Speculator> speculator;
 };
 
-// What both kinds of worker have.
+// Common to both kinds of worker.
 struct RigWorker {
   std::string name;
   bool paused = false;
@@ -137,7 +137,7 @@ struct RigWorker {
 struct RigPrefill final : RigWorker {
   std::unique_ptr<RankedConnector> connector;
   std::unique_ptr<KvLinksInMemory::Dialer> peers;
-  std::unique_ptr<DecodeRole> standby;  // it fetches prefixes
+  std::unique_ptr<DecodeRole> standby;  // fetches prefixes
   std::unique_ptr<PrefillRole> prefill;
   ~RigPrefill() override {
     prefill.reset();
@@ -167,32 +167,32 @@ class RoleRig {
   std::unique_ptr<RigDecode> decode;
   std::vector<std::unique_ptr<RigPrefill>> prefills;
 
-  // A prefill worker that is not there any more leaves null behind.
+  // Leaves null in the prefill worker's place.
   void KillPrefill(size_t i, bool proof);
   void StartPrefill(size_t i, uint64_t incarnation);
   void KillDecode();
 
-  // One turn of every worker that is not paused: what arrived, timers, at most one step. True when
-  // anything happened.
+  // One turn of every worker that is not paused: messages, timers, at most one step. True:
+  // something happened.
   bool Turn();
-  // Turns, moving time on by `tick` each, until `done`. False after `turns`.
+  // Runs turns, advancing time by `tick` each, until `done`. False: not done after `turns`.
   bool RunUntil(const std::function<bool()>& done, int turns = 3000);
   void RunFor(Duration time);
   // Until the workers are attached.
   void Attach();
   void CheckInvariants() const;
 
-  // A greedy request without stop tokens; prefilled remotely when there is a prefill worker.
+  // A greedy request without stop tokens; prefilled remotely if there is a prefill worker.
   v1::GenerateRequest MakeRequest(uint64_t id, const std::vector<TokenId>& prompt,
                                   uint32_t new_tokens) const;
-  // Likewise, whose beginning is pulled from that prefill worker and computed on by the decode
-  // worker itself, or (`by_prefill`) by the first prefill worker.
+  // The same, with the prefix pulled from that prefill worker; the decode worker, or (`by_prefill`)
+  // the first prefill worker, computes the rest.
   v1::GenerateRequest MakePull(uint64_t id, const std::vector<TokenId>& prompt, uint32_t new_tokens,
                                size_t holder = 0, bool by_prefill = false) const;
   bool Finished(uint64_t id) const;
   // Runs to the end and expects the right tokens.
   void ExpectAnswer(uint64_t id, const std::vector<TokenId>& prompt, uint32_t new_tokens);
-  // Nothing is held any more on either side.
+  // Neither side holds any block.
   void ExpectAllBlocksBack();
 
   // Pools by name; a test may add its own.
@@ -217,7 +217,7 @@ class RoleRig {
 
 // `n` tokens that depend on `seed`.
 std::vector<TokenId> MakePrompt(int n, uint64_t seed);
-// The next turn of a conversation: `prompt` and what came after it.
+// The next turn of a conversation: `prompt` and more tokens.
 std::vector<TokenId> MakeLonger(const std::vector<TokenId>& prompt, int more, uint64_t seed = 77);
 
 }  // namespace aisp

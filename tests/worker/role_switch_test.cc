@@ -13,7 +13,7 @@ using std::chrono::milliseconds;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Does as it is told, and is drained when the test says so.
+// Controlled by the test, including when it is drained.
 class FakeRole final : public WorkerRole {
  public:
   explicit FakeRole(LinkDialer<v1::WorkerMessage>* dialer) : dialer_(dialer) {}

@@ -11,7 +11,7 @@
 namespace aisp {
 namespace {
 
-// Dials that the test answers.
+// The test answers its dials.
 class ScriptedDialer final : public LinkDialer<v1::WorkerMessage> {
  public:
   std::vector<std::string> dialled;
@@ -61,7 +61,7 @@ TEST(RouterLinks, RedialsWithADoublingBoundedBackoff) {
   }
 }
 
-// Everything that is logged while it lives.
+// Captures log lines during its lifetime.
 class CapturedLog {
  public:
   CapturedLog() : fd_(memfd_create("log", 0)), session_({.fd = fd_}) {}
@@ -95,7 +95,7 @@ TEST(RouterLinks, WarnsAtOnceOfARouterThatCannotBeReachedAndThenEverMoreSeldom) 
     links.OnTimer(now);
     links.OnLinkDown(dialer.last, kGone, now);
   }
-  // After 1, 2, 4, 8, 16, 32, 60, 60 ... seconds: of some two thousand attempts.
+  // Warnings after 1, 2, 4, 8, 16, 32, 60, 60 ... seconds, of some two thousand attempts.
   EXPECT_GT(dialer.dialled.size(), 1000u);
   EXPECT_GE(log.Count("router cannot be reached"), 12);
   EXPECT_LE(log.Count("router cannot be reached"), 17);
@@ -176,7 +176,7 @@ TEST(RouterLinks, ADrainingRouterKeepsItsLinkWhileItsSuccessorIsLookedFor) {
   links.OnRouterDraining(LinkId(1), Instant{0});
   EXPECT_EQ(dialer.dialled, (std::vector<std::string>{"a", "a"}));
   EXPECT_TRUE(links.Attached(LinkId(1)));
-  // The old router still listens and says so: another try, and no word of a refusal.
+  // The old router still listens and refuses as draining: dial again, without a warning.
   links.OnLinkUp(LinkId(2), Instant{0});
   v1::RegisterRefused refused;
   refused.set_draining(true);
@@ -201,7 +201,7 @@ TEST(RouterLinks, AnUnansweredDialIsGivenUp) {
   EXPECT_EQ(ToMs(late - Instant{0}), 5000);
   links.OnTimer(late);
   EXPECT_EQ(dialer.closed.size(), 1u);
-  links.OnLinkUp(LinkId(1), late);  // too late: nothing is said on it
+  links.OnLinkUp(LinkId(1), late);  // too late: nothing is sent on it
   EXPECT_TRUE(dialer.sent.empty());
   links.OnTimer(links.NextTimer());
   EXPECT_EQ(dialer.dialled.size(), 2u);
@@ -228,7 +228,7 @@ TEST(RouterLinks, ReplicasThatComeAreDialledAndThoseThatGoAreServedToTheEnd) {
   for (size_t i = 3; i < dialer.dialled.size(); ++i) EXPECT_EQ(dialer.dialled[i], "c");
 }
 
-// A role that the process does not have now must not register beside the one that it has.
+// A role that is not active must not register besides the active one.
 TEST(RouterLinks, NobodyIsDialledBeforeTheStartOrWhileItStandsBy) {
   ScriptedDialer dialer;
   RouterLinks links(Options({}), {});

@@ -1,5 +1,5 @@
-// What a worker tells routers, and when it calls itself unfit: over whole roles, because that is
-// how it is seen.
+// What a worker reports to routers, and when it is unready; tested on whole roles, as routers see
+// it.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -98,7 +98,7 @@ TEST(WorkerShell, SlowPathsAreCountedByOperationAndReason) {
   EXPECT_EQ(line("linear", "an odd width"), "2") << text;
 }
 
-// Follows the events as a router does and ends with the same set of units.
+// Applies the events as a router does; returns the resulting set of units.
 std::set<std::string> Follow(const std::vector<v1::KvEventBatch>& batches, uint64_t* next) {
   std::set<std::string> units;
   bool known = false;
@@ -141,7 +141,7 @@ TEST(WorkerShell, KvEventsHaveNoGapAndASnapshotSaysTheSame) {
   uint64_t next = 0;
   const std::set<std::string> followed = Follow(batches, &next);
   EXPECT_FALSE(followed.empty());
-  // The last prompt's units are there, in the bytes that the wire promises.
+  // The last prompt's units are in it, in the wire's byte order.
   for (const Hash128& hash :
        UnitHashes(rig.decode->engine->RootOf(""), std::span(prompt).first(64))) {
     std::string bytes(16, '\0');
@@ -213,7 +213,7 @@ TEST(WorkerShell, AnIdleWorkerStaysReady) {
   EXPECT_TRUE(rig.decode->decode->Ready());
 }
 
-// Every block is out to a writer that owes acknowledgements: health must not stay green.
+// Every block is leased to a writer that owes acknowledgements: the worker must become unready.
 TEST(WorkerShell, APoolThatIsAllQuarantineMakesTheWorkerUnready) {
   RigOptions options;
   options.decode_blocks = 8;

@@ -1,6 +1,5 @@
-// The walk through every state of a model that is played from its events. A model has Event,
-// Possible(), Do(), Digest(), Quiesce(), violation() and ToString(Event), and is made of its
-// config.
+// Explores every state of a model that is replayed from its events. A model has Event, Possible(),
+// Do(), Digest(), Quiesce(), violation() and ToString(Event), and is constructed from its config.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +15,8 @@ namespace aisp {
 struct Exploration {
   uint64_t states = 0;
   uint64_t transitions = 0;
-  int depth = 0;          // of the deepest state looked at
-  bool complete = false;  // every state that can be reached was looked at
+  int depth = 0;          // of the deepest state explored
+  bool complete = false;  // every reachable state was explored
   std::string violation;  // the first, with the shortest path to it
   std::vector<std::string> path;
 };

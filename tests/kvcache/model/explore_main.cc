@@ -1,5 +1,5 @@
-// The long run of the exhaustive explorer: `ninja kv-model`. Prints what it looked at; 1 on a
-// violation.
+// The long run of the exhaustive explorer: `ninja kv-model`. Prints what was explored; exits with 1
+// on a violation.
 #include <cstdio>
 
 #include "tests/kvcache/model/handoff_model.h"

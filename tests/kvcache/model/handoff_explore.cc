@@ -1,4 +1,5 @@
-// What ends in the model, what must hold in every state of it, and the walk through all of them.
+// The ends of processes in the model, the invariants of every state, and the exploration of all
+// states.
 #include <algorithm>
 #include <sstream>
 
@@ -12,12 +13,12 @@ using Kind = HandoffModel::Event::Kind;
 
 }  // namespace
 
-// What ends: processes, which are started anew, and the copy to host memory.
+// Ends processes, which are restarted, and the copy to host memory.
 bool HandoffModel::DoEnd(const Event& event) {
   const auto at = static_cast<size_t>(event.which);
   switch (event.kind) {
     case Kind::kWriterDies:
-      if (event.which > 0) {  // one that was replaced
+      if (event.which > 0) {  // a replaced one
         writers_[at - 1].alive = false;
         writers_[at - 1].jobs.clear();
         break;
@@ -50,7 +51,7 @@ bool HandoffModel::DoEnd(const Event& event) {
       StartReader();
       for (WriterProcess& p : writers_) {
         if (!p.linked) continue;
-        // Grants of a link that is gone are stopped; what lands is the old process's memory.
+        // Grants of a lost link are stopped; what lands is in the old process's memory.
         for (WriteJob& job : p.jobs) job.stopped = true;
       }
       link_ = false;
@@ -71,7 +72,7 @@ bool HandoffModel::DoEnd(const Event& event) {
   return true;
 }
 
-// Whoever reads a block finds what it is meant to hold.
+// Every reader of a block finds the content that it expects.
 void HandoffModel::CheckContent() {
   for (int i = 0; i < config_.requests; ++i) {
     const Request& r = requests_[static_cast<size_t>(i)];

@@ -149,7 +149,7 @@ std::vector<HandoffModel::Event> HandoffModel::Possible() const {
              writers_[i].incarnation;
     });
     if (!writers_[i].alive && owes) add(Kind::kDeathProven, static_cast<int>(i));
-    // One that was replaced is killed some time.
+    // A replaced process is killed eventually.
     if (writers_[i].alive && !writers_[i].linked) add(Kind::kWriterDies, static_cast<int>(i) + 1);
   }
   if (store_) add(Kind::kStored);
@@ -181,7 +181,7 @@ void HandoffModel::Compute(int request) {
 void HandoffModel::Grant(int request) {
   Request& r = requests_[static_cast<size_t>(request)];
   r.blocks = blocks_->MatchAndPin(kRoot, Prompt(request), 16);
-  if (!r.blocks.empty()) return Publish(r, request);  // it came into the cache meanwhile
+  if (!r.blocks.empty()) return Publish(r, request);  // it was cached meanwhile
   if (blocks_->Available() == 0) {
     r.phase = Phase::kIdle;
     return;
@@ -233,7 +233,7 @@ void HandoffModel::LoseLink() {
     if (r.phase == Phase::kGranted) GiveUp(r);
     if (r.phase == Phase::kGranted || r.phase == Phase::kRequested) r.phase = Phase::kIdle;
   }
-  to_writer_.clear();  // what was said to a link that is gone
+  to_writer_.clear();  // messages of a lost link
   if (config_.bug != ProtocolBug::kLostLinkIsDeath) return;
   for (const Epoch epoch : leases_.Revoked()) EndLease(epoch);
 }
@@ -299,8 +299,8 @@ void HandoffModel::OnWriter(const Message& m) {
   to_reader_.push_back({Message::Kind::kFence, 0, 0, m.epoch, 0, 0});
 }
 
-// "Done" after the last write has landed, the acknowledgement of a revoked grant after the one that
-// was under way.
+// Sends "done" after the last write has landed, and the acknowledgement of a revoked grant after
+// the write in flight.
 void HandoffModel::MaybeTell(WriterProcess& p, WriteJob& job) {
   if (job.told) return;
   const bool idle = !job.writing || config_.bug == ProtocolBug::kAckBeforeWrite;
@@ -309,7 +309,7 @@ void HandoffModel::MaybeTell(WriterProcess& p, WriteJob& job) {
   if (!(job.stopped ? idle : done)) return;
   job.told = true;
   if (!p.linked || !link_) return;
-  // The reader that granted it is gone; its successor counts its epochs anew.
+  // The reader that granted it is gone; its successor counts its own epochs.
   if (job.pool != pool_ && config_.bug != ProtocolBug::kAckToSuccessor) return;
   if (job.stopped) {
     to_reader_.push_back({Message::Kind::kFence, 0, 0, job.epoch, 0, 0});
@@ -336,7 +336,7 @@ void HandoffModel::StartWrite(WriterProcess& p, WriteJob& job) const {
 void HandoffModel::Land(WriterProcess& p, WriteJob& job) {
   job.writing = false;
   const int layer = job.landed++;
-  if (job.pool == pool_) {  // else it is the memory of a process that is gone
+  if (job.pool == pool_) {  // else it is the memory of a dead process
     const Lease* lease = leases_.Find(Epoch(job.epoch));
     if (lease == nullptr || lease->writer.incarnation != p.incarnation)
       Fail("a write landed in a block that was not granted to its writer any more");
@@ -348,7 +348,7 @@ void HandoffModel::Land(WriterProcess& p, WriteJob& job) {
 
 // ---- Events ----
 
-// What a request does, and what is done with it.
+// Events of a request.
 bool HandoffModel::DoRequest(const Event& event) {
   const auto at = static_cast<size_t>(event.which);
   switch (event.kind) {
@@ -434,7 +434,7 @@ bool HandoffModel::DoWire(const Event& event) {
       break;
     case Kind::kConnect: {
       link_ = true;
-      // What the process behind the link still owes is asked for again.
+      // Asks again for what the process behind the link still owes.
       const WriterProcess* up = Linked();
       for (const Epoch epoch : leases_.Revoked()) {
         if (up == nullptr) break;

@@ -1,9 +1,10 @@
-// HandoffModel: the hand-off of KV blocks from a prefill worker to a decode worker, and between
-// tiers, small enough to try every order of events. docs/kv-protocol.md names the transitions.
+// HandoffModel: the hand-off of KV blocks from a prefill worker (P) to a decode worker (D), and
+// between tiers, small enough to try every order of events. docs/kv-protocol.md names the
+// transitions.
 //
 // Real: the block manager (pins, leases, prefix index, quarantine) and the lease book. Modelled:
-// what the two roles do with a message, the wire, the writes, deaths and restarts, and one slot of
-// host memory. A state is the path of events that led to it: it is made again by playing them,
+// the two roles' handling of messages, the wire, the writes, deaths and restarts, and one slot of
+// host memory. A state is the path of events that led to it, and is rebuilt by replaying them,
 // since the real parts cannot be copied. One thread.
 #pragma once
 
@@ -25,16 +26,16 @@ namespace aisp {
 // Mistakes that the explorer must find, one at a time.
 enum class ProtocolBug : uint8_t {
   kNone,
-  kLeaseEndsWithItsTime,  // blocks are reused when the lease is over, not when it is acknowledged
-  kAnyoneAcknowledges,    // the acknowledgement of a process that took the writer's name counts
-  kAckBeforeWrite,        // the writer acknowledges while a write is under way
-  kLostLinkIsDeath,       // blocks are reused when the link to their writer is lost
-  kDoneUncounted,         // "done" counts although a layer is missing
-  kCopyWithoutPin,        // a block is copied to host memory without being held
-  kAckToSuccessor,        // what another process granted is acknowledged to who has its name now
-  kPromotionUnfinished,   // a block is published before it has come from host memory
-  kHalfConverted,         // a layer is converted while one of the two blocks it is made of is empty
-  kStagingReused,         // what is converted lies in memory that the next write may have at once
+  kLeaseEndsWithItsTime,  // blocks are reused when the lease expires, not when it is acknowledged
+  kAnyoneAcknowledges,   // the acknowledgement of a process that took over the writer's name counts
+  kAckBeforeWrite,       // the writer acknowledges while a write is in flight
+  kLostLinkIsDeath,      // blocks are reused when the link to their writer is lost
+  kDoneUncounted,        // "done" counts although a layer is missing
+  kCopyWithoutPin,       // a block is copied to host memory without a pin
+  kAckToSuccessor,       // another process's grant is acknowledged to its successor
+  kPromotionUnfinished,  // a block is published before its promotion from host memory has finished
+  kHalfConverted,        // a layer is converted while one of its two source blocks is empty
+  kStagingReused,        // converted data is in memory that the next write may reuse at once
 };
 inline constexpr ProtocolBug kAllBugs[] = {
     ProtocolBug::kLeaseEndsWithItsTime, ProtocolBug::kAnyoneAcknowledges,
@@ -45,14 +46,14 @@ inline constexpr ProtocolBug kAllBugs[] = {
 const char* BugName(ProtocolBug bug);
 
 struct HandoffConfig {
-  int32_t blocks = 2;   // of the decode worker's pool; a prompt takes one
-  int requests = 2;     // each with a prompt of its own
+  int32_t blocks = 2;   // of the decode worker's pool; a prompt needs one
+  int requests = 2;     // each with its own prompt
   int attempts = 2;     // of a request at the prefill worker
   int writer_ends = 1;  // crashes and replacements of the prefill worker, in all
   int reader_ends = 1;  // crashes of the decode worker
   int link_breaks = 1;
   bool tiers = true;  // host memory, of one slot
-  // A block of D's is made of two of P's, in other numbers: in memory of P for one layer.
+  // A block of D is made of two of P, in another number format: in memory of P for one layer.
   bool converts = false;
   ProtocolBug bug = ProtocolBug::kNone;
 };
@@ -64,24 +65,24 @@ class HandoffModel {
   struct Event {
     enum class Kind : uint8_t {
       kAsk,             // request: D asks P for its prompt
-      kCancel,          // request: its client went away
-      kExpire,          // request: the lease is over before all KV was there
+      kCancel,          // request: its client has left
+      kExpire,          // request: the lease expires before all KV has arrived
       kFinish,          // request: its last token was drawn
       kLocal,           // request: D computes the prompt itself
       kToWriter,        // the oldest message to P arrives
       kToReader,        // the oldest message to D arrives
       kHalf,            // job of P that converts: half of the next layer is computed
-      kWrite,           // job of P: a layer's write starts, converted where it has to be
+      kWrite,           // job of P: a layer's write starts, converted if needed
       kLand,            // job of P: and lands
-      kBreak,           // the link ends, both live
+      kBreak,           // the link is lost, both live
       kConnect,         // a link comes up again
-      kWriterDies,      // P is killed, and started anew
-      kWriterReplaced,  // P is taken for dead and another started under its name; it goes on
-      kDeathProven,     // of a process that is dead: D learns it
-      kReaderDies,      // D is killed, and started anew with an empty pool
+      kWriterDies,      // P is killed and restarted
+      kWriterReplaced,  // P is considered dead and another is started under its name; P continues
+      kDeathProven,     // of a dead process: D receives the proof
+      kReaderDies,      // D is killed and restarted with an empty pool
       kStored,          // the copy to host memory ends
       kLoad,            // request: its prompt is fetched from host memory
-      kLoaded,          // and is there
+      kLoaded,          // and has arrived
     };
     Kind kind;
     int which = 0;
@@ -91,10 +92,10 @@ class HandoffModel {
 
   // The first violated invariant; "" while all hold.
   const std::string& violation() const { return violation_; }
-  // Everything that tells this state from others.
+  // Everything that distinguishes this state from others.
   std::string Digest() const;
-  // From here without another fault: messages arrive, writes end, requests are cancelled, deaths
-  // are proven. All blocks must have come back then, or violation() says so.
+  // Continues without another fault: messages arrive, writes end, requests are cancelled, deaths
+  // are proven. All blocks must have been returned then, or violation() is set.
   void Quiesce();
 
   static std::string ToString(const Event& event);
@@ -106,7 +107,7 @@ class HandoffModel {
   struct Request {
     Phase phase = Phase::kIdle;
     int attempts = 0;
-    int rounds = 0;  // a prompt that was answered once comes again
+    int rounds = 0;  // an answered prompt may be asked again
     uint64_t transfer = 0;
     Epoch epoch;
     std::vector<BlockId> blocks;
@@ -128,17 +129,17 @@ class HandoffModel {
     uint64_t transfer = 0;
     int32_t block = 0;
     int landed = 0;
-    int halves = 0;  // computed of all layers, where they are converted
+    int halves = 0;  // computed of all layers, if converted
     bool writing = false;
     bool stopped = false;
-    bool told = false;  // done was sent, or the fence
+    bool told = false;  // done or the fence was sent
   };
   struct WriterProcess {
     uint64_t incarnation = 0;
     bool alive = true;
     bool linked = false;  // the one behind D's link
     std::vector<WriteJob> jobs;
-    uint64_t staging = 0;  // of what is converted: a layer of one block
+    uint64_t staging = 0;  // of converted data: a layer of one block
   };
 
   void Fail(const std::string& what) {
@@ -146,7 +147,7 @@ class HandoffModel {
   }
   uint64_t Tag(int request) const { return static_cast<uint64_t>(request) + 100; }
   std::vector<TokenId> Prompt(int request) const;
-  // Each does its kinds of events; false: it is of another kind.
+  // Each handles its kinds of events; false: another kind.
   bool DoRequest(const Event& event);
   bool DoWire(const Event& event);
   bool DoEnd(const Event& event);
@@ -184,7 +185,7 @@ class HandoffModel {
   int writer_ends_ = 0;
   int reader_ends_ = 0;
   int link_breaks_ = 0;
-  // Host memory: what it holds, and the copy under way.
+  // Host memory: its content, and the copy in progress.
   struct Store {
     int request = 0;
     BlockId block;

@@ -60,7 +60,7 @@ TEST(HandoffModel, FindsEverySeededBug) {
     HandoffConfig config;
     config.blocks = 1;
     config.bug = bug;
-    if (bug == ProtocolBug::kAckToSuccessor) {  // takes one request, but many events
+    if (bug == ProtocolBug::kAckToSuccessor) {  // needs one request, but many events
       config.requests = 1;
       config.link_breaks = 0;
     }

@@ -1,4 +1,4 @@
-// What must hold in every state of a PullModel, what tells two states apart, and names.
+// The invariants of every state of a PullModel, its digest, and names.
 #include <algorithm>
 #include <sstream>
 

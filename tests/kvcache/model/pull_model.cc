@@ -92,7 +92,7 @@ std::vector<uint64_t> PullModel::Read(const Push& push) const {
   return words;
 }
 
-// ---- What may happen ----
+// ---- Possible events ----
 
 std::vector<PullModel::Event> PullModel::Possible() const {
   std::vector<Event> events;
@@ -136,7 +136,7 @@ void PullModel::Ask(Puller& p) {
   p.pull = next_pull_++;
   const std::vector<BlockId> had = Match(*p.blocks);
   p.blocks->Unpin(had, PinKind::kSequence);
-  // One whose cache has some of it asks for all of it again: more orders, the same rules.
+  // A puller with a partial prefix hit requests all of it again: more orders, the same rules.
   p.granted = p.blocks->Reserve(PullerBlocks())->Take(PinKind::kSequence);
   p.epoch = Epoch(p.next_epoch++);
   p.blocks->BeginLease(p.epoch, p.granted);
@@ -167,7 +167,7 @@ void PullModel::Drop(Puller& p) {
   lease->revoked = true;
   if (p.link && lease->writer.incarnation == holder_process_)
     p.to_holder.push_back({Message::Kind::kRevoke, 0, p.epoch.value});
-  // What this side copies it stops itself.
+  // If this side copies, it stops the copies itself.
   if (config_.owner_copies || config_.bug == PullBug::kLateIsOver) EndLease(p, p.epoch);
 }
 
@@ -233,7 +233,7 @@ void PullModel::Offer(Push& push) {
   push.stopped = !push.blind;
 }
 
-// Whether what the pool lacks of the prefix comes up from the tier, now or already.
+// Whether the missing part of the prefix is being promoted from the tier, now or already.
 bool PullModel::Promote() {
   if (!config_.tier || promotion_) return promotion_.has_value();
   Promotion p;
@@ -255,7 +255,7 @@ bool PullModel::Promote() {
   return true;
 }
 
-// What has come is published, and given before anything else can take it.
+// Publishes what has arrived, and gives it out before anything else can evict it.
 void PullModel::EndPromotion() {
   const size_t good = promotion_->matched + promotion_->loaded;
   if (promotion_->loaded > 0)
@@ -297,7 +297,7 @@ void PullModel::Unpin(Push& push) {
   push.pinned = false;
 }
 
-// What is converted is made as the write starts, else the write reads the pool until it lands.
+// Converted data is made when the write starts; else the write reads the pool until it lands.
 void PullModel::Start(Push& push) {
   push.writing = true;
   if (config_.converts) {
@@ -313,10 +313,10 @@ void PullModel::Land(Push& push) {
   staging_taken_ = false;
   const auto at = static_cast<size_t>(push.landed++);
   Puller& p = pullers_[static_cast<size_t>(push.puller)];
-  if (push.process != p.process) return;  // the memory of a process that is gone
+  if (push.process != p.process) return;  // the memory of a dead process
   const Lease* lease = p.leases.Find(Epoch(push.epoch));
   const bool open = lease != nullptr && lease->writer.incarnation == holder_process_;
-  // The gate of a side that copies.
+  // The epoch gate of a side that copies.
   if (config_.owner_copies && !open && config_.bug != PullBug::kEpochUnchecked) return;
   if (!open) Fail("a write landed in a block that was not granted to its writer any more");
   std::ranges::copy(words, Words(p.memory, push.target[at], config_.puller_units).begin());
@@ -367,7 +367,7 @@ void PullModel::LoseLink(int puller) {
   for (const Epoch epoch : p.leases.Revoked()) EndLease(p, epoch);
 }
 
-// Long: one case for each kind of event.
+// Long: one case per kind of event.
 void PullModel::Do(const Event& event) {
   const auto at = static_cast<size_t>(event.which);
   Puller* p = at < pullers_.size() ? &pullers_[at] : nullptr;

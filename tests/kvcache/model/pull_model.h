@@ -2,9 +2,9 @@
 // small enough to try every order of events. docs/kv-protocol.md names the transitions.
 //
 // Real: the block managers of all workers (pins, leases, prefix index, eviction, quarantine) and
-// the lease books. Modelled: what PrefixPuller and PrefixHolder do with a message, a disk tier of
-// the holder and what is brought up from it, the wire, the writes, deaths and restarts. A state is
-// the path of events that led to it. One thread.
+// the lease books. Modelled: how PrefixPuller and PrefixHolder handle messages, a disk tier of the
+// holder and promotions from it, the wire, the writes, deaths and restarts. A state is the path of
+// events that led to it. One thread.
 #pragma once
 
 #include <cstdint>
@@ -24,23 +24,24 @@ namespace aisp {
 // Mistakes that the explorer must find, one at a time.
 enum class PullBug : uint8_t {
   kNone,
-  kHolderUnpinned,    // the holder writes blocks that it does not hold
-  kUnpinnedTooEarly,  // and lets go of them when the last write has started, not when it landed
-  kPublishedEarly,    // a prefix counts as there when the holder says what it has
-  kHeldIgnored,       // all that was asked for is published, whatever the holder had
-  kEpochUnchecked,    // where the puller's side copies: of a grant that was given up, too
-  kEpochOfAnyReader,  // the holder takes an epoch for another puller's of the same number
-  kLateIsOver,        // the blocks of a pull that is late are reused at once
-  kMissKeepsGrant,    // the grant of a prefix that was evicted is never acknowledged
-  kAckBeforeWrite,    // the holder acknowledges while a write is under way
+  kHolderUnpinned,    // the holder writes blocks that it does not pin
+  kUnpinnedTooEarly,  // the holder unpins blocks when the last write has started, not when it
+                      // landed
+  kPublishedEarly,    // a prefix is published when the holder announces what it has
+  kHeldIgnored,       // all that was requested is published, whatever the holder had
+  kEpochUnchecked,    // if the puller's side copies: also for a revoked grant
+  kEpochOfAnyReader,  // the holder mistakes an epoch for another puller's of the same number
+  kLateIsOver,        // the blocks of a late pull are reused at once
+  kMissKeepsGrant,    // the grant of an evicted prefix is never acknowledged
+  kAckBeforeWrite,    // the holder acknowledges while a write is in flight
   kLostLinkIsDeath,   // blocks are reused when the link to the holder is lost
   // With a tier:
-  kPublishedBeforeLoad,   // what is brought up counts as there at once
-  kPromotedMissKeeps,     // a promotion that brought nothing leaves the grant unacknowledged
-  kRevokedWhilePromoted,  // a grant that is asked back meanwhile is acknowledged, and used
+  kPublishedBeforeLoad,   // a promotion counts as complete at once
+  kPromotedMissKeeps,     // a promotion that found nothing leaves the grant unacknowledged
+  kRevokedWhilePromoted,  // a grant that is revoked meanwhile is acknowledged, and used
   // With pools of other formats:
-  kPartOfABlock,  // the holder's blocks fill a part of the puller's, which counts as whole
-  kStagingReused  // what is converted lies in memory that the next write may have at once
+  kPartOfABlock,  // the holder's blocks fill a part of a puller's block, which counts as whole
+  kStagingReused  // converted data is in memory that the next write may reuse at once
 };
 inline constexpr PullBug kAllPullBugs[] = {
     PullBug::kHolderUnpinned,       PullBug::kUnpinnedTooEarly,    PullBug::kPublishedEarly,
@@ -52,19 +53,20 @@ const char* BugName(PullBug bug);
 
 struct PullConfig {
   int pullers = 2;
-  int prefix_blocks = 1;  // of the side that has the larger ones
-  // Sizes of blocks, in units of 16 tokens; one is a multiple of the other.
+  int prefix_blocks = 1;  // of the side with the larger blocks
+  // Block sizes in units of 16 tokens; one is a multiple of the other.
   int holder_units = 1;
   int puller_units = 1;
-  bool converts = false;  // numbers too: what is written is made first, in memory for one block
-  int pulls = 1;          // of each puller
-  int evictions = 1;      // prompts that the holder computes, for which it gives blocks up
-  int computes = 1;       // prompts that a puller computes, likewise, each
-  int link_breaks = 0;    // in all
-  int holder_ends = 0;    // it is killed and started anew
-  int puller_ends = 0;    // the first puller is
-  bool tier = false;      // the holder has the prefix on a disk too, which outlives it
-  int tier_faults = 0;    // reads of it that fail
+  bool converts =
+      false;          // the number format too: written data is made first, in memory for one block
+  int pulls = 1;      // of each puller
+  int evictions = 1;  // prompts that the holder computes, evicting blocks
+  int computes = 1;   // prompts that each puller computes, likewise
+  int link_breaks = 0;  // in all
+  int holder_ends = 0;  // the holder is killed and restarted
+  int puller_ends = 0;  // the first puller is killed and restarted
+  bool tier = false;    // the holder also has the prefix on disk, which outlives it
+  int tier_faults = 0;  // failing reads of it
   bool owner_copies = false;
   PullBug bug = PullBug::kNone;
 };
@@ -76,21 +78,21 @@ class PullModel {
   struct Event {
     enum class Kind : uint8_t {
       kPull,         // puller: asks for the prefix, with a grant
-      kLate,         // puller: its time is over, or nobody waits any more
+      kLate,         // puller: its time is over, or nothing waits any more
       kToHolder,     // puller: its oldest message arrives
       kToPuller,     // puller: the holder's oldest message arrives
       kWrite,        // push: the next block's write starts
       kLand,         // push: and lands
-      kEvict,        // the holder computes another prompt, for which it gives blocks up
+      kEvict,        // the holder computes another prompt, evicting blocks
       kCompute,      // puller: likewise
-      kBreak,        // puller: its link ends, both live
+      kBreak,        // puller: its link is lost, both live
       kConnect,      // puller: its link comes up again
-      kHolderDies,   // and is started anew with an empty pool
-      kDeathProven,  // puller: it learns that the holder's former process is dead
-      kPullerDies,   // puller: and is started anew with an empty pool
-      kLoad,         // the next block has come up from the holder's tier
-      kLoadFails,    // or not, nor those behind it
-      kImpatient,    // push: what is there is given, while the rest comes up
+      kHolderDies,   // and is restarted with an empty pool
+      kDeathProven,  // puller: it receives proof that the holder's former process is dead
+      kPullerDies,   // puller: and is restarted with an empty pool
+      kLoad,         // the next block was promoted from the holder's tier
+      kLoadFails,    // or failed, with all after it
+      kImpatient,    // push: what has arrived is given out while the rest is promoted
     };
     Kind kind;
     int which = 0;
@@ -101,13 +103,13 @@ class PullModel {
   // The first violated invariant; "" while all hold.
   const std::string& violation() const { return violation_; }
   std::string Digest() const;
-  // From here without another fault: all blocks must have come back then.
+  // Continues without another fault: all blocks must have been returned then.
   void Quiesce();
   static std::string ToString(const Event& event);
 
  private:
   static constexpr Hash128 kRoot = {1, 2};
-  static constexpr uint64_t kForeign = 7;  // what other prompts leave in a block
+  static constexpr uint64_t kForeign = 7;  // other prompts' content of a block
   static constexpr uint64_t kUnloaded = 8;
   struct Message {
     enum class Kind : uint8_t { kRequest, kGrant, kRevoke, kNeed, kDone, kMissed, kFence } kind;
@@ -134,7 +136,7 @@ class PullModel {
     int computes = 0;
     uint64_t next_epoch = 1;
   };
-  // A pull as its holder sees it; no epoch: asked for, without a grant yet.
+  // A pull as its holder sees it; no epoch: requested, not granted yet.
   struct Push {
     int puller = 0;
     uint64_t process = 0;  // of the puller
@@ -147,7 +149,7 @@ class PullModel {
     bool writing = false;
     bool stopped = false;
     bool promoting = false;
-    bool told = false;   // of its end
+    bool told = false;   // its end was sent
     bool blind = false;  // of a miss that is not acknowledged
   };
 
@@ -170,10 +172,10 @@ class PullModel {
   std::vector<BlockId> Match(BlockManager& blocks) const;
   static uint64_t Word(int unit) { return 100 + static_cast<uint64_t>(unit); }
   std::unique_ptr<BlockManager> MakePool(int units) const;
-  // Of the puller's blocks, how many those that the holder has fill.
+  // How many of the puller's blocks the holder's blocks fill.
   int Held(const Push& push) const;
   int Wanted(const Push& push) const;
-  // What the holder's blocks have for the next of the puller's.
+  // Content of the holder's blocks for the puller's next one.
   std::vector<uint64_t> Read(const Push& push) const;
   // The words of one block.
   static std::span<uint64_t> Words(std::vector<uint64_t>& memory, BlockId block, int units) {
@@ -182,7 +184,7 @@ class PullModel {
   }
   void StartHolder();
   void StartPuller(Puller& p);
-  // Blocks for another prompt, written and given back unpublished.
+  // Blocks for another prompt, written and released unpublished.
   static void Overwrite(BlockManager& blocks, std::vector<uint64_t>& memory, int units);
   void Start(Push& push);
   void Ask(Puller& p);
@@ -198,7 +200,7 @@ class PullModel {
   void Publish(Puller& p, int blocks);
   void OnDone(Puller& p, const Message& m);
   void Land(Push& push);
-  // A push that is over goes, and its puller is told.
+  // Removes finished pushes and notifies their pullers.
   void Settle();
   void Unpin(Push& push);
   void CheckContent();
@@ -209,7 +211,7 @@ class PullModel {
   uint64_t holder_process_ = 0;
   std::vector<Push> pushes_;
   std::optional<Promotion> promotion_;
-  std::vector<uint64_t> staging_;  // what was made for the write under way
+  std::vector<uint64_t> staging_;  // converted data of the write in flight
   bool staging_taken_ = false;
   int tier_faults_ = 0;
   std::vector<Puller> pullers_;

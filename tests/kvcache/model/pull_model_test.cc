@@ -80,8 +80,7 @@ TEST(PullModel, DeathsWhileSomethingComesUp) {
   ExpectAllGood("deaths and a tier", config, 400'000);
 }
 
-// Two of the one side's blocks are one of the other's; numbers of another format go through memory
-// that all pushes share.
+// Two blocks of one side are one of the other's; conversions use memory shared by all pushes.
 TEST(PullModel, PoolsOfOtherFormats) {
   for (const int holder_units : {1, 2}) {
     for (const bool converts : {false, true}) {

@@ -40,7 +40,7 @@ class DiskStoreTest : public ::testing::Test {
     std::vector<std::byte> buffer = Block(key);
     return store.Write({slot, Key(key), Key(parent), 16 * slot}, buffer);
   }
-  // The payload must be right whenever Read says so.
+  // If Read succeeds, the payload must be right.
   Status Read(DiskStore& store, int32_t slot, uint64_t key) {
     std::vector<std::byte> buffer(store.slot_bytes());
     Status status = store.Read(slot, Key(key), buffer);
@@ -102,7 +102,7 @@ TEST_F(DiskStoreTest, OfTwoWithOneKeyTheNewerCounts) {
   const auto found = Scan(after);
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(found[0].slot, 4);
-  // And what is written now is newer than all of it.
+  // Writes from now on are newer than all of it.
   ASSERT_TRUE(Write(after, 2, 5));
   DiskStore last = Open();
   ASSERT_EQ(Scan(last).size(), 1u);
@@ -135,15 +135,15 @@ TEST_F(DiskStoreTest, AWriteCutAnywhereIsFoundOut) {
     ASSERT_TRUE(Write(store, 2, 8));
     DiskStore after = Open();
     const bool old_is_whole = cut == 0;
-    // Where only padding is missing, nothing is.
+    // If only padding is missing, nothing is lost.
     const bool new_is_whole = cut >= DiskStore::kHeaderBytes + kPayload;
     EXPECT_EQ(Read(after, 2, 7).has_value(), old_is_whole) << cut;
     EXPECT_EQ(Read(after, 2, 8).has_value(), new_is_whole) << cut;
   }
 }
 
-// What the half of a block was written over is gone; nothing else is, and room that comes back is
-// written to again.
+// The block that a partial write overwrote is lost, nothing else; once there is space, writes work
+// again.
 TEST_F(DiskStoreTest, ADiskThatFillsInTheMiddleOfAWriteAndHasRoomAgain) {
   for (size_t room = 0; room < DiskStore::SlotBytes(kPayload); room += 512) {
     FaultyDisk fresh;
@@ -159,7 +159,7 @@ TEST_F(DiskStoreTest, ADiskThatFillsInTheMiddleOfAWriteAndHasRoomAgain) {
     const bool all_of_it = room >= DiskStore::kHeaderBytes + kPayload;
     EXPECT_EQ(Read(store, 2, 7).has_value(), room == 0) << room;
     EXPECT_EQ(Read(store, 2, 8).has_value(), all_of_it) << room;
-    // The same for who starts now; a block that its index names and that is torn is found out.
+    // The same after a restart; a torn block in its index is detected.
     DiskStore after = Open();
     const size_t found = Scan(after).size();
     EXPECT_GE(found, 1u);
@@ -205,7 +205,7 @@ TEST_F(DiskStoreTest, ErrorsOfTheDiskAreValues) {
   EXPECT_EQ(Read(store, 0, 5).error().code, Code::kDataLoss) << "the file was cut";
 }
 
-// What a process finds that starts after the file was cut: opening brings it to its size again.
+// A process that starts after the file was truncated: opening restores its size.
 TEST_F(DiskStoreTest, AFileThatWasCutAnywhereKeepsWhatIsWhole) {
   const size_t slot = DiskStore::SlotBytes(kPayload);
   DiskStore before = Open();

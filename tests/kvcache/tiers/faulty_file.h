@@ -1,4 +1,4 @@
-// A disk in memory that fails as it is told. For tests.
+// A disk in memory with injected faults. For tests.
 #pragma once
 
 #include <algorithm>
@@ -13,11 +13,11 @@ namespace aisp {
 
 struct FaultyDisk {
   std::vector<std::byte> bytes;
-  size_t longest = SIZE_MAX;        // what one call moves at most
+  size_t longest = SIZE_MAX;        // most bytes of one call
   std::optional<Error> fail_reads;  // from now on
   std::optional<Error> fail_writes;
-  std::optional<size_t> room;           // then nothing more can be written: the disk is full
-  std::optional<size_t> power_is_lost;  // after so many bytes more have been written
+  std::optional<size_t> room;           // bytes until the disk is full
+  std::optional<size_t> power_is_lost;  // after so many more bytes are written
 };
 
 class FaultyFile final : public BlockFile {

@@ -19,7 +19,7 @@ BlockUnits Units(uint64_t first, uint64_t second) {
   return units;
 }
 
-// What somebody knows who heard all events.
+// The view of a reader of all events.
 class Listener {
  public:
   void Hear(TierContents& contents) {
@@ -102,7 +102,7 @@ TEST(TierContents, EventsAndSnapshotsSayTheSame) {
     SplitMix64 random(seed);
     TierContents contents(8, 32);
     Listener listener;
-    std::vector<int> state(8, 0);  // 0: free, 1: filling, 2: there
+    std::vector<int> state(8, 0);  // 0: free, 1: filling, 2: resident
     for (int i = 0; i < 500; ++i) {
       const auto slot = static_cast<int32_t>(random.Below(8));
       int& s = state[static_cast<size_t>(slot)];

@@ -120,7 +120,7 @@ TEST(TierHasher, ANameSaysAllThatStandsBefore) {
   std::vector<Hash128> all;
   hasher.Extend({1, 2}, tokens, 16, &all);
   ASSERT_EQ(all.size(), 4u);
-  // Piece by piece it is the same.
+  // Appended in pieces, the result is the same.
   std::vector<Hash128> pieces;
   hasher.Extend({1, 2}, std::span(tokens).first(40), 16, &pieces);
   EXPECT_EQ(pieces.size(), 2u);

@@ -46,7 +46,7 @@ class TierThreadsTest : public ::testing::Test {
     threads = std::move(*started);
   }
 
-  // Submits and awaits the end.
+  // Submits and waits for completion.
   Status Do(TierSpot from, TierSpot to, Hash128 key = {7, 7}) {
     const uint64_t id = ++last;
     EXPECT_TRUE(threads->Submit({id, from, to, key, {}, 16}));

@@ -174,7 +174,7 @@ TEST_P(TransportContract, DisconnectCompletesEveryWriteAndForgetsThePeer) {
   const Result<WriteId> id = Write(peer, {0, 0, 8});
   ASSERT_FALSE(id.has_value());
   EXPECT_EQ(id.error().code, Code::kNotFound);
-  writer_.transport().Disconnect(peer);  // a second time is nothing
+  writer_.transport().Disconnect(peer);  // a second call has no effect
 }
 
 TEST_P(TransportContract, PeersCanConnectAgainAfterDisconnect) {
@@ -191,7 +191,7 @@ TEST_P(TransportContract, OwnerDeathIsAnErrorForTheWriter) {
   ASSERT_TRUE(Write(peer, {0, 0, 128}).has_value());
   writer_.Await(1);
   owner_.Close();
-  // The news may still be under way; writes that were accepted all end.
+  // The notice may still be in flight; all accepted writes end.
   while (Write(peer, {0, 0, 128}).has_value()) writer_.Await(1);
   const Result<WriteId> id = Write(peer, {0, 0, 128});
   ASSERT_FALSE(id.has_value());
@@ -263,8 +263,8 @@ TEST_P(TransportContract, RevokedEpochNeverLandsWhereTheOwnerCopies) {
     return;
   }
   for (int i = 0; i < 64; ++i) ASSERT_TRUE(Write(peer, {0, 0, owner_.pool().size()}).has_value());
-  writer_.Await(2);  // in full swing
-  // A transport that fetches waits for what is under way, and no longer.
+  writer_.Await(2);  // while writes are running
+  // A transport that fetches waits for fetches in flight, and no longer.
   while (!owner_.transport().RevokeEpoch(Epoch(1))) sched_yield();
   owner_.FillWith(std::byte{0xee});
   ASSERT_TRUE(Write(peer, {0, 0, 8}).has_value());
@@ -281,7 +281,7 @@ TEST_P(TransportContract, OnlyGrantedRangesCanBeWrittenWhereTheOwnerCopies) {
   const KvPeerId peer = ConnectAndAllow();
   const std::vector<BlockCopy> granted{{0, 4096, 1024}, {0, 5120, 1024}, {0, 20000, 100}};
   owner_.transport().AllowEpoch(Epoch(9), granted);
-  ASSERT_TRUE(Write(peer, {0, 4096, 2048}, Epoch(9)).has_value());  // over the seam
+  ASSERT_TRUE(Write(peer, {0, 4096, 2048}, Epoch(9)).has_value());  // across adjacent ranges
   ASSERT_TRUE(Write(peer, {0, 20000, 101}, Epoch(9)).has_value());
   ASSERT_TRUE(Write(peer, {0, 4095, 10}, Epoch(9)).has_value());
   ASSERT_TRUE(Write(peer, {0, 0, 1}, Epoch(77)).has_value());
@@ -335,7 +335,7 @@ TEST(UcxLane, IsAmongTheLanes) {
   EXPECT_EQ((*opened)->capabilities().name, "ucx");
 }
 
-// As where one of the two is of an older version.
+// As with an older version on one side.
 TEST(UcxLane, OneSideThatMapsNothingIsNoHindrance) {
   if (const std::string why = WhyNot(Lane::kUcx); !why.empty()) GTEST_SKIP() << why;
   for (const auto& [owners, writers] :

@@ -1,5 +1,5 @@
-// The progress thread with a target that copies by itself, as a device does: how many copies are
-// under way at a time, in which order they end, and what a peer that leaves waits for.
+// The progress thread with a target that copies asynchronously, like a device: how many copies are
+// in flight, in which order they end, and what removing a peer waits for.
 #include "kvcache/transport/copy_worker.h"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ class SlowTarget final : public CopyTarget {
     allowed_ += more;
     changed_.notify_all();
   }
-  // All that shall be there has been pushed: from now on copies begin.
+  // All expected work has been pushed: from now on copies begin.
   void AwaitBegun(size_t count) {
     std::unique_lock lock(mutex_);
     open_ = true;

@@ -1,8 +1,8 @@
-// The lane cuda_ipc on real GPUs: two processes on one GPU, and on two where there are two. Skipped
-// where there is none.
+// cuda_ipc on real GPUs: two processes on one GPU, and on two if there are two. Skipped without a
+// GPU.
 //
 // A process that has used CUDA must not fork: each test forks its peer first, and CTest runs each
-// in a process of its own.
+// test in its own process.
 #include <gmock/gmock.h>
 #include <poll.h>
 
@@ -89,11 +89,10 @@ class GpuSide {
   std::unique_ptr<Stream> stream_;
 
  public:
-  std::unique_ptr<CudaIpcTransport> transport;  // goes first
+  std::unique_ptr<CudaIpcTransport> transport;  // destroyed first
 };
 
-// Copies whose targets do not overlap, most of them of whole 16-byte words as KV blocks are, some
-// odd.
+// Copies whose targets do not overlap: mostly whole 16-byte words, like KV blocks, some odd sizes.
 std::vector<BlockCopy> SomeCopies(uint64_t seed) {
   SplitMix64 random(seed);
   std::vector<BlockCopy> copies;
@@ -109,8 +108,8 @@ std::vector<BlockCopy> SomeCopies(uint64_t seed) {
   }
 }
 
-// A writer process: connects to the descriptor it gets, then "write SEED", "time" or "flood" until
-// its pipe closes.
+// A writer process: connects to the descriptor it gets, then obeys "write SEED", "time" or "flood"
+// until its pipe closes.
 int WriterMain(int32_t gpu, Child::Pipe& pipe) {
   const std::string descriptor = pipe.Receive();
   if (descriptor.empty()) return 0;
@@ -219,8 +218,7 @@ TEST_P(CudaIpcOnGpu, NothingLandsAfterTheProofOfAWritersDeath) {
 INSTANTIATE_TEST_SUITE_P(Gpus, CudaIpcOnGpu, testing::Values(0, 1),
                          [](const auto& gpu) { return gpu.param == 0 ? "OneGpu" : "TwoGpus"; });
 
-// An owner process that dies while this one writes: the writer hears of it, and its own GPU goes on
-// working.
+// An owner process dies while this one writes: the writer is told, and its own GPU keeps working.
 TEST(CudaIpcOwner, ItsDeathLeavesTheWriterWorking) {
   Child owner([](Child::Pipe& pipe) {
     if (pipe.Receive() != "start") return 0;

@@ -1,4 +1,4 @@
-// Transports between processes, and what dies how.
+// Transports between processes, and what happens when one of them dies.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -21,11 +21,10 @@ namespace {
 constexpr size_t kSlot = 64 << 10;
 constexpr Epoch kEpoch{1};
 
-// A writer process: receives a descriptor, connects, says "connected" (or why not), then obeys:
-//   "token"       answers what the owner called the connection
-//   "one <byte>"  writes a slot full of that byte, waits for its completion, answers "done" or the
-//   error "flood"       answers "flooding" once a first round of slots is written, and writes slots
-//   without end
+// A writer process: receives a descriptor, connects, sends "connected" or the error, then obeys:
+//   "token": answers the owner's name for the connection
+//   "one <byte>": writes a slot of that byte, waits for its completion, answers "done" or the error
+//   "flood": writes slots without end; answers "flooding" after the first round
 int WriterMain(Lane lane, Child::Pipe& pipe) {
   Side side(lane, nullptr, {.stall_timeout = kPatience});
   auto reached = side.transport().Reach(pipe.Receive(), kPatience);
@@ -76,8 +75,8 @@ class Processes : public testing::TestWithParam<Lane> {
     ASSERT_EQ(child_.pipe().Receive(), "connected");
   }
   bool SlotHolds(char value) {
-    // As an owner does: it reads between the end of one grant and the begin of the next, which also
-    // orders what the transport's thread copies with what this one reads.
+    // Like an owner, it reads between two grants, which also orders the transport thread's copies
+    // with this thread's reads.
     owner_.transport().RevokeEpoch(kEpoch);
     const std::span<const std::byte> slot = owner_.pool().first(kSlot);
     const bool holds = std::ranges::all_of(
@@ -145,7 +144,7 @@ TEST_P(Processes, StoppedWriterGoesOnWhereItWas) {
   EXPECT_TRUE(SlotHolds('b'));
 }
 
-// A fetch from a process that is stopped in the middle cannot be called back, but it ends in time.
+// A fetch from a process stopped midway cannot be cancelled, but it ends in time.
 TEST(UcxProcesses, AStoppedWritersEpochIsFencedWhenItsTimeIsOver) {
   if (const std::string why = WhyNot(Lane::kUcx); !why.empty()) GTEST_SKIP() << why;
   for (int round = 0; round < 5; ++round) {
@@ -165,7 +164,7 @@ TEST(UcxProcesses, AStoppedWritersEpochIsFencedWhenItsTimeIsOver) {
     }
     owner.FillWith(std::byte{0xee});
     child.Signal(SIGCONT);
-    // It is cut off, or refused, while others write.
+    // It is cut off or refused, while others write.
     Side other(Lane::kUcx, nullptr);
     other.FillWith(std::byte{0xdd});
     owner.transport().AllowEpoch(Epoch(2), {&all, 1});
@@ -191,7 +190,7 @@ bool AwaitDeath(const PeerWatch& watch) {
   return poll(&state, 1, static_cast<int>(ToMs(kPatience))) == 1;
 }
 
-// Lanes that map the owner's pool.
+// Transports that map the owner's pool.
 class MappingProcess : public Processes {
  protected:
   WriterWatcher& watcher() { return dynamic_cast<WriterWatcher&>(owner_.transport()); }
@@ -233,7 +232,7 @@ TEST_P(MappingProcess, DeadWriterIsForgottenByTheOwner) {
   ASSERT_TRUE(watch.has_value());
   child_.Signal(SIGKILL);
   child_.Join();
-  // The owner hears of it by its socket; a new writer takes the place.
+  // The owner notices on its socket; a new writer takes the slot.
   while (lane.WatchWriter(token).has_value()) sched_yield();
   EXPECT_TRUE(watch->Dead());
 }

@@ -1,4 +1,4 @@
-// What the transport tests share: transports of every kind over small pools, waiting for
+// Shared by the transport tests: transports of every kind over small pools, waiting for
 // completions, child processes.
 #pragma once
 
@@ -20,16 +20,16 @@
 
 namespace aisp {
 
-// kCudaIpc and kTcpDevice (tcp with a pool in a device's memory) run over the CPU's Device here:
-// their own code is the same, whatever the device. kUcxWire: ucx as between hosts.
+// kCudaIpc and kTcpDevice (tcp with a pool in device memory) run over the CPU's Device here: their
+// own code is the same for any device. kUcxWire: ucx as between hosts.
 enum class Lane { kInproc, kShm, kCudaIpc, kTcp, kTcpDevice, kUcx, kUcxWire };
 std::string LaneName(Lane lane);
-// Empty, or why this build does not have the lane.
+// Empty, or why this build lacks the transport.
 std::string WhyNot(Lane lane);
-// Those of them that this build has.
+// Those that this build has.
 std::vector<Lane> Built(std::vector<Lane> lanes);
 
-// Long enough for a busy machine under a sanitizer; nothing that works waits for it.
+// Long enough for a busy machine under a sanitizer; a passing test never waits that long.
 inline constexpr Duration kPatience = std::chrono::seconds(20);
 
 // One side: a pool and a transport over it.
@@ -50,7 +50,7 @@ class Side {
   void Fill(uint64_t seed);
   void FillWith(std::byte value);
 
-  // Waits for `count` completions, in their order; fails the test when they do not come.
+  // Waits for `count` completions, in their order; fails the test if they do not arrive.
   std::vector<WriteCompletion> Await(size_t count);
   // Stops being an owner and a writer; the pool stays.
   void Close() { transport_.reset(); }
@@ -91,7 +91,7 @@ class Child {
   void Signal(int signal);
   // Sends SIGSTOP and waits until the process has stopped.
   void Stop();
-  // Waits for its end; its exit code, or minus the signal.
+  // Waits for its end; returns its exit code, or minus the signal.
   int Join();
 
  private:

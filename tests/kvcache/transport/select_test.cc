@@ -77,7 +77,7 @@ TEST_F(TransportSelection, NothingInCommonOrNothingThatWorksIsAnError) {
   EXPECT_THAT(lane.error().message, HasSubstr("tcp: "));
 }
 
-// A lane that connects and then swallows everything.
+// A transport that connects but never answers.
 class DeafTransport final : public KvTransport {
  public:
   const TransportCapabilities& capabilities() const override { return capabilities_; }

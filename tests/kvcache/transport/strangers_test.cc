@@ -1,4 +1,4 @@
-// Connections to a pool that show no cookie: they keep no writer out.
+// Connections to a pool without a cookie must keep no writer out.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -18,12 +18,12 @@
 namespace aisp {
 namespace {
 
-constexpr size_t kCrowd = 400;  // more than there are places of any kind
+constexpr size_t kCrowd = 400;  // more than the limit of any kind
 constexpr size_t kWriters = 8;  // of the rig
 
 Instant Later() { return SteadyClock().Now() + kPatience; }
 
-// Nothing that is stalled ends by itself in these tests.
+// Stalled connections do not time out in these tests.
 class Strangers : public testing::Test {
  protected:
   Strangers() : owner_(Lane::kTcp, nullptr, {.stall_timeout = std::chrono::minutes(10)}) {
@@ -56,7 +56,7 @@ TEST_F(Strangers, KeepNoWriterOut) {
   ASSERT_TRUE(amid.has_value()) << amid.error().message;
   ExpectWrites(writer, *before);
   ExpectWrites(writer, *amid);
-  // The first of them have gone, the last ones wait.
+  // The first of them were closed, the last ones wait.
   std::byte byte;
   EXPECT_FALSE(ReceiveAll(crowd.front().get(), {&byte, 1}, Later()));
   pollfd last{crowd.back().get(), POLLIN, 0};
@@ -72,7 +72,7 @@ TEST_F(Strangers, AGreetingThatTricklesInIsCut) {
   const auto bytes = std::as_bytes(std::span(&hello, 1));
   size_t sent = 0;
   pollfd state{socket.get(), POLLIN, 0};
-  // Each byte comes well before the limit, all of them well after it.
+  // Each byte arrives well within the limit, all of them well after it.
   for (; sent + 1 < bytes.size() && poll(&state, 1, 100) == 0; ++sent)
     static_cast<void>(SendAll(socket.get(), bytes.subspan(sent, 1), Later()));
   EXPECT_LT(sent + 1, bytes.size()) << "it had time for as many limits as it has bytes";
@@ -119,7 +119,7 @@ TEST(ShmStrangers, GarbageHarmsNobody) {
   for (size_t i = 0; i < kCrowd; ++i) {
     auto socket = ConnectUnix(Split(descriptor, ' ')[1], kPatience);
     ASSERT_TRUE(socket.has_value()) << socket.error().message;
-    // Of a greeting's length, too, and with its first word.
+    // Some have a greeting's length and its magic number.
     std::string bytes(i % 3 == 0 ? sizeof(PoolHello) : random.Below(4096), 'x');
     for (char& byte : bytes) byte = static_cast<char>(random.Below(256));
     const uint64_t magic = kPoolMagic;
@@ -133,7 +133,7 @@ TEST(ShmStrangers, GarbageHarmsNobody) {
   EXPECT_TRUE(peer.has_value()) << peer.error().message;
 }
 
-// A writer holds the descriptors of what other writers map.
+// A writer holds the descriptors that other writers map.
 TEST(ShmStrangers, AWriterTakesNoMemoryFromOthers) {
   Side owner(Lane::kShm, nullptr);
   const std::string descriptor = *owner.transport().Descriptor();
@@ -152,7 +152,7 @@ TEST(ShmStrangers, AWriterTakesNoMemoryFromOthers) {
   EXPECT_TRUE((*reached)->Measure(kPatience).has_value());
 }
 
-// An owner that answers with anything, or with memory that it could take away.
+// An owner that answers garbage, or offers memory that it could shrink.
 TEST(ShmStrangers, AHostileOwnerIsRefused) {
   const std::string name = "aisp-test-hostile-" + std::to_string(getpid());
   const UniqueFd listener = std::move(*ListenUnix(name));

@@ -1,4 +1,4 @@
-// The tcp transport against peers that are broken, slow, hostile or somebody else.
+// The tcp transport against peers that are broken, slow, hostile or not the expected ones.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -32,7 +32,7 @@ std::span<std::byte> Room(T& value) {
   return std::as_writable_bytes(std::span(&value, 1));
 }
 
-// An owner and what speaks to it byte by byte.
+// An owner, and raw connections to it.
 class TcpOwnerFaults : public testing::Test {
  protected:
   TcpOwnerFaults() : owner_(Lane::kTcp, nullptr, {.stall_timeout = kStall}) {
@@ -54,7 +54,7 @@ class TcpOwnerFaults : public testing::Test {
     EXPECT_EQ(reply.pool_bytes, owner_.pool().size());
     return socket;
   }
-  // The owner hangs up without another byte.
+  // The owner closes without sending another byte.
   static bool HungUp(int socket) {
     std::byte byte;
     const Status status = ReceiveAll(socket, {&byte, 1}, Later());
@@ -199,7 +199,7 @@ TEST_F(TcpOwnerFaults, AMessageCutAnywhereIsNoWriteAndHarmsNobody) {
   ExpectServes();
 }
 
-// Whatever is said again, late or in another order lands in what is granted now, or nowhere.
+// Replayed, late or reordered messages land in what is granted now, or nowhere.
 TEST_F(TcpOwnerFaults, WritesThatAreReplayedOrReorderedKeepToWhatIsGrantedNow) {
   const auto message = [](uint64_t id, uint64_t epoch, uint64_t offset, std::byte value) {
     const std::vector<std::byte> payload(512, value);
@@ -269,7 +269,7 @@ TEST_F(TcpOwnerFaults, MoreWritersThanTheLimitAreTurnedAway) {
   const UniqueFd ninth = Dial();
   EXPECT_TRUE(HungUp(ninth.get()));
   sockets.clear();
-  // Places come free as the owner notices.
+  // Slots become free as the owner notices.
   bool served = false;
   while (!served) {
     Side writer(Lane::kTcp, nullptr);
@@ -277,7 +277,7 @@ TEST_F(TcpOwnerFaults, MoreWritersThanTheLimitAreTurnedAway) {
   }
 }
 
-// A writer against owners that are not what they should be.
+// A writer against faulty owners.
 class TcpWriterFaults : public testing::Test {
  protected:
   TcpWriterFaults() : writer_(Lane::kTcp, nullptr, {.stall_timeout = kStall}) {

@@ -1,5 +1,5 @@
-// The parts of a write over tcp: how long its owner sleeps between them (what is announced says so,
-// and nothing else), and checksums that come behind their payload.
+// Parts of a write over tcp: how long the owner sleeps between them (the announced size decides,
+// and nothing else), and checksums that follow their payload.
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/ioctl.h>
@@ -28,7 +28,7 @@ std::span<std::byte> Room(T& value) {
   return std::as_writable_bytes(std::span(&value, 1));
 }
 
-// An owner, and a writer that says what a test wants.
+// An owner, and a writer whose messages the test composes.
 class Spoken {
  public:
   explicit Spoken(Duration stall) : owner_(Lane::kTcp, nullptr, {.stall_timeout = stall}) {
@@ -44,13 +44,13 @@ class Spoken {
     EXPECT_TRUE(ReceiveAll(socket_.get(), Room(reply), Later()).has_value());
     takes_ = reply.takes;
   }
-  // A part of write `id` with `more` bytes of it to come, damaged or not.
+  // A part of write `id` with `more` bytes to follow, damaged or not.
   void Part(uint64_t id, uint32_t more, bool damaged = false) {
     std::vector<std::byte> payload(kPart, std::byte{7});
     const uint64_t checksum = FoldChecksum(0, payload) + (damaged ? 1 : 0);
     Say(Message({.flags = kTcpChecksummed, .id = id, .checksum = checksum, .more = more}, payload));
   }
-  // The same with its checksum behind it; the last `held` bytes are not said.
+  // The same with its checksum after it; the last `held` bytes are not sent.
   void PartBefore(uint64_t id, std::byte value, uint64_t epoch = 1, bool damaged = false,
                   size_t held = 0) {
     std::vector<std::byte> payload(kPart, value);
@@ -71,7 +71,7 @@ class Spoken {
     EXPECT_EQ(ack.id, id);
     return static_cast<Code>(ack.code);
   }
-  // Nothing comes for a while.
+  // Nothing arrives for a while.
   bool Silent() const {
     pollfd state{socket_.get(), POLLIN, 0};
     return poll(&state, 1, 80) == 0;
@@ -119,7 +119,7 @@ TEST(TcpOwnerSleeps, UntilHalfOfWhatIsToComeOfAWriteIsThere) {
 
 TEST(TcpOwnerSleeps, NotForTheRestOfAWriteThatItRefused) {
   Spoken writer(2 * kPatience);
-  // Its writer stops when it hears of that, behind a part that was under way and is good.
+  // Its writer stops when it learns of that, after a good part that was in flight.
   writer.Part(1, 1 << 20, true);
   EXPECT_EQ(writer.Answer(1), Code::kDataLoss);
   writer.Part(1, 1 << 20);
@@ -163,7 +163,7 @@ TEST(TcpChecksumsBehind, AWriteWithoutItsChecksumIsNone) {
   EXPECT_TRUE(silent.HungUp()) << "in the middle of a write";
 }
 
-// A writer, and an owner that takes checksums behind payloads and answers what a test wants.
+// A writer, and an owner that supports checksums after payloads and answers as the test decides.
 class TcpChecksumsSent : public testing::Test {
  protected:
   static constexpr uint64_t kPool = uint64_t{16} << 20;
@@ -193,7 +193,7 @@ class TcpChecksumsSent : public testing::Test {
     const BlockCopy copy{0, 0, bytes};
     ASSERT_TRUE(writer_.transport().Write(peer_, {&copy, 1}, Epoch(1)).has_value());
   }
-  // One message, and that its checksum is right wherever it stands.
+  // Receives one message and verifies its checksum, wherever it is.
   Received Receive() {
     Received message;
     TcpCopy part;
@@ -209,7 +209,7 @@ class TcpChecksumsSent : public testing::Test {
     EXPECT_EQ(checksum, FoldChecksum(0, payload));
     return message;
   }
-  // Until the writer waits for room, and so for answers too: what lies here grows no more.
+  // Waits until the writer waits for buffer space, and so for answers too: no more data arrives.
   void AwaitFullBuffers() {
     int before = 0, held = 0, same = 0;
     while (same < 5) {
@@ -245,7 +245,7 @@ TEST_F(TcpChecksumsSent, ByThemselvesWhereARefusedWriteStops) {
   Received message = Receive();
   AwaitFullBuffers();
   Answer(message, Code::kDataLoss);
-  // As long as a message may come: until all that were sent are acknowledged, it is not over.
+  // Messages may still arrive: the write completes only once all sent ones are acknowledged.
   std::array<WriteCompletion, 1> done;
   uint64_t bytes = message.header.payload_bytes;
   while (writer_.transport().Poll(done) == 0) {

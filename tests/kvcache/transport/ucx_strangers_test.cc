@@ -1,4 +1,4 @@
-// What a pool's UCX port makes of strangers, and of writers that break the protocol.
+// How a pool's UCX port handles strangers, and writers that violate the protocol.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <ucp/api/ucp.h>
@@ -53,7 +53,7 @@ class UcxStrangers : public testing::Test {
   std::string descriptor_;
 };
 
-// A writer that sends what it likes.
+// A writer that sends arbitrary messages.
 class HostileWriter {
  public:
   HostileWriter(const std::string& address, uint16_t port)
@@ -81,7 +81,7 @@ class HostileWriter {
   void Greet(const Hash128& cookie) {
     EXPECT_TRUE(ucx::Send(endpoint_, ucx::kHello, ucx::Hello{.cookie = cookie}).has_value());
   }
-  // `header` goes with a payload; one of its size is not waited for.
+  // Sends `header` with a payload by rendezvous; does not wait for completion.
   template <typename Header>
   void SendPayload(unsigned id, const Header& header) {
     struct Held {
@@ -164,7 +164,7 @@ class HostileWriter {
   bool cut_ = false;
 };
 
-// Bytes of another protocol, and connections without any.
+// Bytes of another protocol, and idle connections.
 TEST_F(UcxStrangers, GarbageHarmsNobody) {
   std::vector<UniqueFd> crowd;
   SplitMix64 random(7);
@@ -174,7 +174,7 @@ TEST_F(UcxStrangers, GarbageHarmsNobody) {
     ASSERT_TRUE(socket.has_value()) << socket.error().message;
     std::vector<std::byte> bytes(random.Below(i < 30 ? 64 : 70'000));
     for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.Below(256));
-    // It may be closed before all of it is there.
+    // It may be closed before all is sent.
     static_cast<void>(SendAll(socket->get(), bytes, until));
     if (i % 2 == 0) crowd.push_back(std::move(*socket));
   }
@@ -208,7 +208,7 @@ TEST_F(UcxStrangers, MorePiecesThanAWriteHasAreCut) {
                                                .pieces = 1,
                                                .checksummed = 0});
   }
-  // Those that come when the one before has ended are writes of their own.
+  // Writes that begin after the previous one has ended are independent.
   EXPECT_TRUE(writer.AwaitCut());
   ExpectWrites();
 }
@@ -224,7 +224,7 @@ TEST_F(UcxStrangers, AWriterThatGreetsAgainIsCut) {
 
 // ---- A pool that the owner maps ----
 
-// A writer's pool as the owner is told of it.
+// A writer's pool, as announced to the owner.
 class Memfd {
  public:
   explicit Memfd(bool sealed) : fd_(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING)) {
@@ -284,7 +284,7 @@ TEST_F(UcxStrangers, ABatchOfAnotherLengthThanItsCountIsCut) {
   ExpectWrites();
 }
 
-// Its owner could make it shorter under the mapping, which would end this process.
+// Its owner could shrink it under the mapping, which would crash this process.
 TEST_F(UcxStrangers, MemoryThatIsNotSealedIsNotMapped) {
   const Memfd memory(false);
   HostileWriter writer(address(), port());
