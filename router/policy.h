@@ -32,15 +32,15 @@ struct WorkerView {
   std::string_view host_id;
   bool prefill = false;    // else a decode worker
   bool available = false;  // ready, not draining, not excluded for this request
-  bool first_tokens =
-      false;  // draws first tokens for decode workers, or accepts them from prefill workers
+  // Draws first tokens for decode workers, or accepts them from prefill workers.
+  bool first_tokens = false;
   bool gives = false;  // others can pull from its cache
   StepCost cost;
   int32_t chunk_tokens = 512;  // prefill tokens of one sequence per step, as reported
   int32_t launched_ahead = 0;  // steps that it launches while one runs
   PromptPace pace;             // prefill pace in steps with its streams, to keep their TPOT
-  double spare_ms =
-      0;  // slack of even short streams: they can wait this long for prefill in whole chunks
+  // Slack of even short streams: they can wait this long for prefill in whole chunks.
+  double spare_ms = 0;
   // Slack of usual streams, with the prompts that are expected until they end.
   double lasting_spare_ms = std::numeric_limits<double>::infinity();
   PromptWork queued_prefill;  // reported, plus sent by this router since the report
@@ -110,8 +110,7 @@ struct RequestSummary {
   // Average load: arrivals at all workers; per decode worker the steps with prefill rows and their
   // time.
   double arrivals_per_s = 0;
-  double prompts_part =
-      0;  // fraction of time that prefill takes, if all workers prefill their own prompts
+  double prompts_part = 0;  // fraction of time in prefill, if all workers prefill their own prompts
   double prompt_steps_per_s = 0;
   double prompt_ms_per_s = 0;
   double prompt_delay_ms_per_s = 0;  // time by which prefill rows prolong decode steps

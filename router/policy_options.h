@@ -32,9 +32,8 @@ struct CostPolicyOptions {
   double handoff_ms = 0.5;  // messages of one remote prefill that do not overlap with other work
   double bytes_per_s_same_host = 5e9;  // until measured
   double bytes_per_s_other_host = 1e9;
-  double disturbance_weight =
-      0.25;  // weight of 1 ms delay of a running stream against 1 ms of the new request
-  double tie_fraction = 0.02;  // scores within this fraction are ties
+  double disturbance_weight = 0.25;  // of 1 ms delay of a stream, relative to the new request's
+  double tie_fraction = 0.02;        // scores within this fraction are ties
 };
 
 struct PolicyOptions {

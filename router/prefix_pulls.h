@@ -18,10 +18,11 @@ struct HeldPrefix {
 // The best use of its own tiers for this prompt before it computes the rest.
 HeldPrefix OwnPrefix(const RequestSummary& request, const WorkerView& worker);
 
-// The few workers that hold most of the prompt; empty if pulls are off or nobody holds a block.
+// The few workers that hold most of the prompt; empty if pulls are off or none holds a hash unit.
 std::vector<int> PrefixHolders(const RequestSummary& request, std::span<const WorkerView> workers);
 
-// The holder from which `computes`, the worker that computes the rest, would get it soonest.
+// The best pull for `computes`, the worker that computes the rest. holder is -1 if none is worth
+// it; the verdict says why.
 PullChoice BestPull(const RequestSummary& request, std::span<const WorkerView> workers,
                     std::span<const int> holders, int computes);
 

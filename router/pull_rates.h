@@ -2,8 +2,8 @@
 //
 // A pair without samples gets the estimate of other pairs of its kind (same host, or across hosts)
 // plus a half. A kind without any samples counts as a slow link; one prefix each kTrialEvery is
-// pulled as a trial, so that samples appear. A pair that failed or was late is not used for a
-// while, which doubles with each failure in a row.
+// pulled as a trial, so that samples appear. A pair that failed, refused or was late is not
+// used for a while, which doubles with each failure in a row.
 //
 // Bounded by kMaxPairs; the least recently used pair is dropped. The router's thread.
 #pragma once

@@ -34,10 +34,10 @@ namespace aisp {
 struct RouterOptions {
   int32_t max_inflight = 1024;  // submitted and not finished
   Duration default_timeout = std::chrono::seconds(300);
-  Duration silence_limit =
-      std::chrono::seconds(2);  // a worker that sends nothing for so long is forgotten
-  // A worker that sends nothing for so long may hang: it gets no new requests if others can take
-  // them, and requests that wait for their first token there move.
+  // A worker that sends nothing for so long is forgotten.
+  Duration silence_limit = std::chrono::seconds(2);
+  // A worker that sends nothing for so long is quiet, and may hang: it gets no new requests if
+  // others can take them, and requests that wait for their first token there move.
   Duration quiet_limit = std::chrono::milliseconds(250);
   // If another process claims a worker's name, the holder must answer within this time to keep it.
   Duration probe_limit = std::chrono::seconds(1);
@@ -59,7 +59,7 @@ struct RouterOptions {
   Duration slo_tpot = std::chrono::milliseconds(50);
   // Bound on queued batch and best-effort requests; more are refused.
   int32_t max_queued = 1024;
-  // After this time in the queue such a request counts as interactive.
+  // This long after its arrival such a request counts as interactive.
   Duration batch_patience = std::chrono::seconds(60);
   Duration best_effort_patience = std::chrono::seconds(180);
   size_t max_prefix_units_per_worker = size_t{1} << 20;
@@ -95,8 +95,8 @@ struct RouterRequest {
   int32_t priority = 0;     // higher goes first, among requests of one tenant
   std::string cache_scope;  // tenant and salt combined
   std::string adapter;      // digest of a LoRA adapter; "": none
-  PrefillPreference prefill =
-      PrefillPreference::kAuto;  // if set, the reason is `forced-remote` or `forced-local`
+  // Not kAuto: the reason is `forced-remote` or `forced-local`.
+  PrefillPreference prefill = PrefillPreference::kAuto;
   // The client's own limits. If no placement is predicted to meet them, the request is refused at
   // once. Interactive requests only.
   Objective objective;
@@ -254,7 +254,7 @@ class Router : public LinkHandler<v1::WorkerMessage> {
   // worker. RESOURCE_EXHAUSTED: too many loads.
   using OnAdapter = std::function<void(const Result<v1::Adapter>&)>;
   void LoadAdapter(AdapterWish wish, OnAdapter done);
-  // Requests may no longer name it; running ones end. NOT_FOUND: no such adapter.
+  // Requests may no longer name it; running ones finish with it. NOT_FOUND: no such adapter.
   Result<v1::Adapter> UnloadAdapter(const std::string& name);
   // Sorted by name.
   std::vector<WorkerStatus> Workers() const;

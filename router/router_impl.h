@@ -157,7 +157,7 @@ struct Router::Impl {
   void UpdateWorkerGauges();
   void UpdateLoadGauges();
 
-  // router_quiet.cc: workers that are silent, but not long enough to be forgotten
+  // router_quiet.cc: quiet workers, not silent long enough to be forgotten
   Instant QuietAt(const WorkerState& worker) const;
   // It may hang: requests that wait for their first token there move.
   void OnQuiet(WorkerState& worker);
@@ -330,7 +330,7 @@ struct Router::Impl {
   RequestSummary Summarize(const Request& request, bool yields);
   void SetRates(RequestSummary* summary);
   Hash128 RootOf(const RouterRequest& spec);
-  // `quiet`: if no other worker is available, also uses silent ones.
+  // `quiet`: if no other worker is available, also uses quiet ones.
   Result<Choice> Choose(Request& request, bool quiet = true);
   // Places the request and sends it to its worker. UNAVAILABLE: no worker can take it now.
   // RESOURCE_EXHAUSTED: the links are full. OUT_OF_RANGE: larger than a link allows.
@@ -340,9 +340,9 @@ struct Router::Impl {
   // computed, and enough rows have ended for its TPOT.
   Duration PredictedWait(const Request& request, const Choice& choice) const;
   double UntilStepsShortenMs(const Request& request, const Choice& choice) const;
-  // Moves it from a draining or silent worker; false if no other can take it.
+  // Moves it from a draining or quiet worker; false if no other can take it.
   bool Move(Request& request, std::string_view reason);
-  // Sets the choice's views. `quiet`: silent workers count as available.
+  // Sets the choice's views. `quiet`: quiet workers count as available.
   void SetViews(const Request& request, bool yields, bool quiet, Choice* choice);
   // Adds the prefix to pull to the decode worker's message.
   void DescribePull(Request& request, const Choice& choice, v1::GenerateRequest* generate);

@@ -1,7 +1,7 @@
-// Workers that are silent, but not long enough to be forgotten.
+// Quiet workers: silent, but not long enough to be forgotten.
 //
 // A live worker sends something every telemetry interval, during long steps from its own thread. A
-// silent one is paused, or its host is; it may continue soon, so its streams stay. Requests without
+// quiet one is paused, or its host is; it may continue soon, so its streams stay. Requests without
 // a token move, because computing them elsewhere loses nothing.
 #include <algorithm>
 
@@ -11,7 +11,7 @@
 namespace aisp {
 namespace {
 
-// After this many silent workers a request stays: if every worker stutters, moving makes it worse.
+// After this many quiet workers a request stays: if every worker stutters, moving makes it worse.
 constexpr int kMostQuietMoves = 2;
 
 }  // namespace

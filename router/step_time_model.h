@@ -60,7 +60,7 @@ class StepTimeModel {
   StepTimeModel() : StepTimeModel(StepCost{}) {}
   explicit StepTimeModel(const StepCost& prior);
 
-  // Ignores samples without work or with a duration outside (0, 10 minutes).
+  // Ignores samples without work or with a duration outside (0, 10 minutes].
   void Observe(const StepShape& shape, uint64_t duration_ns);
   StepCost Cost() const;
   // For kinds of steps with few samples, uses the cost in `others`.

@@ -85,7 +85,7 @@ class TpotForecast {
   double predicted_ = 0, measured_ = 0;  // means
   double variance_ = 0, covariance_ = 0;
   double median_ = 0;  // of measured / mean - 1
-  double spread_ = 0;  // mean of the relative error
+  double spread_ = 0;  // mean absolute relative error
   double lately_ = 0;  // mean error of recent answers, and its usual absolute value
   double usual_ = 0;
   uint64_t count_ = 0;   // answers with weight

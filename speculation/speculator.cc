@@ -22,8 +22,8 @@ constexpr double kOthers = 24.0;
 constexpr float kForgetOwn = 0.98f;
 // Optimism about acceptance of one sequence, in standard deviations.
 constexpr double kUnsure = 0.4;
-// With fewer sequences a probe tells less, so the interval between probes grows, up to kMostProbed
-// times the first.
+// A probe of few sequences tells little, so those are probed more often: the longest interval is
+// kProbeSteps for each sequence, up to kMostProbed of them.
 constexpr int32_t kMostProbed = 4, kProbeSteps = 64;
 
 // Bound on the relative growth of a draft's measured time; weight of a new measurement.

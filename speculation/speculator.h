@@ -88,8 +88,8 @@ class Speculator {
   size_t sequences() const { return states_.size(); }
 
  private:
-  // After so many steps without drafts a costly proposer is asked for one token, to probe the
-  // acceptance rate; then after twice as many, and so on.
+  // After so many steps without drafts a costly proposer is asked for one token (for a whole draft
+  // if made at once), to probe the acceptance rate; then after twice as many, and so on.
   static constexpr int32_t kFirstProbe = 16;
   struct State {
     AcceptanceRecord acceptance, of_runs;

@@ -79,11 +79,10 @@ class VerifyCost {
   std::vector<Knot> knots_;
   std::vector<double> seen_;
   double level_ = 1;
-  double noise_ = 0.0025;  // variance of samples relative to the prediction
-  double last_off_ = 1;    // last sample relative to the prediction
-  double drift_ = 0;       // mean excess of recent samples over the prediction
-  double together_ = 0,
-         spread_ = 0;  // covariance of time and context within knots, and variance of context
+  double noise_ = 0.0025;             // variance of samples relative to the prediction
+  double last_off_ = 1;               // last sample relative to the prediction
+  double drift_ = 0;                  // mean excess of recent samples over the prediction
+  double together_ = 0, spread_ = 0;  // within knots: covariance of time and context, variance
   int64_t samples_ = 0;
 };
 

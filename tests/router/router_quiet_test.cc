@@ -1,4 +1,4 @@
-// Workers that are silent, but not long enough to be forgotten.
+// Quiet workers: silent, but not long enough to be forgotten.
 #include <gtest/gtest.h>
 
 #include "tests/router/router_harness.h"
@@ -103,7 +103,7 @@ TEST_F(Quiet, ARequestMovesTwiceAtTheMost) {
     return h_.Generates(workers[0]).size() + h_.Generates(workers[1]).size();
   };
   for (int turn = 0; turn < 6; ++turn) {
-    // The worker that has it is silent, the other one is not.
+    // The worker that has it is quiet, the other one is not.
     const bool first = h_.Generates(workers[0]).size() > h_.Generates(workers[1]).size();
     PassWith({workers[first ? 1 : 0]}, a_while_);
     h_.Report(workers[first ? 0 : 1], h_.ReadyTelemetry());
