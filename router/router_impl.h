@@ -84,8 +84,7 @@ struct Router::Impl {
     Error last_error;
     // If placed: on which worker, under which id. Else wire_id is 0.
     std::string worker;
-    std::optional<WorkerKey>
-        computed_by;  // worker whose cache will hold its prompt; until the first token
+    std::optional<WorkerKey> computed_by;  // whose cache will hold its prompt; until a token comes
     uint64_t wire_id = 0;
     uint64_t prompt_id = 0;  // shared prompt on its worker's link; 0: none
     // Pending: no return to a worker of failed_on before `not_before`, no placement after
@@ -135,7 +134,7 @@ struct Router::Impl {
   void OnRegister(LinkId link, v1::Register registration);
   Status Admit(const v1::Register& registration) const;
   void RefuseRegistration(LinkId link, const std::string& worker_id, const Error& why, bool ousted);
-  // A previous holder of the name has lost it.
+  // Any previous holder loses the name.
   void Accept(LinkId link, v1::Register&& registration);
   bool SaidBefore(const std::string& worker_id, const std::string& reason);
   // The fingerprint of the registered workers, which agree; without any, the expected one.
@@ -282,7 +281,7 @@ struct Router::Impl {
   // It ends uncleared: the ends it was suspected of no longer count.
   void ForgetSuspect(const Request& request);
   // The worker is back: the same process after a lost connection, or the successor of one that
-  // ended in good order.
+  // exited without error.
   void Unblame(const v1::Register& worker);
   bool InStorm(Instant now) const;
   // At its verdict: true if it was refused; otherwise it may be placed again.
