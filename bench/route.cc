@@ -358,8 +358,7 @@ class Bench final : private LinkSender<v1::RouterMessage> {
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   uint64_t next_order_ = 0;
   std::vector<std::pair<LinkId, v1::RouterMessage>> sent_;
-  std::vector<std::pair<LinkId, v1::WorkerMessage>>
-      later_;  // messages must not arrive inside a call of the router
+  std::vector<std::pair<LinkId, v1::WorkerMessage>> later_;  // not delivered inside router calls
   double heard_us_ = 0;
   int64_t known_tokens_ = 0, asked_tokens_ = 0;
   RouteBench result_;

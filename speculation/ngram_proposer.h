@@ -29,8 +29,7 @@ class NgramProposer final : public Proposer {
  private:
   struct Index {
     int32_t size = 0;  // indexed tokens; an n-gram is entered once a token follows it
-    std::vector<std::unordered_map<uint64_t, int32_t>>
-        next;  // per n: position after the n-gram's last occurrence
+    std::vector<std::unordered_map<uint64_t, int32_t>> next;  // per n: position after the n-gram
   };
 
   void Learn(std::span<const TokenId> tokens, Index* index) const;
