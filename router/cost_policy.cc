@@ -372,7 +372,7 @@ Result<Placement> CostPolicy::Pick(const RequestSummary& request,
   placement.ttft_fetch_ms = chosen.cost.ttft_fetch_ms;
   placement.step_ms = chosen.cost.step_ms;
   placement.tpot_high_ms = chosen.cost.tpot_high_ms;
-  // A prediction for a worker with few steps does not refuse the request.
+  // With few steps seen, a prediction does not refuse the request.
   const bool known = workers[static_cast<size_t>(chosen.decode)].known;
   placement.known = known;
   placement.meets = !known || chosen.cost.meets;
@@ -383,8 +383,9 @@ Result<Placement> CostPolicy::Pick(const RequestSummary& request,
     const WorkerView& worker = workers[static_cast<size_t>(chosen.decode)];
     const WorkerView with = WithPrefix(worker, chosen.pull.tokens);
     const Pacing pacing = Paces(worker, worker.backlog_ms, WorkFor(request, with, 1));
-    // Streams are protected at the expense of prompts only while those meet their TTFT. Under
-    // overload prompts would wait ever longer, and no request would meet its SLO.
+    // Streams that would be late now are always protected. Against later prompts they are only
+    // while this prompt meets its TTFT: under overload prompts would wait ever longer, and no
+    // request would meet its SLO.
     if (pacing.now || (pacing.lasting && request.objective.MetBy(placement.ttft_ms, 0)))
       placement.pace = worker.pace;
   }

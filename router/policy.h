@@ -107,8 +107,8 @@ enum class PrefillPreference : uint8_t { kAuto, kRemote, kLocal };
 struct RequestSummary {
   int32_t tokens = 0;  // to prefill: the prompt, and tokens emitted before a takeover
   double expected_new_tokens = 64;
-  // Average load: arrivals at all workers; per decode worker the steps with prefill rows and their
-  // time.
+  // Average load: arrivals per worker of any role; per decode worker the steps with prefill rows
+  // and their time.
   double arrivals_per_s = 0;
   double prompts_part = 0;  // fraction of time in prefill, if all workers prefill their own prompts
   double prompt_steps_per_s = 0;

@@ -318,8 +318,8 @@ struct Router::Impl {
   // Places queued requests for which there is room.
   void ReleaseQueued(Instant now);
   bool MayRelease(const Request& request, Instant now) const;
-  // Takes yielding requests back, the newest first, until the steps are short enough for the
-  // running streams' objective; they are queued with their tokens.
+  // Takes yielding requests back, best-effort before batch and the newest first, until steps meet
+  // the TPOT SLO, or `asked` if that is lower. They are queued with their tokens.
   void TakeBack(const std::string& worker_id, const Objective& asked);
   void Requeue(Request& request);
   static void MoveAccount(Request& request, FairShare& to);

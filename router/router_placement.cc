@@ -325,7 +325,7 @@ void Router::Impl::DescribePull(Request& request, const Choice& choice,
   const Placement& placement = choice.placement;
   const int to = placement.prefill >= 0 ? placement.prefill : placement.decode;
   request.pulls_to = choice.states[static_cast<size_t>(to)]->info.worker_id();
-  // The limit allows for prediction errors, but not more than computing would have taken.
+  // The time to begin allows for prediction errors, but not more than the pull would save.
   constexpr double kLeastMs = 10, kLeastLimitMs = 50, kWheneverMs = 2000;
   double begin_ms = std::clamp(2 * pull.pull_ms, kLeastMs, std::max(kLeastMs, pull.saved_ms));
   if (options.pulls == PrefixPulls::kAlways) begin_ms = kWheneverMs;
