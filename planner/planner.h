@@ -46,8 +46,8 @@ struct PlannerOptions {
   // first, and is reached quickly.
   std::optional<Split> home;
   Duration home_after = std::chrono::seconds(1);
-  // Below `grow_below` more workers are added. One is parked if the rest have at least
-  // `shrink_above` for long enough.
+  // Workers are added until the headroom is `shrink_above`. One is parked if the rest keep that
+  // much for `shrink_after`. `grow_below` has no effect.
   double grow_below = 1.1;
   double shrink_above = 1.6;
   Duration shrink_after = std::chrono::seconds(60);
