@@ -158,7 +158,7 @@ struct Router::Impl {
 
   // router_quiet.cc: quiet workers, not silent long enough to be forgotten
   Instant QuietAt(const WorkerState& worker) const;
-  // It may hang: requests that wait for their first token there move.
+  // The worker may hang: requests that wait for their first token there move.
   void OnQuiet(WorkerState& worker);
   void OnHeardAgain(WorkerState& worker);
   std::vector<RequestId> WaitingFor(const WorkerState& worker) const;
@@ -182,7 +182,7 @@ struct Router::Impl {
   Status CheckDecodeLeft(const WorkerState& worker, v1::Role to) const;
   void OnRoleAnswer(LinkId link, const v1::RoleAnswer& answer);
   void OnRoleTimer(uint64_t nonce);
-  // It returned with the wanted role: its answer was sent on another link and is late.
+  // The worker registered with the wanted role: its answer was sent on another link and is late.
   void EndRoleWaits(const v1::Register& back);
   // Callers that wait for an answer of that worker get an error.
   void EndRoleWaits(const std::string& worker_id, const Error& why);
@@ -256,18 +256,19 @@ struct Router::Impl {
   void AddSuspect(WorkerEnd& end, Request& request);
   // Like AddSuspect, if no decode worker can report it any more.
   void AddUntold(WorkerEnd& end, Request& request);
-  // It leaves its decode worker, whose reports then no longer count.
+  // The request leaves its decode worker, whose reports then no longer count.
   void NoteUntold(Request& request);
   // Number of entries of `left` that may have been on the worker and have ended.
   size_t Gone(const WorkerState& worker, Instant now) const;
   void AddEnd(WorkerEnd end);
   // Holds back requests that these ends convict; otherwise tries all suspects one at a time.
   void Weigh(const std::set<RequestId>& suspects);
-  // It ends without a token; nobody can report any more whether it was on prefill workers that end.
+  // The request ends without a token; nobody can report any more whether it was on prefill workers
+  // that end.
   void ForgetPrefillWorkers(const Request& request);
   // Until it is known whether the workers lost with it have ended.
   void HoldBack(Request& request);
-  // At least two workers were lost with it, or are known to have ended.
+  // Whether at least two workers were lost with it, or are known to have ended.
   bool MayHaveEndedTwo(const Request& request) const;
   // Holds it back if a prefill worker of it was lost and it is not known whether that ended.
   void AwaitEnds(Request& request);
@@ -278,7 +279,7 @@ struct Router::Impl {
   bool Convicted(const Request& request) const;
   // A worker computed it and survived.
   void Clear(Request& request);
-  // It ends uncleared: the ends it was suspected of no longer count.
+  // The request ends uncleared: the ends it was suspected of no longer count.
   void ForgetSuspect(const Request& request);
   // The worker is back: the same process after a lost connection, or the successor of one that
   // exited without error.
@@ -287,7 +288,7 @@ struct Router::Impl {
   // At its verdict: true if it was refused; otherwise it may be placed again.
   bool Judge(RequestId id, Instant now);
   bool WaitsForToken(const Request& request) const;
-  // A waiting request (other than `but`) was sent to that prefill worker, or may use it as
+  // Whether a waiting request (other than `but`) was sent to that prefill worker, or may use it as
   // fallback.
   bool MayPrefillOn(const WorkerKey& worker, const Request* but = nullptr) const;
   bool Suspect(const Request& request) const;
@@ -307,13 +308,13 @@ struct Router::Impl {
   // router_classes.cc: queued and yielding requests
   // RESOURCE_EXHAUSTED: too many in flight or queued.
   Status CheckInFlight(bool yields) const;
-  // It has not waited long enough to count as interactive.
+  // Whether it has not waited long enough to count as interactive.
   bool YieldsAt(const Request& request, Instant now) const;
   Duration PatienceOf(ServiceClass service_class) const;
   // RESOURCE_EXHAUSTED: interactive requests need the room.
   Status CheckRoom(const Request& request, const Choice& choice) const;
   void Enqueue(Request& request);
-  // It was placed or has ended.
+  // Called when it was placed or has ended.
   void RemoveFromQueue(Request& request);
   // Places queued requests for which there is room.
   void ReleaseQueued(Instant now);

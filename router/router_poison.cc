@@ -129,7 +129,7 @@ void Router::Impl::AddSuspect(WorkerEnd& end, Request& request) {
   for (const RequestId id : end.suspects) requests.at(id.value).blamed[end.worker] = alone;
 }
 
-// It may have been there, but nobody will report it: too little to count as the only suspect.
+// The request may have been there, but nobody will report it: too little for an only suspect.
 void Router::Impl::AddUntold(WorkerEnd& end, Request& request) {
   const auto untold = request.prefill_untold.find(end.worker);
   if (untold == request.prefill_untold.end() || end.suspects.count(request.id) > 0) return;
