@@ -50,7 +50,7 @@ Result<CollectOutput> Turn(Engine& engine) {
   return out;
 }
 
-// What a decode step of `batch` sequences of `context` tokens has to read.
+// Bytes that a decode step of `batch` sequences of `context` tokens reads.
 double BytesOf(const ServingExecutor& executor, int32_t batch, double context) {
   return executor.model().StreamedBytes(batch) +
          batch * context * static_cast<double>(executor.kv_layout().BytesPerToken());
@@ -61,7 +61,7 @@ DeviceTimes TimesOf(const ServingExecutor& executor) {
   return async != nullptr ? async->times() : DeviceTimes{};
 }
 
-// Steps as long as the executor takes them, and no prefix that is found again.
+// The executor's largest steps, and no prefix hits.
 EngineOptions PlainOptions(const ServingExecutor& executor, int32_t sequences) {
   EngineOptions options;
   options.limits.max_sequences = sequences;
@@ -73,14 +73,14 @@ EngineOptions PlainOptions(const ServingExecutor& executor, int32_t sequences) {
   return options;
 }
 
-// What full decode steps took.
+// Times of full decode steps.
 struct DecodeSteps {
   std::vector<double> ms;
   double contexts = 0;  // mean context of a row, summed over the steps
   DeviceTimes begin, end;
 };
 
-// Fills what follows from the steps, from result->batch on.
+// Sets the fields of *result from `batch` on.
 void FillDecode(const EngineBenchOptions& o, const ServingExecutor& executor, DecodeSteps steps,
                 EngineBenchResult* result) {
   const double context = steps.contexts / static_cast<double>(steps.ms.size());
@@ -137,7 +137,7 @@ Result<EngineBenchResult> BenchBatch(const EngineBenchOptions& o, ServingExecuto
     AISP_ASSIGN_OR_RETURN(const CollectOutput out, Turn(engine));
     take(out);
     const Instant now = clock.Now();
-    // Full decode steps alone; the first two overlap with what was launched before them.
+    // Only full decode steps; the first two overlap with steps launched before them.
     const bool full = out.timing.decode_rows == batch && out.timing.prefill_tokens == 0;
     if (full) {
       if (steps.ms.size() == 2) steps.begin = TimesOf(executor);
@@ -234,7 +234,7 @@ class ClosedLoop {
     r.mixed = mixed_;
     r.step_ms = 1e3 * seconds / steps;
     r.overhead_us = overhead_us_ / steps;
-    // Planning is part of both.
+    // Both times include planning.
     r.launch_us = launch_us_ / steps;
     const DeviceTimes end = TimesOf(executor_);
     const double busy = end.busy_ms - begin.busy_ms, idle = end.idle_ms - begin.idle_ms;
@@ -275,7 +275,7 @@ struct PromptTime {
   double ms = 0, device_ms = 0;
 };
 
-// One prompt through an engine that has nothing else to do.
+// One prompt on an otherwise idle engine.
 Result<PromptTime> TimePrompt(Engine& engine, SequenceRequest request,
                               const ServingExecutor& executor) {
   const SteadyClock clock;

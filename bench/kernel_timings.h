@@ -1,13 +1,13 @@
-// What each operation of a model's shape takes on a GPU, alone, beside the least it could take and
-// beside the vendor's library where that has the operation. Plain data and one call into
-// libaisp_cuda_bench.so (bench/cuda/kernels), which is built with the CUDA backend and not shipped
-// with it: no CUDA header here, the program does not link CUDA.
+// Time of each operation of a model's shape on a GPU, alone, compared with its floor and with the
+// vendor's library if that has the operation. Plain data and one call into libaisp_cuda_bench.so
+// (bench/cuda/kernels), which is built with the CUDA backend but not shipped: no CUDA header here,
+// and the program does not link CUDA.
 //
 // Method: random data; calls in a CUDA graph, the median of several replays; weights and KV rotate
-// through several times the L2 cache. What has few rows is timed before anything that has many,
-// which makes the power limit lower the clocks; and each case of many rows after a rest. The least
-// is the larger of bytes over the read-only stream and operations over the vendor's best matrix
-// product, both measured in the same run, and never less than a kernel in a graph costs.
+// through several times the L2 cache. Cases with few rows come first, because cases with many rows
+// make the power limit lower the clocks; those run after a pause each. The floor is the larger of
+// bytes over the read-only stream and operations over the vendor's best matrix product, both
+// measured in the same run, and at least the cost of a kernel in a graph.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace aisp {
 
-// Of one layer and the head; grouped-query attention and a gated MLP.
+// One layer and the head; grouped-query attention and a gated MLP.
 struct KernelBenchOptions {
   int32_t index = 0;  // of the GPU
   int32_t layers = 0;
@@ -33,14 +33,14 @@ struct KernelBenchOptions {
   bool qk_norm = false;
   int32_t block_tokens = 64;
   std::vector<int32_t> rows = {1, 8, 32, 64, 128, 1024};
-  std::vector<int32_t> prefills = {1024, 8192};  // tokens of a prompt whose parts are summed
-  std::string only;                              // operations whose name has this in it
-  int32_t rest_ms = 100;                         // before a case of many rows
-  // Above 0: each case runs for so long after each of several rests, as a prompt of that length
-  // does on an idle card.
+  std::vector<int32_t> prefills = {1024, 8192};  // prompt lengths for sums of parts
+  std::string only;                              // only operations whose name contains this
+  int32_t rest_ms = 100;                         // pause before a case with many rows
+  // Above 0: each case runs for this time after each of several pauses, like a prompt of that
+  // length on an idle card.
   double span_ms = 0;
   std::vector<std::string>
-      formats;  // of products and attention, as KernelTiming names them; empty: all
+      formats;  // of products and attention, as named in KernelTiming; empty: all
 };
 
 struct KernelTiming {
@@ -49,15 +49,15 @@ struct KernelTiming {
   std::string size;    // "32", "32 x 8192"
   double us = 0;
   double floor_us = 0;
-  std::string bound = "";   // what the floor is made of: "bytes", "flops", "launch"
-  double vendor_us = 0;     // cuBLASLt's best on the same operands; 0: none
-  std::string kernel = "";  // what ran
+  std::string bound = "";   // which bound is the floor: "bytes", "flops", "launch"
+  double vendor_us = 0;     // cuBLASLt's best for the same operands; 0: none
+  std::string kernel = "";  // name of the kernel that ran
 
   double percent() const { return us > 0 ? 100 * floor_us / us : 0; }
 };
 
-// What a prompt costs if nothing but its matrix products (the faster of ours and the vendor's) and
-// its attention took time.
+// Time of a prompt if only its matrix products (the faster of ours and the vendor's) and its
+// attention counted.
 struct PrefillParts {
   int32_t tokens = 0;
   std::string format;
@@ -69,10 +69,10 @@ struct PrefillParts {
 
 struct GpuEnvironment {
   std::string device;
-  std::string driver;        // "580.82.07", "" when NVML is not there
-  std::string cuda_driver;   // "13.0": what the driver knows
-  std::string cuda_runtime;  // "13.0": what this build has
-  int32_t sm_mhz = 0;        // as read after the first products; 0: not known
+  std::string driver;        // "580.82.07"; "" without NVML
+  std::string cuda_driver;   // "13.0": supported by the driver
+  std::string cuda_runtime;  // "13.0": of this build
+  int32_t sm_mhz = 0;        // read after the first products; 0: not known
   int32_t memory_mhz = 0;
   int32_t power_watts = 0;
   int32_t temperature_c = 0;
@@ -85,12 +85,12 @@ struct KernelBench {
   std::vector<PrefillParts> prefills;
 };
 
-// Errors as OpenCudaBackend's, NOT_FOUND also without libaisp_cuda_bench.so. Takes some 10 GiB of
-// the GPU and half a minute.
+// Errors as OpenCudaBackend's; NOT_FOUND also without libaisp_cuda_bench.so. Needs about 10 GiB of
+// GPU memory and half a minute.
 Result<KernelBench> BenchCudaKernels(const KernelBenchOptions& options,
                                      std::span<const std::string> folders);
 
-// What libaisp_cuda_bench.so exports beside what libaisp_cuda.so does.
+// Exports of libaisp_cuda_bench.so, in addition to those of libaisp_cuda.so.
 inline constexpr const char* kCudaBenchKernelsSymbol = "aisp_cuda_bench_kernels";
 using CudaBenchKernelsFn = void (*)(const KernelBenchOptions* options, Result<KernelBench>* bench);
 

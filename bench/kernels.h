@@ -1,5 +1,5 @@
-// `aisp bench kernels`: the operations of a model's shape on a GPU, each beside what the memory or
-// the tensor cores allow and beside cuBLASLt (bench/kernel_timings.h), as a table or as JSON.
+// `aisp bench kernels`: the operations of a model's shape on a GPU, each compared with the bound of
+// memory or tensor cores and with cuBLASLt (bench/kernel_timings.h), as a table or as JSON.
 #pragma once
 
 #include <span>
@@ -10,13 +10,13 @@
 
 namespace aisp {
 
-// The first layer's shape. UNIMPLEMENTED: a shape whose layers are not grouped attention with a
-// gated MLP.
+// The shape of the first layer. UNIMPLEMENTED: the layers are not grouped attention with a gated
+// MLP.
 Result<KernelBenchOptions> KernelBenchOptionsOf(const ModelSpec& spec);
 
-// A table with the environment above it; it ends with a line break.
+// A table below the environment; ends with a line break.
 std::string ToTable(const KernelBench& bench, const std::string& model);
-// One JSON object; it ends with a line break.
+// One JSON object; ends with a line break.
 std::string ToJson(const KernelBench& bench, const std::string& model);
 
 }  // namespace aisp

@@ -36,12 +36,12 @@ constexpr uint64_t kGpuPoolBytes = uint64_t{2} << 30;
 constexpr Epoch kEpoch{1};
 constexpr Duration kPatience = std::chrono::seconds(10);
 constexpr size_t kUnderWay = 8;
-// A lane and what stands beside it are measured in many short turns: how fast two processes are
-// changes within a second, by where the host has put their cores and the kernel its pages.
+// A lane and its reference are measured in many short turns: throughput between two processes
+// changes within a second, with the cores and pages that they get.
 constexpr Duration kPerTurn = std::chrono::milliseconds(80);
 constexpr Duration kAllTurns = std::chrono::seconds(3);
 constexpr size_t kLeastTurns = 5;
-// Without anything beside it: one turn.
+// Without a reference: one turn.
 constexpr Duration kAloneTurn = std::chrono::milliseconds(400);
 constexpr const char* kSocket = "socket";
 constexpr const char* kMemcpy = "memcpy";
@@ -50,7 +50,7 @@ struct Shape {
   uint64_t block_bytes = 0;
   size_t blocks = 0;
 };
-// 256 KiB: a layer of 64 tokens of Llama-3.1-8B; 16 of them a layer, 512 all layers of 1,024
+// 256 KiB: one layer of 64 tokens of Llama-3.1-8B; 16 of them a layer, 512 all layers of 1,024
 // tokens.
 constexpr Shape kShapes[] = {{64 << 10, 1},   {64 << 10, 16},   {256 << 10, 1},
                              {256 << 10, 16}, {256 << 10, 512}, {1 << 20, 16}};
@@ -66,7 +66,7 @@ uint64_t PoolBytesOf(const KvBenchOptions& options) {
   return options.gpus.empty() ? kPoolBytes : kGpuPoolBytes;
 }
 
-// A pool in host memory or in a GPU's.
+// A pool in host memory or in GPU memory.
 class BenchPool {
  public:
   static Result<BenchPool> Open(uint64_t bytes, int32_t gpu, std::span<const std::string> folders) {
@@ -140,8 +140,8 @@ void WaitForEndOfInput() {
   }
 }
 
-// Takes writes over one bare connection: a length, so many bytes, and a byte back. They go through
-// all of the pool, as those of a lane do: what stays in a cache would be faster.
+// Receives writes over one plain connection: a length, the bytes, and one byte back. They cover the
+// whole pool, as a lane's do: data that stays in a cache would be faster.
 Status ServeSocket(std::span<std::byte> pool) {
   AISP_ASSIGN_OR_RETURN(const UniqueFd listen, ListenTcp("127.0.0.1", 0));
   AISP_ASSIGN_OR_RETURN(const uint16_t port, LocalPort(listen.get()));
@@ -221,7 +221,7 @@ class OwnerProcess {
   }
 
   pid_t pid() const { return pid_; }
-  // What it says of its pool; an error when it ended before.
+  // The pool's descriptor; an error if the process ended before.
   Result<std::string> Descriptor() {
     std::string line;
     char byte = 0;
@@ -242,14 +242,14 @@ class OwnerProcess {
 
 // ---- The writer ----
 
-// How many writes to start, and how many have ended since.
+// Starts writes, and counts those that have ended.
 struct Pump {
   std::function<Status(size_t round)> start;
-  std::function<Result<size_t>()> ended;  // waits for one at least
-  pid_t owner = 0;                        // the other process, if there is one
+  std::function<Result<size_t>()> ended;  // waits for at least one
+  pid_t owner = 0;                        // the other process, if any
 };
 
-// That this process and that one have had: what a busy machine cannot blur.
+// CPU time of both processes in microseconds; independent of other load.
 double CpuUs(pid_t other) {
   const auto of = [](clockid_t clock) {
     timespec time{};
@@ -262,7 +262,7 @@ double CpuUs(pid_t other) {
   return of(CLOCK_PROCESS_CPUTIME_ID) + (two ? of(theirs) : 0);
 }
 
-// Both pools in pieces of a block, in a random order, another for each round.
+// Blocks of both pools in random order, different for each round.
 class Scatter {
  public:
   Scatter(const Shape& shape, uint64_t pool_bytes)
@@ -310,7 +310,7 @@ Result<KvBenchRow> Measure(const std::string& lane, const Shape& shape, const Pu
     AISP_ASSIGN_OR_RETURN(const size_t n, pump.ended());
     ended += n;
   }
-  // To the end of the last: of writes of 128 MiB few end in the time in which they are started.
+  // Until the last write ends: few writes of 128 MiB end while others are started.
   const double seconds = ToSeconds(clock.Now() - begin);
   const auto bytes = static_cast<double>(ended * shape.blocks * shape.block_bytes);
   KvBenchRow row;
@@ -323,7 +323,7 @@ Result<KvBenchRow> Measure(const std::string& lane, const Shape& shape, const Pu
   return row;
 }
 
-// Each figure's own median over the turns.
+// The median of each figure over the turns.
 KvBenchRow Medians(std::vector<KvBenchRow> turns) {
   KvBenchRow row = turns.front();
   for (double KvBenchRow::*figure :
@@ -340,7 +340,7 @@ void Compare(const KvBenchRow& beside, KvBenchRow* row) {
   row->by_cpu = beside.cpu_us_per_mib / row->cpu_us_per_mib;
 }
 
-// One connection without anything of ours.
+// One plain connection.
 class BareSocket {
  public:
   static Result<std::unique_ptr<BareSocket>> Open(const KvBenchOptions& options,
@@ -362,7 +362,7 @@ class BareSocket {
     pump.start = [&](size_t) -> Status {
       const Instant deadline = SteadyClock().Now() + kPatience;
       if (at_ + bytes > source_.bytes) at_ = 0;
-      // It goes with the first bytes behind it, not as a packet of its own.
+      // MSG_MORE: sent with the following bytes, not as a packet of its own.
       if (send(socket_.get(), &bytes, sizeof(bytes), MSG_NOSIGNAL | MSG_MORE) != sizeof(bytes))
         return Unavailable("the bare socket's other end is gone");
       const std::span<const std::byte> sent(source_.base + at_, bytes);
@@ -388,7 +388,7 @@ class BareSocket {
   uint64_t at_ = 0;
 };
 
-// One thread of this process, between two pools as those of a lane.
+// One thread copies between two pools like those of a lane.
 class Memcpy {
  public:
   static Result<std::unique_ptr<Memcpy>> Open(const BenchPool& pool) {
@@ -417,7 +417,7 @@ class Memcpy {
   const KvRegion source_;
 };
 
-// Measured in turns with a lane, so that a busy machine hurts both; none between GPUs.
+// The reference, measured in turns with a lane so that other load affects both; none between GPUs.
 using Beside = std::function<Result<KvBenchRow>(const Shape& shape)>;
 
 Status BenchLane(const KvBenchOptions& options, const std::string& lane, const BenchPool& pool,

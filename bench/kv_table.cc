@@ -1,4 +1,4 @@
-// What `aisp bench kv` prints.
+// Output of `aisp bench kv`.
 #include <fmt/format.h>
 
 #include "bench/kv.h"

@@ -45,8 +45,8 @@ v1::Fingerprint MakeFingerprint() {
   return f;
 }
 
-// Says what a worker says, at fixed times: a prompt takes 5 ms and 10 us a token that it lacks, a
-// token of an answer 5 ms.
+// Sends a worker's messages at fixed times: prefill takes 5 ms plus 10 us per uncached token, a
+// decode step 5 ms.
 struct FakeWorker {
   std::string id;
   LinkId link;
@@ -57,7 +57,7 @@ struct FakeWorker {
   uint64_t kv_sequence = 0;
   uint64_t requests = 0;
   Instant free_at;
-  // Its prefix cache: units, by how many of the last prompts they are held.
+  // Its prefix cache: units, with the number of recent prompts that hold them.
   std::unordered_map<Hash128, int32_t> held;
   std::deque<std::vector<Hash128>> prompts;
   size_t units = 0;
@@ -159,7 +159,7 @@ class Bench final : private LinkSender<v1::RouterMessage> {
     return request;
   }
 
-  // What a worker does with it is none of the router's time.
+  // The worker's own work does not count as router time.
   void Send(LinkId link, v1::RouterMessage message) override {
     if (message.has_generate()) sent_.emplace_back(link, std::move(message));
   }
@@ -170,7 +170,7 @@ class Bench final : private LinkSender<v1::RouterMessage> {
     sent_.clear();
   }
 
-  // The worker `decode` was sent that.
+  // The message was sent to the worker `decode`.
   void Take(size_t decode, const v1::GenerateRequest& generate) {
     const size_t computes =
         generate.has_prefill() ? by_name_.at(generate.prefill().worker_id()) : decode;
@@ -197,7 +197,7 @@ class Bench final : private LinkSender<v1::RouterMessage> {
     result_.placements = (result_.placements ^ computes) * kPrime;
   }
 
-  // Its units are cached, and what was asked for longest ago goes where there is no room.
+  // Caches its units, and evicts the least recently requested ones if there is no room.
   void Keep(FakeWorker* worker, const std::vector<Hash128>& units) {
     std::vector<Hash128> stored, removed;
     for (const Hash128& unit : units) {
@@ -275,7 +275,7 @@ class Bench final : private LinkSender<v1::RouterMessage> {
     heard_us_ += CpuMicros() - begin;
   }
 
-  // At once: asking the clock twice costs as much as hearing a short message.
+  // In batches: two clock readings cost as much as handling a short message.
   void HearLater() {
     if (later_.empty()) return;
     std::vector<std::pair<LinkId, v1::WorkerMessage>> messages = std::exchange(later_, {});
@@ -358,7 +358,7 @@ class Bench final : private LinkSender<v1::RouterMessage> {
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   uint64_t next_order_ = 0;
   std::vector<std::pair<LinkId, v1::RouterMessage>> sent_;
-  std::vector<std::pair<LinkId, v1::WorkerMessage>> later_;  // not from inside the router
+  std::vector<std::pair<LinkId, v1::WorkerMessage>> later_;  // not delivered inside router calls
   double heard_us_ = 0;
   int64_t known_tokens_ = 0, asked_tokens_ = 0;
   RouteBench result_;

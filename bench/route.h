@@ -1,6 +1,5 @@
-// `aisp bench route`: what the router itself costs, over workers that answer at once what a real
-// one would and compute nothing: placements one by one, and all that it hears of workers beside
-// them.
+// `aisp bench route`: the CPU cost of the router, with workers that answer like real ones but
+// compute nothing: single placements, and the handling of the workers' messages.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +12,14 @@ namespace aisp {
 
 struct RouteBenchOptions {
   std::string policy = "cost";
-  int32_t prefill = 0;  // workers of either role
+  int32_t prefill = 0;  // number of prefill workers
   int32_t decode = 256;
-  double rate = 10'000;  // requests a second of simulated time
+  double rate = 10'000;  // requests per second of simulated time
   int32_t requests = 20'000;
-  // Each prompt begins with one of so many prefixes.
+  // Number of different prefixes; each prompt starts with one.
   int32_t prefixes = 1'000;
   int32_t prefix_tokens = 1'024;
-  int32_t own_tokens = 256;  // and goes on with tokens of its own
+  int32_t own_tokens = 256;  // unique tokens after the prefix
   int32_t output_tokens = 64;
   uint64_t seed = 1;
 };
@@ -29,17 +28,17 @@ struct RouteBench {
   int32_t workers = 0;
   int64_t requests = 0;
   int64_t refused = 0;
-  // CPU time of the router's thread for one request, until its worker is told: microseconds.
+  // CPU time of the router's thread per request until it is sent to its worker, in microseconds.
   double place_mean_us = 0;
   double place_p50_us = 0;
   double place_p99_us = 0;
   double place_max_us = 0;
-  // And for what workers say meanwhile (tokens, prefixes, telemetry), a request.
+  // The same per request for the workers' messages (tokens, prefixes, telemetry).
   double heard_us = 0;
-  double cached = 0;  // part of the prompt tokens that the workers placed on had
-  // Of which workers in which order: equal where all placements were.
+  double cached = 0;  // fraction of prompt tokens cached on the chosen workers
+  // Hash of the sequence of chosen workers: equal if all placements are.
   uint64_t placements = 0;
-  // One core is busy with so many requests a second.
+  // Requests per second that keep one core busy.
   double PerSecond() const { return 1e6 / (place_mean_us + heard_us); }
 };
 

@@ -15,11 +15,11 @@
 namespace aisp {
 namespace {
 
-constexpr TokenId kDrawn = 11;  // what every draw is biased to
+constexpr TokenId kDrawn = 11;  // all draws are biased to it
 constexpr TokenId kWrong = 12;
 
-// Names the tokens itself. With an inner proposer, that one does its work for as many, and what it
-// names is thrown away: its time is real.
+// Proposes the tokens itself. An inner proposer drafts as many, and its drafts are dropped: only
+// its time counts.
 class ImposedProposer final : public Proposer {
  public:
   ImposedProposer(std::vector<double> acceptance, std::unique_ptr<Proposer> inner)
@@ -108,7 +108,7 @@ struct Measured {
   }
 };
 
-// From when every sequence has begun to decode until the first one ends; adds to `m`.
+// From when every sequence decodes until the first one ends; adds to `m`.
 Status MeasureRound(const SpeculationBenchOptions& o, ServingExecutor& executor, int32_t batch,
                     const std::shared_ptr<Speculator>& speculator, size_t first, Measured* m) {
   const SteadyClock clock;
@@ -151,7 +151,7 @@ Status MeasureRound(const SpeculationBenchOptions& o, ServingExecutor& executor,
       cpu_begin = cpu_end;
     }
   }
-  // What is in flight belongs to this engine, and the executor to the next one too.
+  // Work in flight belongs to this engine; the executor is reused by the next one.
   for (const SequenceId id : ids) engine.Cancel(id);
   while (engine.InFlight()) static_cast<void>(engine.Collect());
   if (m->steps - steps_before < 4)
@@ -162,7 +162,7 @@ Status MeasureRound(const SpeculationBenchOptions& o, ServingExecutor& executor,
   return {};
 }
 
-// Sequences are at different places when the first one ends; as far as both go they are equal.
+// Sequences have different lengths when the first one ends; their common part must be equal.
 Status SameAnswers(const Measured& plain, const Measured& with) {
   for (size_t i = 0; i < plain.answers.size(); ++i) {
     const auto& a = plain.answers[i];
@@ -179,13 +179,13 @@ Status SameAnswers(const Measured& plain, const Measured& with) {
   return {};
 }
 
-// Runs without proposed tokens and with them, in turns. `plain` may be there already.
+// Runs without and with draft tokens, in turns. `plain` may be measured already.
 Status MeasurePairs(const SpeculationBenchOptions& o, ServingExecutor& executor, int32_t batch,
                     const std::shared_ptr<Speculator>& speculator, Measured* plain,
                     Measured* with) {
   const bool compare = plain->steps == 0;
   for (int32_t round = 0; round < o.warm_up_rounds; ++round) {
-    // Of the prompts behind those that are measured: a proposer may learn from them.
+    // Uses prompts after the measured ones, because a proposer may learn from prompts.
     const size_t first = static_cast<size_t>(o.rounds + round) * static_cast<size_t>(batch);
     Measured unused;
     AISP_RETURN_IF_ERROR(MeasureRound(o, executor, batch, speculator, first, &unused));
@@ -241,7 +241,7 @@ Result<std::vector<SpeculationBenchRow>> BenchSpeculation(const SpeculationBench
         AISP_ASSIGN_OR_RETURN(const auto speculator, options.prompts.empty()
                                                          ? imposed(length, adaptive)
                                                          : options.make(length, adaptive));
-        // One run without proposed tokens serves all; of several, each has its own beside it.
+        // A single run without draft tokens serves all; with several rounds, each run has its own.
         if (options.rounds > 1) plain = {};
         Measured with;
         AISP_RETURN_IF_ERROR(MeasurePairs(options, executor, batch, speculator, &plain, &with));

@@ -8,19 +8,19 @@
 namespace aisp::planner {
 namespace {
 
-// Limits are kept by nine of ten requests, both together: who misses one need not miss the other.
+// Nine of ten requests must meet both limits; misses of the two are assumed not to coincide.
 constexpr double kMisses = 0.1;
-// A stream's time per token over the mean of all, for what differs between workers and moments;
-// what prompts come beside a stream is counted apart, as a normal deviation.
+// A stream's TPOT relative to the mean, for differences between workers and moments. The effect of
+// prefill rows is modelled apart, as a normal deviation.
 constexpr double kSlowStream = 1.05;
-// A queue beyond this is taken for endless.
+// Utilisation above this counts as an endless queue.
 constexpr double kBusiest = 0.95;
 constexpr double kLeast = 1.0 / 64;
-// More splits than that are not tried one by one.
+// With more splits, only some are tried.
 constexpr int kMostSplits = 33;
 
-// Mean wait of a queue in which each takes `service`: M/D/1, and longer by as much as arrivals vary
-// more than by chance (Kingman's bound, which is near where a queue is long).
+// Mean wait in a queue with deterministic `service` time: M/D/1, scaled by the arrivals' dispersion
+// (Kingman's bound, which is close for long queues).
 double QueueMs(const Load& load, double busy, double service) {
   return service * busy / (2 * (1 - busy)) * std::max(1.0, load.dispersion);
 }
@@ -28,12 +28,12 @@ double QueueMs(const Load& load, double busy, double service) {
 struct Decoding {
   bool ok = false;
   double tpot_ms = 0;
-  double spread_ms = 0;  // of it between streams, by the prompts that come beside them
-  double busy = 0;       // with prompts
-  double prompt_ms = 0;  // of one beside the streams
+  double spread_ms = 0;  // of TPOT between streams, due to prefill rows in their steps
+  double busy = 0;       // fraction of time with prefill
+  double prompt_ms = 0;  // time of one prompt, computed together with the streams
 };
 
-// One decode worker that gets `rate` requests a second and computes the part `local` of their
+// A decode worker that gets `rate` requests a second and prefills the fraction `local` of their
 // prompts itself.
 Decoding Decode(const Load& load, const Machine& m, double rate, double local) {
   const double context = load.prompt_tokens + load.new_tokens / 2;
@@ -44,7 +44,7 @@ Decoding Decode(const Load& load, const Machine& m, double rate, double local) {
   const double prompts_per_ms = rate * local * 1e-3;
   Decoding out;
   double rows = 1;
-  // The rows that run decide the step, and the step how many run.
+  // Fixed point: rows determine the step time, and the step time how many run.
   for (int i = 0; i < 40; ++i) {
     const StepShape shape{0, 0, rows, rows * context};
     const double step = m.cost.StepMs(shape);
@@ -59,8 +59,8 @@ Decoding Decode(const Load& load, const Machine& m, double rate, double local) {
     if (rows > m.max_running || rows * context > m.kv_tokens) return out;
   }
   out.ok = rows <= m.max_running && rows * context <= m.kv_tokens;
-  // Few long prompts come beside an answer, some more or less by chance. It begins when a prompt
-  // ends, where others may wait, and not at any moment.
+  // An answer overlaps with few long prompts, a random number. It also starts when a prompt ends,
+  // when others may be queued, and not at a random moment; hence the last term.
   const double step = m.cost.StepMs({0, 0, rows, rows * context});
   const double each_ms = std::max(0.0, out.prompt_ms - chunks * step) / load.new_tokens;
   out.tpot_ms += out.busy * each_ms;
@@ -69,8 +69,8 @@ Decoding Decode(const Load& load, const Machine& m, double rate, double local) {
   return out;
 }
 
-// Likewise where each step that holds prompts takes no more of them than leaves streams their time
-// for a token (router/prediction.h: PaceWithin): prompts wait instead. Not ok where they would wait
+// The same with paced prefill: each step takes only as many prefill tokens as the streams' TPOT
+// allows (router/prediction.h: PaceWithin), and prompts wait instead. Not ok if they would wait
 // ever longer.
 Decoding DecodePaced(const Load& load, const Machine& m, double rate, double local,
                      double limit_ms) {
@@ -100,7 +100,7 @@ Decoding DecodePaced(const Load& load, const Machine& m, double rate, double loc
   return out;
 }
 
-// The part of streams that miss their time per token.
+// Fraction of streams that miss their TPOT limit.
 double LateStreams(const Decoding& d, double limit_ms) {
   if (limit_ms <= 0) return 0;
   const double left_ms = limit_ms - kSlowStream * d.tpot_ms;
@@ -108,19 +108,19 @@ double LateStreams(const Decoding& d, double limit_ms) {
   return 0.5 * std::erfc(left_ms / d.spread_ms / std::sqrt(2.0));
 }
 
-// The part of first tokens that are late: waits of `wait_ms` on average have the tail of an
-// exponential distribution; `own_ms` is not waited.
+// Fraction of first tokens that miss the limit: waits with mean `wait_ms` have an exponential tail;
+// `own_ms` is no wait.
 double LatePrompts(double own_ms, double wait_ms, double limit_ms) {
   if (limit_ms <= 0) return 0;
   if (own_ms > limit_ms) return 1;
   return wait_ms > 0 ? std::exp((own_ms - limit_ms) / wait_ms) : 0;
 }
 
-// What is late where the part `remote` of all prompts goes to the prefill workers.
+// Fractions that are late if the fraction `remote` of all prompts goes to prefill workers.
 struct Lateness {
-  double streams = 1;    // the part of them that misses its time per token
-  double prompts = 1;    // likewise first tokens
-  bool lasting = false;  // queues have an end
+  double streams = 1;    // fraction of streams that miss their TPOT
+  double prompts = 1;    // fraction of first tokens that miss their TTFT
+  bool lasting = false;  // stable: queues do not grow without limit
 };
 
 Lateness LateWith(const Load& load, const Machine& m, const Split& split, const Objective& limits,
@@ -133,12 +133,12 @@ Lateness LateWith(const Load& load, const Machine& m, const Split& split, const 
   const double busy = remote > 0 ? rate * 1e-3 * remote * prompt_ms / split.prefill : 0;
   Lateness late;
   late.lasting = busy < kBusiest;
-  // Decode workers get no more of them than come through.
+  // Decode workers get only the requests that pass the prefill workers.
   const double through = late.lasting ? 1 : kBusiest / busy;
   const double computed = rate * (1 - remote);
   const double decoded = computed + rate * remote * through;
-  // The router sends to whoever is through first: with more that compute prompts a wait is shorter
-  // than before one alone. Those that do it beside streams count as much as they get of them.
+  // The router picks the worker that finishes first, so more workers mean shorter waits than one
+  // queue. Decode workers that also prefill count by their part of the prompts.
   const double computing = remote > 0 ? split.prefill / remote : split.decode;
   const double shorter = 1 / std::sqrt(computing);
   const auto with = [&](const Decoding& d) -> Lateness {
@@ -154,7 +154,7 @@ Lateness LateWith(const Load& load, const Machine& m, const Split& split, const 
     all.prompts += remote * (late.lasting ? LatePrompts(own_ms, wait_ms, limits.ttft_ms) : 1);
     return all;
   };
-  // The router paces prompts where streams would be late.
+  // The router paces prefill if streams would be late.
   const double each = decoded / split.decode, local = computed / decoded;
   const Lateness whole = with(Decode(load, m, each, local));
   if (remote >= 1 || whole.streams <= 0) return whole;
@@ -162,10 +162,10 @@ Lateness LateWith(const Load& load, const Machine& m, const Split& split, const 
   return paced.streams + paced.prompts < whole.streams + whole.prompts ? paced : whole;
 }
 
-// Both limits are missed by different requests, if it has to be.
+// In the worst case different requests miss the two limits.
 bool Keeps(const Lateness& late) { return late.lasting && late.streams + late.prompts <= kMisses; }
 
-// Parts of the prompts that prefill workers may get, in twentieths.
+// The fraction of remote prompts is tried in twentieths.
 constexpr int kRemoteParts = 20;
 
 bool Serves(const Load& load, const Machine& m, const Split& split, const Objective& limits,

@@ -11,21 +11,21 @@ namespace aisp::planner {
 namespace {
 
 constexpr size_t kMaxSamples = 256;
-// Bursts are looked for in so many seconds.
+// Dispersion is measured over so many seconds.
 constexpr size_t kCountedSeconds = 32;
 constexpr size_t kFewestSeconds = 8;
-// Said in reasons from here on.
+// Reasons mention bursts from here on.
 constexpr double kBursts = 2;
-// A forecast goes no further than so much above what is: a load that begins is no trend.
+// Bound on the extrapolated growth: the start of a load is no trend.
 constexpr double kMostGrowth = 1.25;
-// Where the headroom is ample, only a far better split is worth a change.
+// With ample headroom only a far better split is worth a change.
 constexpr double kAmple = 2;
 constexpr double kFarBetter = 1.25;
-// By so little less room no split is worse.
+// Splits within this factor count as equal.
 constexpr double kAsGood = 0.99;
-// Where there is none, streams are late every second: a little more is enough.
+// Without headroom streams miss their TPOT all the time, so a small gain is enough.
 constexpr double kBetterAtAll = 1.04;
-// Workers that change at a time: one in so many.
+// At most one in so many workers changes at a time.
 constexpr int kChangeOneIn = 4;
 constexpr uint64_t kKnownSteps = 32;
 constexpr size_t kMaxRefused = 1024;
@@ -34,8 +34,7 @@ uint64_t Less(uint64_t now, uint64_t before) { return now > before ? now - befor
 
 std::string Text(const Split& split) { return fmt::format("{}P{}D", split.prefill, split.decode); }
 
-// What is too much for a moment is no load that is too much: queues before prefill workers grow in
-// every burst and are gone after it.
+// A short excess in bursts is no overload: queues before prefill workers grow and vanish again.
 bool InBursts(const Load& load) { return load.dispersion > kBursts; }
 
 bool CanTakeAnyRole(const WorkerStatus& worker) {
@@ -47,15 +46,15 @@ bool CanTakeAnyRole(const WorkerStatus& worker) {
 
 }  // namespace
 
-// The workers by what they do now.
+// The workers by current role.
 struct Planner::Fleet {
   std::vector<const WorkerStatus*> prefill, decode, parked;
   int changing = 0;
-  bool at_work = false;  // something runs or waits
-  // Steps of the workers' were seen: without them any cost is a guess.
+  bool at_work = false;  // anything running or waiting
+  // Workers have run steps; otherwise costs are guesses.
   bool known = false;
   Machine machine;
-  const StepCost* prompts_alone = nullptr;  // of a worker that runs nothing else
+  const StepCost* prompts_alone = nullptr;  // of a prefill-only worker
 
   explicit Fleet(const std::vector<WorkerStatus>& workers) {
     const WorkerStatus* learnt_decode = nullptr;
@@ -72,7 +71,7 @@ struct Planner::Fleet {
       } else if (w.state == State::kDraining) {
         ++changing;
       } else if (w.state != State::kReady && w.state != State::kBusy) {
-        continue;  // not to be counted on
+        continue;  // not counted
       } else if (w.prefill()) {
         prefill.push_back(&w);
         better(w, learnt_prefill);
@@ -91,8 +90,8 @@ struct Planner::Fleet {
     if (any->total_blocks > 0)
       machine.kv_tokens = static_cast<double>(any->total_blocks) * any->block_tokens;
   }
-  // Steps of prompts alone are known best by who runs nothing else, and what rows beside them
-  // take by steps of nothing but rows: terms of two fits that share one step do not add up.
+  // The costs of prefill come from a prefill-only worker, and those of decode rows from decode-only
+  // steps: terms of two fits over mixed steps cannot be added.
   void UsePromptsAlone(const StepCost& cost) {
     machine.cost.prefill = cost.prefill;
     machine.cost.prefill.per_row_ms = machine.cost.decode.per_row_ms;
@@ -104,10 +103,10 @@ struct Planner::Fleet {
   int total() const { return split().workers() + static_cast<int>(parked.size()) + changing; }
 };
 
-// --- the load ---
+// --- load ---
 
 void Planner::Remember(Instant now, const RouterTotals& totals) {
-  // A router that was restarted counts from zero: what was known is of another one.
+  // A restarted router counts from zero: earlier samples are not comparable.
   if (!samples_.empty() && totals.requests < samples_.back().totals.requests) {
     samples_.clear();
     second_.reset();
@@ -136,8 +135,8 @@ void Planner::Count(Instant now, const RouterTotals& totals) {
   second_ = Sample{now, totals};
 }
 
-// By differences between one second and the next, so that a load that grows is no burst; neither is
-// one that begins or ends once: the greatest rise and fall do not count.
+// From differences between consecutive seconds, so that steady growth is no burst. The largest rise
+// and fall are ignored: they may be the start or end of a load.
 double Planner::Dispersion() const {
   if (arrivals_.size() < kFewestSeconds) return 1;
   double sum = 0, squares = 0, rise = 0, fall = 0;
@@ -171,7 +170,7 @@ Load Planner::Between(const Sample& from, const Sample& to) const {
   return load;
 }
 
-// The shape of the newer half of the window, at a rate that goes on growing as it grew.
+// The shape of the newer half of the window, at a rate that keeps growing as it did.
 Load Planner::Forecast() {
   measured_per_s_ = 0;
   if (samples_.size() < 2) return {};
@@ -189,7 +188,7 @@ Load Planner::Forecast() {
   if (rate == 0) return whole;
   const double seconds = ToSeconds(last.at - first.at) / 2;
   const double growth = (rate - before.requests_per_s) / std::max(seconds, 1e-3);
-  // Noise of a Poisson process is no trend.
+  // Poisson noise is no trend.
   const double noise = 2 * std::sqrt((rate + before.requests_per_s) / std::max(seconds, 1e-3));
   const bool grows = rate - before.requests_per_s > noise;
   measured_per_s_ = std::min(rate, whole.requests_per_s);
@@ -199,7 +198,7 @@ Load Planner::Forecast() {
   return load;
 }
 
-// --- how many of what ---
+// --- numbers of workers ---
 
 Split Planner::Wanted(const Load& load, const Machine& machine, int most) const {
   const int least = std::clamp(options_.min_workers, 1, std::max(1, most));
@@ -234,7 +233,7 @@ Duration Planner::Agreed(Instant now, const Split& target) {
   return agreed_;
 }
 
-// One decision that finds it hardly better does not undo those that found it clearly so.
+// One contrary decision does not cancel the time for which the target was clearly better.
 void Planner::Disagreed(Instant now) {
   if (decided_ != kNever) agreed_ = std::max(Duration{}, agreed_ - (now - decided_));
 }
@@ -257,8 +256,8 @@ Plan Planner::Decide(Instant now, const Observation& seen) {
   return plan;
 }
 
-// While a worker changes it serves nobody: a prefill worker for a moment, a decode worker until its
-// streams have ended. What is late then must be won back soon.
+// A changing worker serves nothing: a prefill worker for a moment, a decode worker until its
+// streams have ended. The requests delayed by that must be won back soon.
 bool Planner::Pays(const Fleet& fleet, const Plan& plan, const Best& best) const {
   constexpr double kHorizonS = 20, kPrefillChangeS = 0.3, kSurely = 2;
   Split left = plan.current;
@@ -269,7 +268,7 @@ bool Planner::Pays(const Fleet& fleet, const Plan& plan, const Best& best) const
   } else if (best.split.prefill < left.prefill) {
     --left.prefill;
   }
-  // A little more than suffices serves a bad moment too.
+  // A little spare headroom also counts; more than that does not.
   const auto room = [&](const Split& split) {
     return std::min(1.25, Headroom(plan.load, fleet.machine, split, options_.limits));
   };
@@ -278,7 +277,7 @@ bool Planner::Pays(const Fleet& fleet, const Plan& plan, const Best& best) const
   return lost <= 0 || won * kHorizonS >= kSurely * lost;
 }
 
-// Than the split of now, for this load.
+// Compared with the current split, for this load.
 bool Planner::Better(const Load& load, const Fleet& fleet, const Split& now,
                      const Split& other) const {
   const auto& limits = options_.limits;
@@ -286,12 +285,12 @@ bool Planner::Better(const Load& load, const Fleet& fleet, const Split& now,
   if (options_.enough > 0 && headroom >= options_.enough) return false;
   const double gain = Headroom(load, fleet.machine, other, limits) / std::max(headroom, 1e-9);
   if (headroom >= 1) return gain >= (headroom >= kAmple ? kFarBetter : options_.gain);
-  // Where all compute their own prompts a first prefill worker is a decode worker less.
+  // The first prefill worker costs a decode worker, so it must bring the full gain.
   return gain >= (now.prefill == 0 ? options_.gain : kBetterAtAll);
 }
 
-// A prefill worker decodes within a moment, so that a growing load is met before it is there. A
-// decode worker's streams are in the way: it is taken for what there is.
+// A prefill worker can decode within a moment, so it changes for the forecast load. A decode worker
+// has to finish its streams, so it changes only for the current load.
 bool Planner::WorthAChange(const Plan& plan, const Fleet& fleet, const Best& best) const {
   if (!Better(plan.load, fleet, plan.current, best.split)) return false;
   if (best.split.decode < plan.current.decode) {
@@ -302,8 +301,7 @@ bool Planner::WorthAChange(const Plan& plan, const Fleet& fleet, const Best& bes
   return Pays(fleet, plan, best);
 }
 
-// Little is asked, or nobody knows what comes next, and home serves it as well; no stream is in the
-// way.
+// The load is low or unpredictable, home serves it as well, and no stream has to move.
 bool Planner::Homely(const Plan& plan, const Fleet& fleet, const Best& best) const {
   if (!options_.home || !fleet.known) return false;
   const Split& home = *options_.home;
@@ -314,14 +312,14 @@ bool Planner::Homely(const Plan& plan, const Fleet& fleet, const Best& best) con
                              : std::min(there, plan.headroom) >= kAmple;
 }
 
-// Who moves has its prompt computed once more: most shall end where they are.
+// A moved stream is prefilled again, so most should end where they are.
 Duration Planner::MoveAfter(const Load& load) const {
   constexpr double kMost = 1.5;
   return std::clamp(FromMs(kMost * load.new_tokens * options_.limits.tpot_ms), options_.move_after,
                     std::max(options_.move_after, options_.deadline / 3));
 }
 
-// The figures that a reason ends with.
+// The numbers at the end of a reason.
 std::string Planner::Figures(const Plan& plan, const Best& best) {
   const Load& load = plan.load;
   const std::string bursts =
@@ -337,8 +335,8 @@ std::string Planner::Figures(const Plan& plan, const Best& best) {
 Plan Planner::Judge(Instant now, const Observation& seen) {
   Plan plan;
   Fleet fleet(seen.workers);
-  // Kept for when nobody prefills alone: by other costs than those that led to a split, it would be
-  // left at once.
+  // Kept after the last prefill-only worker has changed: with other costs than those of the
+  // decision, the new split would be left at once.
   if (fleet.prompts_alone != nullptr) prompts_ = *fleet.prompts_alone;
   if (prompts_) fleet.UsePromptsAlone(*prompts_);
   plan.current = fleet.split();
@@ -350,7 +348,7 @@ Plan Planner::Judge(Instant now, const Observation& seen) {
   const int working = Working(now, fleet, plan.wanted);
   const bool same_size = working == plan.current.workers();
   Best best = BestSplit(plan.load, fleet.machine, working, options_.limits);
-  // Without a load any split is as good as the one that there is.
+  // Without a load the current split is as good as any.
   if (same_size && plan.load.requests_per_s <= 0) best = {plan.current, kPlenty};
   const bool takes_decode = best.split.decode < plan.current.decode;
   const bool better = fleet.known && WorthAChange(plan, fleet, best);
@@ -369,9 +367,9 @@ Plan Planner::Judge(Instant now, const Observation& seen) {
     plan.reason = "waits for a change that is under way: " + at;
     return plan;
   }
-  // A budget that is exceeded, and a load beyond all that works, wait for nothing.
+  // An exceeded budget, a missing decode worker and the return home need no waiting time.
   const bool urgent = plan.current.workers() > budget || plan.current.decode == 0 || homeward;
-  // Where either serves about as much, chance is given time to show itself.
+  // If both splits serve about as much, wait longer in case it is chance.
   const bool needs =
       plan.headroom < 1 && !takes_decode && best.headroom >= plan.headroom * options_.gain;
   const Duration wanted = needs ? options_.agree_short : options_.agree;
@@ -381,7 +379,7 @@ Plan Planner::Judge(Instant now, const Observation& seen) {
     return plan;
   }
   plan.reason = fmt::format("goes to {}: {}", Text(target), at);
-  // Where nothing runs nobody misses those that change.
+  // On the return home all may change at once: the load is low.
   const int at_a_time = homeward ? fleet.total() : std::max(1, fleet.total() / kChangeOneIn);
   Changes(now, fleet, target, at_a_time, &plan);
   return plan;
@@ -392,14 +390,14 @@ void Planner::Changes(Instant now, const Fleet& fleet, const Split& target, int 
   int more_prefill = target.prefill - static_cast<int>(fleet.prefill.size());
   int more_decode = target.decode - static_cast<int>(fleet.decode.size());
   const Duration move_after = MoveAfter(plan->load);
-  // The last decode worker is asked for nothing: its router would refuse.
+  // The last decode worker is not asked: its router would refuse.
   int decode_left = static_cast<int>(fleet.decode.size());
   const auto take = [&](std::vector<const WorkerStatus*> from, v1::Role to, int* missing,
                         int* surplus) {
     std::erase_if(from, [&](const WorkerStatus* w) {
       return !CanTakeAnyRole(*w) || refused_.contains(w->id);
     });
-    // Those with the least to finish first.
+    // Those with the least running work first.
     std::stable_sort(from.begin(), from.end(), [](const WorkerStatus* a, const WorkerStatus* b) {
       return a->running + a->waiting < b->running + b->waiting;
     });
@@ -416,7 +414,7 @@ void Planner::Changes(Instant now, const Fleet& fleet, const Split& target, int 
       if (surplus != nullptr) ++*surplus;
     }
   };
-  // No more come back than shall work.
+  // Wake no more than should work.
   int to_wake = std::max(0, target.workers() - plan->current.workers());
   int woken = std::min(more_decode, to_wake);
   more_decode -= std::max(0, woken);
@@ -424,7 +422,7 @@ void Planner::Changes(Instant now, const Fleet& fleet, const Split& target, int 
   more_decode += std::max(0, woken);
   take(fleet.prefill, v1::ROLE_DECODE, &more_decode, &more_prefill);
   take(fleet.decode, v1::ROLE_PREFILL, &more_prefill, &more_decode);
-  // Whoever came by the lines above counts twice here only if it is still parked.
+  // A worker woken above counts twice here only if it is still parked.
   to_wake = std::min(more_prefill, to_wake);
   if (plan->changes.empty()) take(fleet.parked, v1::ROLE_PREFILL, &to_wake, nullptr);
   if (plan->changes.empty()) {

@@ -1,5 +1,6 @@
-// AnswerLengths: how long answers are, learnt from those that ended, apart by what clients allow:
-// who allows 16 tokens wants a label, who allows 4,000 an essay. Plain values. One thread.
+// AnswerLengths: expected answer length, learnt from finished answers and kept per range of the
+// allowed maximum (max_new), because a limit of 16 tokens means another kind of task than one of
+// 4,000. Plain values. One thread.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +12,7 @@ namespace aisp {
 
 class AnswerLengths {
  public:
-  // Tokens, at most `max_new`.
+  // Expected length in tokens, at most `max_new`.
   double Expected(uint32_t max_new) const {
     const Mean& mean = of_[BucketOf(max_new)];
     const double expected = mean.count > 0 ? mean.value : kUnknown;
@@ -30,20 +31,19 @@ class AnswerLengths {
     double value = 0;
     uint64_t count = 0;
   };
-  // Twice as many tokens: the next one.
+  // Buckets are powers of two.
   static size_t BucketOf(uint32_t max_new) { return static_cast<size_t>(std::bit_width(max_new)); }
 
   std::array<Mean, 33> of_{};
 };
 
-// How short the short ones are: about one answer in twenty has fewer tokens; and how long the
-// usual ones.
+// The typical answer length and a low quantile: about one answer in twenty has fewer tokens.
 class ShortAnswers {
  public:
   double tokens() const { return value_; }
   double mean() const { return mean_; }
   void Add(uint32_t tokens) {
-    if (tokens < 2) return;  // it waits for no second one
+    if (tokens < 2) return;  // no inter-token gap, so no TPOT
     const auto seen = static_cast<double>(tokens);
     if (++count_ == 1) value_ = seen;
     mean_ += std::max(kMeanWeight, 1.0 / static_cast<double>(count_)) * (seen - mean_);

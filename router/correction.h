@@ -1,6 +1,6 @@
-// Correction: what predictions for one decode worker were wrong by lately, and what to add so that
-// they are right on average. The parts of a request's way that no term stands for (the step that is
-// under way when it arrives, messages between processes) show here.
+// Correction: recent prediction errors of one decode worker, and the terms to add so that
+// predictions are right on average. They cover what the cost model has no term for, such as the
+// step that runs when a request arrives and messages between processes.
 //
 // Plain values. The router's thread.
 #pragma once
@@ -13,20 +13,20 @@
 
 namespace aisp {
 
-// What was learnt, and its mean distance from what came.
+// A learnt value and its mean absolute deviation.
 struct Learnt {
   double value = 0;
   double spread = 0;
 };
 
-// A running mean that forgets, and that values far outside the usual spread move only a little.
-// Without new values it fades to where it started: what was learnt under load must not keep a
-// worker from the requests that would show that the load is gone.
+// A running mean that forgets, and that outliers move only a little. Without new values it decays
+// to its start value. Otherwise a worker that was slow under load would get no requests and could
+// never show that the load is gone.
 class RunningMean {
  public:
   explicit RunningMean(double start) : start_(start), mean_(start) {}
   double Value(Instant now) const { return start_ + Kept(now) * (mean_ - start_); }
-  // The mean distance from the mean.
+  // The mean absolute deviation from the mean.
   double Spread(Instant now) const { return Kept(now) * spread_; }
   Learnt At(Instant now) const {
     const double kept = Kept(now);
@@ -39,7 +39,7 @@ class RunningMean {
     last_ = now;
     ++count_;
     double residual = value - mean_;
-    // Values that were all the same must not fix the mean for good.
+    // Identical values must not fix the mean for good.
     const double limit = kHuber * std::max({spread_, 0.02 * std::abs(mean_), kLeastSpread});
     if (count_ > kTrustAll) residual = std::clamp(residual, -limit, limit);
     const double weight = std::max(kWeight, 1.0 / static_cast<double>(count_));
@@ -48,12 +48,12 @@ class RunningMean {
   }
 
  private:
-  static constexpr double kWeight = 0.05;  // the last twenty or so count
+  static constexpr double kWeight = 0.05;  // averages about the last twenty values
   static constexpr double kHuber = 4.0;
   static constexpr double kLeastSpread = 0.01;
   static constexpr uint64_t kTrustAll = 4;
-  static constexpr double kHoldMs = 2000;  // unchanged for so long
-  static constexpr double kHalfMs = 2000;  // then half of it is left after each
+  static constexpr double kHoldMs = 2000;  // keeps its value this long without samples
+  static constexpr double kHalfMs = 2000;  // then halves after each such span
   static constexpr double kGoneMs = 40 * kHalfMs;
 
   double Kept(Instant now) const {
@@ -70,7 +70,7 @@ class RunningMean {
   Instant last_;
 };
 
-// How often something happens, or how much of it, lately.
+// Recent rate of events, or of an amount.
 class EventRate {
  public:
   explicit EventRate(double span_s = 0.5) : span_s_(span_s) {}
@@ -79,27 +79,27 @@ class EventRate {
     sum_ = Sum(now) + amount;
     last_ = now;
   }
-  // Before a whole span has passed, over what has.
+  // Before a whole span has passed, divides by the time since the start.
   double PerSecond(Instant now) const {
     const double age_s = std::max(kLeastS, ToSeconds(now - begin_));
     return Sum(now) / (span_s_ * (1 - std::exp(-age_s / span_s_)));
   }
-  // Over a whole span, though less may have passed: what begins does not last yet.
+  // Divides by the whole span even if less has passed: a load that just began may not last.
   double Lasting(Instant now) const { return Sum(now) / span_s_; }
 
  private:
   static constexpr double kLeastS = 0.1;
   double Sum(Instant now) const { return sum_ * std::exp(-ToSeconds(now - last_) / span_s_); }
 
-  double span_s_;  // short: a burst shows at once
+  double span_s_;  // short, so that a burst shows at once
   double sum_ = 0;
   Instant begin_;
   Instant last_;
 };
 
-// An amount a second, of events that come by chance: what the last moment's deviates from the last
-// seconds' counts only as far as chance does not explain it. A burst shows at once, and what comes
-// next to a steady load is not taken for what just came.
+// Rate per second of an amount whose events come at random. A change in the last moment counts only
+// as far as chance does not explain it. So a burst shows at once, but noise around a steady load
+// does not.
 class SteadyRate {
  public:
   void Add(Instant now, double amount) {
@@ -124,10 +124,9 @@ class SteadyRate {
   EventRate squares_{kLongS};
 };
 
-// By how many mean errors a TPOT must be predicted below what a request asks for, learnt from those
-// that were taken near their limit: a few of a hundred shall miss it. Near the most that workers
-// can serve errors are large and a fixed margin refuses too many; where all come at once it refuses
-// too few.
+// Safety margin of the TPOT admission check, in mean prediction errors, learnt from accepted
+// requests near their limit so that a few of a hundred miss it. A fixed margin would refuse too
+// many near saturation, and too few when many requests arrive at once.
 class AdmissionMargin {
  public:
   double value() const { return value_; }
@@ -143,14 +142,13 @@ class AdmissionMargin {
   double value_ = 2;
 };
 
-// Of the TTFT: what is added to the request's own part, and a factor of the time that it waits for
-// others. They are learnt apart, or a burst's error would be taken off prompts that find an idle
-// worker.
+// TTFT correction: an offset for the request's own part and a factor for its wait. They are learnt
+// apart; otherwise errors of a burst would also change predictions for idle workers.
 struct TtftCorrection {
   RunningMean offset_ms{0};
   RunningMean wait_factor{1};
 
-  // `own_ms` and `wait_ms` were predicted without any correction.
+  // `own_ms` and `wait_ms`: predictions without any correction.
   void Learn(double own_ms, double wait_ms, double measured_ms, Instant now) {
     constexpr double kMostFactor = 4.0;
     if (wait_ms <= 0.5 * own_ms) {
@@ -163,10 +161,10 @@ struct TtftCorrection {
 };
 
 struct Correction {
-  TtftCorrection local;   // of prompts that it computes itself
-  TtftCorrection remote;  // of those that a prefill worker computes for it
-  // Added where it fetches the beginning from another worker before it computes the rest. Apart, or
-  // what pulls take longer would be taken off, and put on, prompts that need none.
+  TtftCorrection local;   // of prompts prefilled on the decode worker
+  TtftCorrection remote;  // of prompts prefilled by a prefill worker
+  // Added if the worker pulls a prefix before it computes the rest. Kept apart so that slow pulls
+  // do not change predictions for prompts that need none.
   RunningMean fetch_ms{0};
 };
 

@@ -1,23 +1,23 @@
 // The cost policy predicts, for every decode worker D and every prefill worker P or none:
 //
 //   TTFT = wait for a row and blocks on D
-//        + remote: queue on P + what another worker (often D) has cached of it to P, where that is
-//                  predicted faster + uncached prefill on P + exposed transfer
-//                  + first decode step on D, where P does not draw the first token
+//        + remote: queue on P + pull of a prefix cached elsewhere (often on D) to P, if predicted
+//                  faster + uncached prefill on P + exposed transfer
+//                  + first decode step on D, if P does not draw the first token
 //          local:  queue on D + uncached prefill on D (the last chunk draws the first token)
-//          pull:   what of the prompt another worker has cached to D, then local
-//   TPOT = one step of D with this request's row and context among the others
+//          pull:   pull of a prefix to D, then as local
+//   TPOT = one step of D with this request's row and context added
 //
-// both corrected by what the last predictions were wrong by. Placements that meet the request's
-// objective and keep the running streams' come first; among them, and where there are none, it
-// takes the least of
+// Both are corrected by recent prediction errors. Placements that meet the request's objective and
+// keep that of the running streams come first; among them, or among all if there are none, it picks
+// the least of
 //
 //   TTFT + expected_new_tokens * TPOT + disturbance + cost of computing + risk
 //
-// where disturbance is the delay that a local prefill puts on the streams that already decode on D,
-// the next term what it costs the requests that come meanwhile, and the last one how likely the
-// request and those streams are to miss their limits, times what a request is worth. There is no
-// fixed threshold: local or remote follows from the costs fitted to each worker.
+// Disturbance: delay of the streams that decode on D by a local prefill. Cost of computing: delay
+// of later requests. Risk: the probability that the request and those streams miss their limits,
+// times the worth of a request. There is no fixed threshold: local or remote follows from each
+// worker's fitted costs.
 #include <algorithm>
 #include <cmath>
 
@@ -31,7 +31,7 @@ namespace aisp {
 namespace {
 
 constexpr std::string_view kRemotePrefill = "remote-prefill";  // predicted cheaper
-constexpr std::string_view kLocalCheaper = "local-cheaper";    // the other way round
+constexpr std::string_view kLocalCheaper = "local-cheaper";    // local predicted cheaper
 constexpr std::string_view kReasons[] = {kRemotePrefill,
                                          kLocalCheaper,
                                          route_reason::kLocalCached,
@@ -42,12 +42,12 @@ constexpr std::string_view kReasons[] = {kRemotePrefill,
                                          route_reason::kForcedRemote,
                                          route_reason::kForcedLocal};
 
-// A prediction counts as kept when it is with so many mean errors on top: at exactly the limit half
-// of all requests would miss it.
+// A limit counts as met if the prediction plus this many mean errors meets it. Without a margin,
+// half of the requests predicted at the limit would miss it.
 constexpr double kMargin = 2.0;
-// An error counts at most as this part of the limit, or a bad hour would have everything refused.
+// The error is capped at this part of the limit, or a bad hour would refuse everything.
 constexpr double kMostSpread = 0.1;
-// Of a TPOT: what nobody has been wrong about yet is not certain.
+// Least error, as a part of the TPOT: few samples do not prove that predictions are exact.
 constexpr double kLeastSpread = 0.025;
 
 std::string_view ReasonOf(const RequestSummary& request, const WorkerView& decode, bool remote,
@@ -63,12 +63,12 @@ std::string_view ReasonOf(const RequestSummary& request, const WorkerView& decod
   return any_prefill ? kLocalCheaper : route_reason::kLocalNoPrefillWorker;
 }
 
-// What whoever computes the prompt waits for first: its beginning, from another worker or from its
-// own tiers. What is queued there is computed meanwhile.
+// What the prefilling worker waits for first: a prefix from another worker or from its own tiers.
+// Queued prompts are computed meanwhile.
 struct Fetch {
   double ms = 0;
-  double extra_ms = 0;   // by which such requests took longer lately
-  double holder_ms = 0;  // for which another worker and the way from there are busy
+  double extra_ms = 0;   // correction for such requests
+  double holder_ms = 0;  // time for which the holder and the link from it are busy
 };
 
 class CostPolicy final : public RoutingPolicy {
@@ -81,23 +81,23 @@ class CostPolicy final : public RoutingPolicy {
  private:
   struct Cost {
     double ttft_ms = 0;
-    double ttft_own_ms = 0;   // of it without corrections
-    double ttft_wait_ms = 0;  // likewise
+    double ttft_own_ms = 0;   // of it, uncorrected: the request's own part
+    double ttft_wait_ms = 0;  // of it, uncorrected: the wait for others
     double ttft_fetch_ms = 0;
-    double now_ms = 0;   // a step of decodes with this request
-    double step_ms = 0;  // the time for a token without correction
+    double now_ms = 0;   // a decode-only step with this request
+    double step_ms = 0;  // TPOT without correction
     double tpot_ms = 0;
-    double tpot_high_ms = 0;  // what it rarely exceeds
+    double tpot_high_ms = 0;  // upper bound, rarely exceeded
     double ttft_high_ms = 0;
     double score_ms = 0;
-    bool meets = false;         // the request's objective
-    bool keeps_asked = false;   // what of it the request asks for
-    bool spares_others = true;  // the running streams keep theirs
-    bool displaces = false;     // with the rows gone that yield
+    bool meets = false;         // meets the request's objective
+    bool keeps_asked = false;   // meets what the request itself asks for
+    bool spares_others = true;  // the running streams keep their objective
+    bool displaces = false;     // after yielding rows have left
   };
   struct Candidate {
     int decode;
-    int prefill;  // -1: local
+    int prefill;  // prefill worker; -1: local
     Cost cost;
     PullChoice pull = {};
   };
@@ -116,7 +116,7 @@ class CostPolicy final : public RoutingPolicy {
              const Fetch& fetch = {}) const;
   void AddPulls(const RequestSummary& request, std::span<const WorkerView> workers,
                 const Shortlist& list, std::vector<Candidate>* candidates) const;
-  // `fetch`: of the prefill worker.
+  // `fetch`: what the prefill worker fetches first.
   Cost Remote(const RequestSummary& request, const WorkerView& decode, const WorkerView& prefill,
               const Fetch& fetch = {}) const;
   void AddRemotes(const RequestSummary& request, std::span<const WorkerView> workers,
@@ -127,8 +127,7 @@ class CostPolicy final : public RoutingPolicy {
   const CostPolicyOptions options_;
 };
 
-// Until D has a row and the blocks for it: both come back as running requests end, at the rate at
-// which they end.
+// Wait until D has a row and the blocks: both are freed as running requests end.
 double CostPolicy::AdmissionMs(const RequestSummary& request, const WorkerView& decode,
                                double tpot_ms) const {
   const double lifetime_ms = request.expected_new_tokens * tpot_ms;
@@ -148,7 +147,7 @@ double CostPolicy::AdmissionMs(const RequestSummary& request, const WorkerView& 
   return wait_ms;
 }
 
-// Layers are pushed while the next ones compute: what shows is the last layer, or what the link
+// Layers are transferred while the next ones compute. Exposed are the last layer, and what the link
 // could not keep up with.
 double CostPolicy::ExposedTransferMs(const RequestSummary& request, const WorkerView& decode,
                                      const WorkerView& prefill, double compute_ms) const {
@@ -166,9 +165,9 @@ double CostPolicy::ExposedTransferMs(const RequestSummary& request, const Worker
 void CostPolicy::SetStep(const RequestSummary& request, const WorkerView& decode, Cost* cost) {
   cost->now_ms = StepWithMs(request, decode, cost->displaces);
   cost->step_ms = BesidePromptsMs(request, cost->now_ms);
-  // However short answers were: a step takes its time.
+  // A correction cannot take away most of a step's time.
   cost->tpot_ms = cost->step_ms + std::max(decode.tpot_extra.value, -0.3 * cost->step_ms);
-  // A row more is a longer step for all of them.
+  // Another row prolongs the step for all streams.
   cost->tpot_high_ms = cost->tpot_ms + decode.tpot_margin * std::clamp(decode.tpot_extra.spread,
                                                                        kLeastSpread * cost->tpot_ms,
                                                                        kMostSpread * cost->tpot_ms);
@@ -185,7 +184,7 @@ CostPolicy::Cost CostPolicy::Begin(const RequestSummary& request, const WorkerVi
   return cost;
 }
 
-// It is fetched while what is queued is computed. When it is there the worker is inside a step.
+// The fetch overlaps with queued work. When it ends, the worker is inside a step.
 void CostPolicy::SetFetch(const Fetch& fetch, double step_ms, Cost* cost) {
   if (fetch.ms <= 0) return;
   const double fetched_ms = fetch.ms + step_ms;
@@ -197,11 +196,11 @@ void CostPolicy::SetFetch(const Fetch& fetch, double step_ms, Cost* cost) {
 
 void CostPolicy::End(const RequestSummary& request, const WorkerView::LearntTtft& learnt,
                      Cost* cost) {
-  // However wrong earlier predictions were: what has to be computed takes its time.
+  // A correction takes away at most half of the request's own part.
   cost->ttft_ms = cost->ttft_own_ms + std::max(learnt.offset.value, -0.5 * cost->ttft_own_ms) +
                   cost->ttft_wait_ms * learnt.wait_factor.value + cost->ttft_fetch_ms;
   cost->score_ms += cost->ttft_ms + request.expected_new_tokens * cost->tpot_ms;
-  // What waits behind much is off by a part of it.
+  // The error of the wait grows with the wait.
   const double spread_ms = learnt.offset.spread + learnt.wait_factor.spread * cost->ttft_wait_ms;
   const double risk = MissRisk(cost->ttft_ms, request.objective.ttft_ms, spread_ms);
   cost->score_ms += risk * WorthMs(request, cost->ttft_ms, cost->tpot_ms);
@@ -224,7 +223,7 @@ CostPolicy::Cost CostPolicy::Local(const RequestSummary& request, const WorkerVi
   if (rows > 0) {
     const double delay_ms = DelayMs(decode, work, compute_ms);
     cost.score_ms += options_.disturbance_weight * delay_ms * rows;
-    // Spread over as many tokens as a stream has, on average.
+    // The delay is spread over the mean number of tokens of a stream.
     const double others_ms = cost.tpot_ms + delay_ms / std::max(1.0, request.expected_new_tokens);
     cost.spares_others = cost.spares_others && request.others.MetBy(0, others_ms);
     const double limit_ms = request.others.tpot_ms, spread_ms = decode.tpot_extra.spread;
@@ -240,7 +239,7 @@ CostPolicy::Cost CostPolicy::Local(const RequestSummary& request, const WorkerVi
   return cost;
 }
 
-// Decode workers that would have it done soonest once they had what another one holds: a few.
+// The few decode workers that would finish first if they pulled a prefix.
 void CostPolicy::AddPulls(const RequestSummary& request, std::span<const WorkerView> workers,
                           const Shortlist& list, std::vector<Candidate>* candidates) const {
   for (const int d : list.pullers) {
@@ -257,9 +256,9 @@ void CostPolicy::AddPulls(const RequestSummary& request, std::span<const WorkerV
   }
 }
 
-// From `ready_ms` from now, when its KV is there, to its first token: the rest of the step under
-// way, half of one on average, those launched behind it, and its own. While D still computes
-// prompts those are steps of prompts.
+// Time from now to the first token on D if the KV is there after `ready_ms`: the rest of the
+// running step (half of one on average), the steps launched after it, and its own. While D computes
+// prompts those are steps with prefill rows.
 double CostPolicy::FirstDecodeMs(const WorkerView& decode, double ready_ms, double step_ms) {
   const double steps = decode.rows > 0 ? 1.5 + decode.launched_ahead : 1.0;
   const double plain_ms = steps * step_ms;
@@ -276,7 +275,7 @@ CostPolicy::Cost CostPolicy::Remote(const RequestSummary& request, const WorkerV
   const PromptWork work = WorkFor(request, prefill, drawn ? 1 : 0);
   const double compute_ms = PromptMs(prefill, work);
   const double transfer_ms = ExposedTransferMs(request, decode, prefill, compute_ms);
-  // Waiting on D and prefilling on P overlap: P asks for D's blocks when it is about to run.
+  // Waiting on D and prefill on P overlap: P requests D's blocks when it is about to run.
   cost.ttft_wait_ms = std::max(decode.busy_ms + AdmissionMs(request, decode, cost.tpot_ms),
                                QueueMs(prefill, work, compute_ms));
   cost.score_ms = ComputeCostMs(request, compute_ms);
@@ -288,15 +287,15 @@ CostPolicy::Cost CostPolicy::Remote(const RequestSummary& request, const WorkerV
   return cost;
 }
 
-// Drops the local candidates where there are remote ones.
+// Drops local candidates if there are remote ones.
 void CostPolicy::PreferRemote(std::vector<Candidate>* candidates) {
   const auto local = [](const Candidate& c) { return c.prefill < 0; };
   if (!std::all_of(candidates->begin(), candidates->end(), local))
     std::erase_if(*candidates, local);
 }
 
-// Those that meet the request's objective and spare the others, else that meet it, else that keep
-// what the request asks for itself, else all.
+// Keeps candidates of the best rank: meets the request's objective and that of others; meets the
+// request's; meets what the request itself asks for; all.
 void CostPolicy::KeepBest(std::vector<Candidate>* candidates) {
   const auto rank = [](const Candidate& c) {
     if (!c.cost.meets) return c.cost.keeps_asked ? 2 : 3;
@@ -307,8 +306,7 @@ void CostPolicy::KeepBest(std::vector<Candidate>* candidates) {
   std::erase_if(*candidates, [&](const Candidate& c) { return rank(c) != best; });
 }
 
-// The best and what is as good. A pull is taken where it is the best, not where it is as good: it
-// fills another worker's cache with what is there already.
+// The best and its ties. A pull must be strictly the best, because it duplicates cached content.
 void CostPolicy::KeepTies(std::vector<Candidate>* candidates) const {
   const auto best = std::min_element(
       candidates->begin(), candidates->end(),
@@ -321,7 +319,7 @@ void CostPolicy::KeepTies(std::vector<Candidate>* candidates) const {
   });
 }
 
-// Pairs of a decode worker D and a prefill worker P.
+// Adds pairs of a decode worker D and a prefill worker P.
 void CostPolicy::AddRemotes(const RequestSummary& request, std::span<const WorkerView> workers,
                             const Shortlist& list, std::vector<Candidate>* candidates) const {
   if (list.decodes.empty()) return;
@@ -374,7 +372,7 @@ Result<Placement> CostPolicy::Pick(const RequestSummary& request,
   placement.ttft_fetch_ms = chosen.cost.ttft_fetch_ms;
   placement.step_ms = chosen.cost.step_ms;
   placement.tpot_high_ms = chosen.cost.tpot_high_ms;
-  // A prediction of a worker that has hardly run is not held against the request.
+  // With few steps seen, a prediction does not refuse the request.
   const bool known = workers[static_cast<size_t>(chosen.decode)].known;
   placement.known = known;
   placement.meets = !known || chosen.cost.meets;
@@ -385,8 +383,9 @@ Result<Placement> CostPolicy::Pick(const RequestSummary& request,
     const WorkerView& worker = workers[static_cast<size_t>(chosen.decode)];
     const WorkerView with = WithPrefix(worker, chosen.pull.tokens);
     const Pacing pacing = Paces(worker, worker.backlog_ms, WorkFor(request, with, 1));
-    // Streams are spared at prompts' cost as long as these have time: of a load that is too much
-    // prompts would wait ever longer, and nothing be in time.
+    // Streams that would be late now are always protected. Against later prompts they are only
+    // while this prompt meets its TTFT: under overload prompts would wait ever longer, and no
+    // request would meet its SLO.
     if (pacing.now || (pacing.lasting && request.objective.MetBy(placement.ttft_ms, 0)))
       placement.pace = worker.pace;
   }

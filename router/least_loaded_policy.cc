@@ -1,5 +1,5 @@
-// The worker with the least work: a decode worker by the part of its rows that is taken, a prefill
-// worker by the prompt tokens that wait there.
+// Picks the least loaded worker: decode workers by the fraction of rows in use, prefill workers by
+// queued prompt tokens.
 #include "router/policy.h"
 
 namespace aisp {

@@ -1,11 +1,11 @@
 // LinearFit: y = coefficients . x, learnt online from samples; coefficients are never negative.
 //
-// Recursive least squares in its Kalman form (Haykin, "Adaptive Filter Theory", ch. 10 and 14): the
-// coefficients are a random walk by a part of themselves, which forgets old samples at a bounded
-// rate, and no variance grows above its prior, so that a direction that is not excited keeps what
-// it was instead of blowing up. A residual far outside the usual spread (a paused process, a page
-// fault storm) moves the fit only as far as a usual one would (Huber's weight). A coefficient that
-// is negative by the samples counts as zero and the others as what they are likeliest to be then.
+// Recursive least squares in its Kalman form (Haykin, "Adaptive Filter Theory", ch. 10 and 14). The
+// coefficients follow a random walk whose steps are relative to their size, which forgets old
+// samples at a bounded rate. No variance grows above its prior, so directions without samples keep
+// their value. An outlier (a paused process, a page fault storm) counts no more than a usual
+// residual (Huber's weight). A negative coefficient is set to zero, and the others to their
+// conditional mean.
 //
 // Plain values, no allocation. One thread.
 #pragma once
@@ -22,8 +22,8 @@ class LinearFit {
  public:
   using Vector = std::array<double, kDim>;
 
-  // `typical`: of each x, so that the filter works on values near one, which keeps its covariance
-  // well conditioned.
+  // `typical`: a typical value of each x. The filter works on x / typical, which keeps its
+  // covariance well conditioned.
   LinearFit(const Vector& prior, const Vector& typical) : typical_(typical) {
     for (int i = 0; i < kDim; ++i) {
       theta_[i] = prior[i] * typical[i];
@@ -48,7 +48,8 @@ class LinearFit {
     positive_ = Positive();
   }
 
-  // What others say of y, right to within `noise`: it counts where samples say little, and is none.
+  // An estimate of y from another source, with standard deviation `noise`. It matters where samples
+  // say little, and does not count as a sample.
   void Hint(Vector x, double y, double noise) {
     Drift();
     for (int i = 0; i < kDim; ++i) x[i] /= typical_[i];
@@ -63,7 +64,7 @@ class LinearFit {
     for (int i = 0; i < kDim; ++i) y += positive_[i] / typical_[i] * x[i];
     return y;
   }
-  // How far off that may be by what was seen: one standard deviation.
+  // Standard deviation of the estimate at x.
   double Deviation(const Vector& x) const {
     double variance = 0;
     for (int i = 0; i < kDim; ++i) {
@@ -80,24 +81,22 @@ class LinearFit {
   uint64_t samples() const { return samples_; }
 
  private:
-  // A prior off by so much is still within one standard deviation.
+  // Standard deviation of the prior, relative to it.
   static constexpr double kPriorSpread = 30;
-  // Deviations of the walk at each sample, relative to the coefficients: of all together, as when a
-  // device is slowed down, and of each for itself. Under a steady load samples hardly tell one
-  // coefficient from another: were that forgotten soon, noise would divide a step among them.
+  // Random-walk deviations per sample, relative to the coefficients: common to all (a slowed
+  // device) and of each alone. A steady load hardly tells coefficients apart; with a large own
+  // drift, noise would shift cost between them.
   static constexpr double kCommonDrift = 0.005;
   static constexpr double kOwnDrift = 0.001;
-  // Of a coefficient near zero: relative to so much of its prior.
+  // The walk of a coefficient near zero is relative to this part of its prior.
   static constexpr double kDriftFloor = 0.03;
-  // A residual counts at most as this many mean absolute residuals.
+  // A residual is clipped to this many mean absolute residuals.
   static constexpr double kHuber = 4.0;
-  // The first samples seem to agree, having made the fit: taken for exact they would settle it.
+  // The first samples fit almost exactly because they made the fit, so noise has a lower bound.
   static constexpr double kLeastNoise = 0.03;
-  // Whatever a paused process made of an earlier sample: one that takes little says that little is
-  // enough.
+  // Upper bound of the noise: one long pause must not devalue later samples.
   static constexpr double kMostNoise = 0.5;
-  // Below this many samples every residual counts in full: the prior may be off by orders of
-  // magnitude.
+  // The first samples count in full: the prior may be wrong by orders of magnitude.
   static constexpr uint64_t kTrustAll = 8;
 
   void Drift() {
@@ -137,8 +136,8 @@ class LinearFit {
     }
   }
 
-  // For those that ask. What was learnt stays as it is: were it put right at every sample, what
-  // noise did to the first ones would stay in the fit, which takes itself to be surer than that.
+  // Coefficients for readers. The filter state is not clamped: clamping at each sample would keep
+  // the noise of the first samples in the fit, and make it too sure.
   Vector Positive() const {
     Vector theta = theta_;
     for (int round = 0; round < kDim; ++round) {
@@ -153,8 +152,8 @@ class LinearFit {
   }
 
   Vector typical_{};
-  Vector theta_{};     // coefficients of x / typical, as the samples have them
-  Vector positive_{};  // likewise, none negative
+  Vector theta_{};     // coefficients of x / typical, unclamped
+  Vector positive_{};  // the same, none negative
   std::array<Vector, kDim> covariance_{};
   Vector prior_variance_{};
   double spread_ = 0;  // running mean of |residual|

@@ -60,7 +60,7 @@ std::vector<int> OrderPolicy::Ranked(const RequestSummary& request,
   std::vector<Scored> scored;
   for (size_t i = 0; i < candidates.size(); ++i) {
     const WorkerView& worker = workers[static_cast<size_t>(candidates[i])];
-    // Ties fall differently for every request.
+    // Rotation by tie_break: ties go to different workers for different requests.
     scored.push_back({Order(request, worker, i, candidates.size()),
                       (i + request.tie_break) % candidates.size(), candidates[i]});
   }

@@ -1,10 +1,10 @@
 // RoutingPolicy: where a request should run. Pure: the same summary and views give the same
 // placement; ties are broken by an injected random value, so that several router replicas with the
-// same view do not herd onto one worker.
+// same view do not all choose one worker.
 //
-// A policy owns the reasons that it gives: they are shown to clients (x-aisp-route) and are the
-// label of aisp_route_decisions_total, so each is one of its small fixed list. KV locality is
-// counted in hash units of 16 tokens. Policies are chosen by name (router/policy_options.h).
+// A policy owns its reasons: clients see them (x-aisp-route) and they label
+// aisp_route_decisions_total, so each comes from a small fixed list. KV locality is counted in hash
+// units of 16 tokens. Policies are chosen by name (router/policy_options.h).
 #pragma once
 
 #include <algorithm>
@@ -26,63 +26,63 @@ namespace aisp {
 
 class PullRates;  // router/pull_rates.h
 
-// One worker as the policy sees it, for one request.
+// One worker as the policy sees it for one request.
 struct WorkerView {
   std::string_view worker_id;
   std::string_view host_id;
-  bool prefill = false;    // else decode
+  bool prefill = false;    // else a decode worker
   bool available = false;  // ready, not draining, not excluded for this request
-  bool first_tokens =
-      false;           // it draws them for decode workers, or takes them from prefill workers
-  bool gives = false;  // others can get at what it has cached
+  // Draws first tokens for decode workers, or accepts them from prefill workers.
+  bool first_tokens = false;
+  bool gives = false;  // others can pull from its cache
   StepCost cost;
-  int32_t chunk_tokens =
-      512;  // prompt tokens of one sequence that it computes in a step, as it says
+  int32_t chunk_tokens = 512;  // prefill tokens of one sequence per step, as reported
   int32_t launched_ahead = 0;  // steps that it launches while one runs
-  PromptPace pace;      // of prompts beside its streams, so that these keep their time for a token
-  double spare_ms = 0;  // for which even short streams there can wait for prompts in whole chunks
-  // Likewise usual streams, beside what is to come until they end.
+  PromptPace pace;             // prefill pace in steps with its streams, to keep their TPOT
+  // Slack of even short streams: they can wait this long for prefill in whole chunks.
+  double spare_ms = 0;
+  // Slack of usual streams, with the prompts that are expected until they end.
   double lasting_spare_ms = std::numeric_limits<double>::infinity();
-  PromptWork queued_prefill;  // reported, and sent by this router since the report
-  int32_t rows = 0;           // running, waiting and awaiting KV; same two parts
+  PromptWork queued_prefill;  // reported, plus sent by this router since the report
+  int32_t rows = 0;           // running, waiting and awaiting KV; same two sources
   int32_t max_rows = 1;
   int64_t context_tokens = 0;  // KV tokens that a decode step reads
   int32_t free_blocks = 0;     // free or evictable
   int32_t total_blocks = 0;
   int32_t block_tokens = 16;
   double kv_bytes_per_token = 0;  // in its pool
-  int32_t cached_tokens = 0;  // leading tokens of this request whose KV it holds; a multiple of 16
-  int32_t promised_tokens = 0;  // likewise, once it has computed the prompts that it was sent
-  // Likewise, of its tiers in host memory and on a disk, and what bringing a block of one into its
-  // pool takes; 0: not known.
+  int32_t cached_tokens = 0;      // leading tokens of this request in its pool; a multiple of 16
+  int32_t promised_tokens = 0;    // the same, once it has computed the prompts already sent to it
+  // The same in its tiers in host memory and on disk, and the time to load one block into its pool;
+  // 0: not known.
   int32_t host_tokens = 0;
   int32_t disk_tokens = 0;
   double host_block_ms = 0;
   double disk_block_ms = 0;
-  int32_t queued_prompts = 0;  // that wait for their first token there
-  double busy_ms = 0;          // until the long step that it is in ends, as it says
-  double backlog_ms = 0;       // until the prompts that it has are computed, as predicted
-  // Of rows and context_tokens: what gives way to this request. It is not in queued_prefill and
+  int32_t queued_prompts = 0;  // prompts that wait for their first token there
+  double busy_ms = 0;          // remaining time of its current long step, as reported
+  double backlog_ms = 0;       // predicted time to compute its queued prompts
+  // Part of rows and context_tokens that yields to this request. It is not in queued_prefill and
   // backlog_ms, and its blocks count as free.
   int32_t yielding_rows = 0;
   int64_t yielding_context = 0;
-  double transfer_bytes_per_s = 0;  // measured on its last transfers; 0: unknown
-  // Decode workers: by how much predictions were wrong lately (router/correction.h).
+  double transfer_bytes_per_s = 0;  // measured on recent transfers; 0: unknown
+  // Decode workers: recent prediction errors (router/correction.h).
   struct LearntTtft {
     Learnt offset;                // ms to add
-    Learnt wait_factor = {1, 0};  // times the wait for others
+    Learnt wait_factor = {1, 0};  // factor of the wait for others
   };
   LearntTtft local_ttft;
-  LearntTtft remote_ttft;  // of prompts that a prefill worker computes
-  Learnt fetch_extra;      // ms to add to prompts whose beginning it pulls first; of any worker
-  Learnt tpot_extra;       // ms to add to a step of nothing but decodes; of all workers
+  LearntTtft remote_ttft;  // of prompts prefilled by a prefill worker
+  Learnt fetch_extra;      // ms to add to prompts with a pulled prefix; of any worker
+  Learnt tpot_extra;       // ms to add to a decode-only step; of all workers
   double tpot_margin = 2;  // AdmissionMargin
-  // Workers have run enough steps for a prediction to be held against a request.
+  // The workers have run enough steps for a prediction to refuse a request.
   bool known = false;
-  // Names the state of its worker that it was made of; what changes without one is set each time.
+  // Identifies the worker state behind this view; 0: set it anew each time.
   uint64_t made_of = 0;
 
-  // What its steps hold beside rows of prompts.
+  // Contents of its steps other than prefill rows.
   StepShape RunningBeside() const {
     if (prefill) return {};
     return {0, 0, static_cast<double>(std::min(rows, max_rows)),
@@ -90,7 +90,7 @@ struct WorkerView {
   }
 };
 
-// What a request is served well within; 0: no limit.
+// The SLO of a request; 0: no limit.
 struct Objective {
   double ttft_ms = 0;
   double tpot_ms = 0;
@@ -100,46 +100,45 @@ struct Objective {
   }
 };
 
-// Where the client wants its prompt computed: for comparisons and debugging. A wish that cannot be
-// met (no prefill worker, or the whole prompt is cached on the decode worker) falls back to the
-// other way.
+// Where the client wants prefill to run, for comparisons and debugging. If that is impossible (no
+// prefill worker, or the prompt is cached on the decode worker), the other way is used.
 enum class PrefillPreference : uint8_t { kAuto, kRemote, kLocal };
 
 struct RequestSummary {
-  int32_t tokens = 0;  // to be prefilled: the prompt, and what was emitted before a takeover
+  int32_t tokens = 0;  // to prefill: the prompt, and tokens emitted before a takeover
   double expected_new_tokens = 64;
-  // What comes to a worker on average: prompts to any, and to a decode worker the steps with
-  // prompts and their time.
+  // Average load: arrivals per worker of any role; per decode worker the steps with prefill rows
+  // and their time.
   double arrivals_per_s = 0;
-  double prompts_part = 0;  // of each second that prompts fill, where all workers compute their own
+  double prompts_part = 0;  // fraction of time in prefill, if all workers prefill their own prompts
   double prompt_steps_per_s = 0;
   double prompt_ms_per_s = 0;
-  double prompt_delay_ms_per_s = 0;  // by which prompts make steps of decodes longer
+  double prompt_delay_ms_per_s = 0;  // time by which prefill rows prolong decode steps
   int32_t num_layers = 1;
   bool takeover = false;
-  bool first_token_anywhere = false;  // what its draw depends on is known to a prefill worker too
+  bool first_token_anywhere = false;  // a prefill worker knows everything that its draw depends on
   PrefillPreference preference = PrefillPreference::kAuto;
-  Objective objective;  // of this request: what it asks for, else what is usual
-  Objective asked;      // of it: what it asks for, and is refused without
-  Objective others;     // of the streams that run already
-  // What prefixes take from worker to worker; null: none are pulled for this request.
+  Objective objective;  // what it asks for, else the default
+  Objective asked;      // what it asks for; it is refused if that cannot be met
+  Objective others;     // of the running streams
+  // Cost of pulling prefixes between workers; null: no pulls for this request.
   const PullRates* pulls = nullptr;
   Instant now;
-  bool pull_whenever = false;  // also where it is predicted to be no gain
-  uint64_t ordinal = 0;        // of this router's placements, for policies that take turns
+  bool pull_whenever = false;  // also if no gain is predicted
+  uint64_t ordinal = 0;        // number of this router's placement, for round-robin policies
   uint64_t tie_break = 0;
 };
 
-// Reasons that more than one policy gives.
+// Reasons shared by several policies.
 namespace route_reason {
 // All but less than a hash unit (16 tokens) is cached on the decode worker.
 inline constexpr std::string_view kLocalCached = "local-cached";
-// Nothing is cached, but the whole prompt is less than a hash unit.
+// Nothing is cached, but the prompt is shorter than a hash unit.
 inline constexpr std::string_view kLocalShort = "local-short-prompt";
 inline constexpr std::string_view kLocalNoPrefillWorker = "local-no-prefill-worker";
-// The decode worker fetches the beginning from another worker's cache and computes the rest.
+// The decode worker pulls a prefix from another worker's cache and computes the rest.
 inline constexpr std::string_view kLocalPull = "local-pull";
-// It goes to the worker that keeps its answer: no policy's reason, but the router's own.
+// Sent to the worker that keeps its answer. The router's own reason, not a policy's.
 inline constexpr std::string_view kRepeat = "repeat";
 // Replayed after its decode worker was lost.
 inline constexpr std::string_view kTakeover = "takeover";
@@ -148,45 +147,45 @@ inline constexpr std::string_view kForcedRemote = "forced-remote";
 inline constexpr std::string_view kForcedLocal = "forced-local";
 }  // namespace route_reason
 
-// What was made of the beginnings of a prompt that other workers have.
+// What was decided about prefixes that other workers hold.
 enum class PullVerdict : uint8_t {
-  kNothing,    // nobody has more of it than who computes it
-  kLeftAlone,  // who has it was late, failed or refused a moment ago
-  kSlower,     // than computing
-  kOutbid,     // faster, but another placement is better still
+  kNothing,    // no other worker has a longer prefix
+  kLeftAlone,  // the holder was late, failed or refused recently
+  kSlower,     // slower than computing
+  kOutbid,     // faster, but another placement is better
   kChosen,
 };
 inline constexpr std::string_view kPullVerdicts[] = {"nothing-held", "left-alone", "slower",
                                                      "outbid", "chosen"};
 
-// The beginning of a prompt from another worker's cache.
+// A prefix to pull from another worker's cache.
 struct PullChoice {
-  int holder = -1;     // index into the views; -1: none is worth it
-  int32_t tokens = 0;  // leading ones that the decode worker then has
+  int holder = -1;     // index into the views; -1: no pull is worth it
+  int32_t tokens = 0;  // leading tokens that the decode worker then has
   double pull_ms = 0;
-  double saved_ms = 0;  // of computing
+  double saved_ms = 0;  // compared with computing
   PullVerdict verdict = PullVerdict::kNothing;
 };
 
 struct Placement {
   int decode = -1;             // index into the views
   int prefill = -1;            // -1: the decode worker prefills itself
-  PullChoice pull;             // before whoever prefills computes the rest
+  PullChoice pull;             // before the rest is computed
   std::vector<int> fallbacks;  // other prefill workers, best first, at most kMaxFallbacks
   double ttft_ms = 0;          // predicted; 0 by policies that predict nothing
-  double ttft_high_ms = 0;     // with the usual error: what an objective is held against
+  double ttft_high_ms = 0;     // plus the usual error: compared with the SLO
   double tpot_ms = 0;
-  double ttft_own_ms = 0;     // of ttft_ms without corrections: what the request itself takes
-  double ttft_wait_ms = 0;    // and what it waits for others
-  double ttft_fetch_ms = 0;   // of ttft_ms: the correction of what is pulled first
+  double ttft_own_ms = 0;     // of ttft_ms, uncorrected: the request's own part
+  double ttft_wait_ms = 0;    // and its wait for others
+  double ttft_fetch_ms = 0;   // of ttft_ms: the correction for the pull
   double step_ms = 0;         // tpot_ms without its correction
-  double tpot_high_ms = 0;    // what the time for a token shall rarely exceed
-  bool known = true;          // by workers that have run enough steps
-  bool meets = true;          // the request's objective, as far as was predicted
-  bool keeps_asked = true;    // what of it the request asks for
-  bool spares_others = true;  // the running streams keep theirs, likewise
-  PromptPace pace;            // of a prompt that the decode worker computes
-  bool displaces = false;     // only once what yields on its decode worker has left
+  double tpot_high_ms = 0;    // upper bound of TPOT, rarely exceeded
+  bool known = true;          // predicted for workers that have run enough steps
+  bool meets = true;          // meets the SLO, as far as predicted
+  bool keeps_asked = true;    // meets the limits that the request itself asks for
+  bool spares_others = true;  // the running streams keep their SLO, likewise
+  PromptPace pace;            // of a prompt prefilled on the decode worker
+  bool displaces = false;     // only after yielding requests have left the decode worker
   std::string_view reason;    // one of Reasons()
 };
 inline constexpr size_t kMaxFallbacks = 2;
@@ -204,16 +203,16 @@ class RoutingPolicy {
 // INVALID_ARGUMENT names the known ones.
 Result<std::unique_ptr<RoutingPolicy>> MakeRoutingPolicy(const PolicyOptions& options);
 
-// Leading tokens that `worker` will not compute for this request, because it has or will have them.
+// Leading tokens that `worker` need not compute for this request: cached, or soon to be.
 int32_t KnownTokens(const WorkerView& worker);
-// Tokens of the request that `worker` would compute. The last one is always computed, by the step
-// that draws the first new token.
+// Tokens that `worker` would compute. The last token is always computed, by the step that draws the
+// first new token.
 int32_t UncachedTokens(const RequestSummary& request, const WorkerView& worker);
-// Why a prompt of which less than a hash unit is uncached stays on the decode worker.
+// The reason for decode-side prefill if less than a hash unit is uncached.
 std::string_view LittleLeftReason(const WorkerView& decode);
 
-// A policy that orders workers: the least decode worker, and where that has enough left to compute
-// and the client does not mind, the least prefill worker.
+// A policy that orders workers: picks the lowest decode worker and, if enough is uncached and the
+// client allows it, the lowest prefill worker.
 class OrderPolicy : public RoutingPolicy {
  public:
   Result<Placement> Pick(const RequestSummary& request,
@@ -221,9 +220,9 @@ class OrderPolicy : public RoutingPolicy {
   std::span<const std::string_view> Reasons() const final { return reasons_; }
 
  protected:
-  // `name` is the reason of what the policy decided itself.
+  // `name`: the reason for the policy's own decisions.
   explicit OrderPolicy(std::string_view name);
-  // Lower is better; `index` counts the candidates of that role, of which there are `count`.
+  // Lower is better. `index`: position among the `count` candidates of that role.
   virtual double Order(const RequestSummary& request, const WorkerView& worker, size_t index,
                        size_t count) const = 0;
 

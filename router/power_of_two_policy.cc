@@ -1,6 +1,6 @@
-// Two workers by chance, and of them the one with less work (Mitzenmacher, "The Power of Two
-// Choices in Randomized Load Balancing", 2001): nearly as even as asking all, and routers that know
-// the same do not herd.
+// Draws two workers at random and takes the less loaded one (Mitzenmacher, "The Power of Two
+// Choices in Randomized Load Balancing", 2001). Nearly as even as comparing all, and routers with
+// the same view do not all pick one worker.
 #include "router/policy.h"
 
 namespace aisp {
@@ -19,7 +19,7 @@ class PowerOfTwoPolicy final : public OrderPolicy {
     const size_t second = count > 1 ? (first + 1 + draw / count % (count - 1)) % count : first;
     const double load = worker.prefill ? static_cast<double>(worker.queued_prefill.tokens)
                                        : static_cast<double>(worker.rows) / worker.max_rows;
-    // Nobody else, as long as these two are there.
+    // Others only if neither of the two is available.
     constexpr double kLast = 1e18;
     return index == first || index == second ? load : kLast;
   }

@@ -6,7 +6,7 @@
 namespace aisp {
 namespace {
 
-// Of a second, what prompts are taken to fill at most: all of it would leave no time for anything.
+// Cap on the fraction of time that prefill takes: at one, predictions would be infinite.
 constexpr double kMostBusy = 0.95;
 
 }  // namespace
@@ -64,15 +64,15 @@ PromptWork WorkFor(const RequestSummary& request, const WorkerView& worker, int3
 }
 
 double QueueMs(const WorkerView& worker, const PromptWork& work, double compute_ms) {
-  constexpr double kMostStepContext = 1e15;  // a worker may report more for its queue
+  constexpr double kMostStepContext = 1e15;  // cap on what a worker reports for its queue
   if (worker.queued_prompts <= 0) return BusyMs(worker);
   const double share = std::exp2(-std::min(worker.queued_prompts, 16));
   const PromptWork& queued = worker.queued_prefill;
   const int32_t chunk = ChunkFor(worker, queued);
   const double steps =
       std::ceil(static_cast<double>(std::max<int64_t>(1, work.tokens)) / (chunk * share));
-  // Those steps read as far back as what is queued does: deep in a long prompt one takes many times
-  // what its tokens say.
+  // A step reads as far back as the queued prompts do: deep in a long prompt it takes many times
+  // what its tokens alone suggest.
   PromptWork step = PromptWork::Of(0, chunk);
   if (queued.tokens > 0) {
     const int64_t per_token = queued.context / queued.tokens;
@@ -111,9 +111,8 @@ double DelayMs(const WorkerView& decode, const PromptWork& work, double compute_
 }
 
 double MissRisk(double ms, double limit_ms, double spread_ms) {
-  constexpr double kLeast = 0.12,
-                   kMost = 0.3;       // what is taken for the spread, as a part of the limit
-  constexpr double kSteepness = 1.4;  // over the spread
+  constexpr double kLeast = 0.12, kMost = 0.3;  // bounds of error / limit
+  constexpr double kSteepness = 1.4;            // slope per mean error
   if (limit_ms <= 0 || ms <= 0) return 0;
   const double part = std::clamp(spread_ms / limit_ms, kLeast, kMost);
   return 1 / (1 + std::pow(limit_ms / ms, kSteepness / part));

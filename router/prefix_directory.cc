@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint64_t Bit(uint16_t slot) { return uint64_t{1} << (slot % 64); }
 
-// Each split leaves the half of a range on the stack.
+// Each split leaves one half of a range on the stack.
 constexpr size_t kMostGroups = 66;
 
 }  // namespace

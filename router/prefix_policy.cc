@@ -1,4 +1,4 @@
-// The worker whose cache holds most of the prompt; among equals the one with the least work.
+// Picks the worker with the longest cached prefix; among equals the least loaded one.
 #include "router/policy.h"
 
 namespace aisp {

@@ -1,9 +1,9 @@
-// PrefixPromises: the prompts that one worker was sent and has not computed yet. Its prefix cache
-// will hold them, so the next request with the same beginning is cheapest behind the first one, not
-// on another worker that would compute it a second time.
+// PrefixPromises: prompts sent to one worker that it has not computed yet. Its prefix cache will
+// hold them, so the next request with the same prefix is cheapest on the same worker, after the
+// first one.
 //
-// A guess for placement, like PrefixView: a prompt that ends early breaks it. Counted in strides of
-// kStride hash units, so that a long prompt costs a few dozen entries. One thread.
+// A guess for placement, like PrefixView: wrong if a prompt ends early. Counted in strides of
+// kStride hash units, so that a long prompt needs only a few dozen entries. One thread.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,9 @@ namespace aisp {
 
 class PrefixPromises {
  public:
-  static constexpr size_t kStride = 8;  // units; 128 tokens
+  static constexpr size_t kStride = 8;  // hash units; 128 tokens
 
-  // `directory` has the promises of all workers and nothing else; it must outlive this.
+  // `directory` holds the promises of all workers and nothing else; it must outlive this.
   explicit PrefixPromises(PrefixDirectory* directory);
   ~PrefixPromises();
   PrefixPromises(const PrefixPromises&) = delete;
@@ -31,10 +31,10 @@ class PrefixPromises {
   void Add(std::span<const Hash128> prompt_units);
   void Remove(std::span<const Hash128> prompt_units);
 
-  // Where the directory counts this worker; absent when it is full.
+  // This worker's slot in the directory; absent if that is full.
   std::optional<uint16_t> slot() const { return slot_; }
 
-  // What the directory is asked for: the last unit of each whole stride.
+  // The keys for a directory search: the last unit of each whole stride.
   static void Strides(std::span<const Hash128> prompt_units, std::vector<Hash128>* out);
 
  private:
@@ -42,7 +42,7 @@ class PrefixPromises {
   const std::optional<uint16_t> slot_;
   struct Promised {
     Hash128 key;
-    uint64_t prompts = 0;  // by how many
+    uint64_t prompts = 0;  // promises that include it
   };
   PrefixTable<Promised> promised_;
 };

@@ -12,10 +12,10 @@ namespace {
 
 constexpr size_t kMostHolders = 4;
 
-// Promoting has to save this part of what computing takes, as workers have it.
+// Loading from a tier must save this part of the computing time, as on the worker itself.
 constexpr double kLeastGain = 0.1;
 
-// From the pool down: what it has with each tier.
+// Its prefix with the pool alone, then with each further tier.
 std::array<HeldPrefix, 3> HeldBy(const WorkerView& worker) {
   const auto below = [&worker](const HeldPrefix& above, int32_t tokens, double block_ms) {
     if (tokens <= above.tokens || block_ms <= 0) return above;
@@ -87,7 +87,7 @@ PullChoice BestPull(const RequestSummary& request, std::span<const WorkerView> w
     if (index == computes) continue;
     for (const HeldPrefix& has : HeldBy(holder)) {
       const int32_t most = std::min(has.tokens, request.tokens);
-      // What arrives are whole blocks of the one that pulls, of whole ones that its holder has.
+      // Whole blocks of the holder, then whole blocks of the puller.
       const int32_t held = most / holder.block_tokens * holder.block_tokens;
       const int32_t tokens = held / to.block_tokens * to.block_tokens;
       if (tokens < own.tokens + to.block_tokens) continue;

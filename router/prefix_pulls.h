@@ -1,6 +1,5 @@
-// Whether a worker had better fetch the beginning of a prompt from another worker's cache
-// than compute it: by what computing takes it and by what such a pull took that pair of workers.
-// Pure functions: any thread.
+// Whether a worker should pull a prefix from another worker's cache instead of computing it, from
+// the predicted computing time and past pulls between the two workers. Pure functions: any thread.
 #pragma once
 
 #include <span>
@@ -10,26 +9,27 @@
 
 namespace aisp {
 
-// Leading tokens that a worker has once it has brought them into its pool from its tiers.
+// Leading tokens in a worker's pool, after loading from its tiers.
 struct HeldPrefix {
   int32_t tokens = 0;
-  double promote_ms = 0;  // 0: they are in its pool
+  double promote_ms = 0;  // time to load from tiers; 0: all in its pool
 };
 
-// What it does best with its own tiers for this prompt before it computes the rest.
+// The best use of its own tiers for this prompt before it computes the rest.
 HeldPrefix OwnPrefix(const RequestSummary& request, const WorkerView& worker);
 
-// Workers that hold most of the prompt, a few; empty where pulls are off or nobody holds a block.
+// The few workers that hold most of the prompt; empty if pulls are off or none holds a hash unit.
 std::vector<int> PrefixHolders(const RequestSummary& request, std::span<const WorkerView> workers);
 
-// The one of them from which `computes`, the worker that computes the rest, would have it soonest.
+// The best pull for `computes`, the worker that computes the rest. holder is -1 if none is worth
+// it; the verdict says why.
 PullChoice BestPull(const RequestSummary& request, std::span<const WorkerView> workers,
                     std::span<const int> holders, int computes);
 
-// The worker as it is once it has pulled.
+// The worker's view after the pull.
 WorkerView WithPrefix(const WorkerView& worker, int32_t tokens);
 
-// Adds the pull that is worth it to whoever computes the prompt.
+// Adds a pull for the prefilling worker, if it is worth it.
 void AddPull(const RequestSummary& request, std::span<const WorkerView> workers,
              Placement* placement);
 

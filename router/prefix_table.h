@@ -1,12 +1,13 @@
 // PrefixTable: a hash table keyed by the hashes of prefix units, for the millions of units that a
-// router knows of its workers. Open addressing in one array: a look-up costs about one cache miss,
-// where a table of nodes costs three.
+// router tracks. Open addressing in one array: a look-up costs about one cache miss; a node-based
+// table costs three.
 //
 // `Entry` is a plain struct whose first member is `Hash128 key` and whose other members are zero in
-// a new one. It grows a little with each change: no request waits while millions of entries move.
-// Who sends prompts chooses their hashes, so places depend on a secret of this process.
+// a new one. It grows a little with each change, so no request waits while millions of entries
+// move. Clients choose prompts and so their hashes; positions therefore depend on a secret of this
+// process.
 //
-// A pointer to an entry lives until the next change. One thread.
+// A pointer to an entry is valid until the next change. One thread.
 #pragma once
 
 #include <array>
@@ -34,7 +35,7 @@ class PrefixTable {
   const Entry* Find(const Hash128& key) const { return Find(Named(key), Mix(Named(key))); }
   Entry* Find(const Hash128& key) { return const_cast<Entry*>(std::as_const(*this).Find(key)); }
 
-  // Whether it is new too.
+  // Returns the entry, and whether it is new.
   std::pair<Entry*, bool> Insert(const Hash128& wanted) {
     const Hash128 key = Named(wanted);
     const uint64_t mixed = Mix(key);
@@ -78,12 +79,11 @@ class PrefixTable {
 
  private:
   static constexpr size_t kLeastCapacity = 64;
-  // Places of the old array that are emptied by each change: it is gone long before the new one,
-  // which is twice as large, is full.
+  // Slots of the old array that each change empties: enough to empty it before the new array, twice
+  // as large, is full.
   static constexpr int kMovedEach = 8;
 
-  // The key of all zeros marks a free place. Nothing hashes to it but what was made to: that goes
-  // by another name.
+  // The all-zero key marks a free slot. Only a crafted prompt hashes to it; such a key is replaced.
   static Hash128 Named(const Hash128& key) {
     return key == Hash128{} ? Hash128{0x9e3779b97f4a7c15, 1} : key;
   }
@@ -108,7 +108,7 @@ class PrefixTable {
 
     Array() = default;
     explicit Array(size_t size) : capacity(size) {
-      // Zeroed by the system, page by page, when they are first used.
+      // calloc: the system zeroes pages on first use.
       entries.reset(static_cast<Entry*>(std::calloc(size, sizeof(Entry))));
       if (entries == nullptr) throw std::bad_alloc();
     }
@@ -121,13 +121,13 @@ class PrefixTable {
     }
     bool Free(size_t place) const { return entries[place].key == Hash128{}; }
     size_t Next(size_t place) const { return (place + 1) & (capacity - 1); }
-    // Where the key is, or would be.
+    // The key's slot, or the free slot for it.
     size_t PlaceOf(const Hash128& key, uint64_t mixed) const {
       size_t place = mixed & (capacity - 1);
       while (!Free(place) && entries[place].key != key) place = Next(place);
       return place;
     }
-    // What stands behind it and would have stood here moves up, so that searches find no gap.
+    // Moves later entries of the run into the hole, so that searches find no gap.
     void EraseAt(size_t hole) {
       for (size_t i = Next(hole); !Free(i); i = Next(i)) {
         const size_t home = Mix(entries[i].key) & (capacity - 1);
@@ -156,8 +156,8 @@ class PrefixTable {
     cursor_ = 0;
   }
 
-  // Empties a few places of the old array, from its beginning on. Behind the cursor nothing is left
-  // that belongs before it: what did moved up as its place was emptied.
+  // Empties a few slots of the old array, from its start. No entry before the cursor remains:
+  // entries after a removed one were moved up.
   void MoveSome() {
     for (int i = 0; i < kMovedEach && old_.count > 0; ++i) {
       if (old_.Free(cursor_)) {
@@ -173,7 +173,7 @@ class PrefixTable {
   }
 
   Array now_;
-  Array old_;  // what has not moved yet
+  Array old_;  // entries that have not moved yet
   size_t cursor_ = 0;
 };
 

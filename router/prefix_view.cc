@@ -25,7 +25,7 @@ void PrefixView::Clear() {
 PrefixView::Applied PrefixView::Apply(const v1::KvEventBatch& batch) {
   if (batch.incarnation() != incarnation_) return Applied::kIgnored;
   if (batch.snapshot()) {
-    // first_sequence of a snapshot is the number of the event after it.
+    // first_sequence of a snapshot is the number of the next event.
     Clear();
     for (const v1::KvEvent& event : batch.events()) {
       if (!ApplyEvent(event)) {
@@ -51,7 +51,7 @@ PrefixView::Applied PrefixView::Apply(const v1::KvEventBatch& batch) {
       return Applied::kNeedsSnapshot;
     }
   }
-  // A worker whose very first event was seen is known without a snapshot.
+  // A worker seen from its very first event needs no snapshot.
   if (batch.first_sequence() == 0 && known == 0) blind_ = false;
   next_sequence_ = batch.first_sequence() + static_cast<uint64_t>(batch.events_size());
   return blind_ ? Applied::kNeedsSnapshot : Applied::kOk;

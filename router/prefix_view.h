@@ -2,11 +2,10 @@
 // hint for placement, never a promise: the worker itself compares tokens.
 //
 // Events carry (incarnation, sequence). A gap or an unknown start makes the view blind until a
-// snapshot arrives; what was known stays as a guess. Blindness is visible (blind(), a metric),
-// because a router that is silently blind looks healthy and routes badly.
+// snapshot arrives; earlier content stays as a guess. Blindness is visible (blind(), a metric),
+// because a blind router looks healthy but routes badly.
 //
-// Memory is bounded by max_units; beyond it new units are counted as dropped and not remembered.
-// One thread.
+// Memory is bounded by max_units; further units are counted as dropped and not stored. One thread.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +22,7 @@ namespace aisp {
 
 class PrefixView {
  public:
-  // What it knows is in `directory` too, which must outlive it; null: nowhere else.
+  // Content is also kept in `directory`, which must outlive this; null: no directory.
   PrefixView(uint64_t incarnation, size_t max_units, PrefixDirectory* directory);
   ~PrefixView();
   PrefixView(const PrefixView&) = delete;
@@ -31,7 +30,7 @@ class PrefixView {
 
   enum class Applied {
     kOk,
-    kIgnored,        // another incarnation's, or nothing new
+    kIgnored,        // of another incarnation, or nothing new
     kNeedsSnapshot,  // a gap, a malformed event, or still blind: ask for a snapshot
   };
   Applied Apply(const v1::KvEventBatch& batch);
@@ -42,11 +41,11 @@ class PrefixView {
   uint64_t dropped_units() const { return dropped_; }
   size_t units() const { return units_.size(); }
 
-  // Where the directory counts this worker; absent without one, or when it is full.
+  // This worker's slot in the directory; absent without a directory, or if that is full.
   std::optional<uint16_t> slot() const { return slot_; }
 
-  // Leading units of the prompt that the worker holds. A worker evicts the deepest units of a chain
-  // first, so presence is monotone along the chain and a binary search finds its end.
+  // Leading prompt units that the worker holds. A worker evicts the deepest units of a chain first,
+  // so presence is monotone along the chain and bisection finds its end.
   int32_t MatchUnits(std::span<const Hash128> unit_hashes) const;
 
  private:

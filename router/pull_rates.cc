@@ -5,22 +5,22 @@
 namespace aisp {
 namespace {
 
-// At worst, of lanes within a host and between hosts.
+// Slow links, within a host and between hosts; assumed without samples.
 constexpr double kFixedMs = 4;
 constexpr double kSameHostMsPerMb = 1;    // 1 GB/s
 constexpr double kOtherHostMsPerMb = 10;  // 100 MB/s
-// What a trial may hope for: a link between GPUs, or between hosts that have fast ones. It has
-// its limits, and what it loses by them is one prompt's in kTrialEvery.
+// Fast links between GPUs or hosts; assumed for a trial. A wrong guess costs one prompt per
+// kTrialEvery, within the pull's limits.
 constexpr double kHopedFixedMs = 1;
 constexpr double kHopedMsPerMb = 0.02;  // 50 GB/s
-// Of what others took, for a pair of which nothing is known.
+// Factor on the estimate of other pairs, for a pair without samples.
 constexpr double kDoubt = 1.5;
 constexpr uint64_t kKnownSamples = 2;
 
 constexpr Duration kLeastBackoff = std::chrono::milliseconds(500);
 constexpr Duration kMostBackoff = std::chrono::seconds(60);
 
-// Beyond these a report from the network is none.
+// Larger reports are ignored.
 constexpr double kMostMb = 1 << 20;
 constexpr double kMostMs = 60e3;
 
@@ -40,7 +40,7 @@ std::optional<double> PullRates::PredictMs(const WorkerView& holder, const Worke
   if (it != pairs_.end() && now < it->second.not_before) return std::nullopt;
   if (it != pairs_.end() && it->second.fit.samples() >= kKnownSamples)
     return it->second.fit.Predict({1, mb});
-  // Holders answer in the middle of their steps: what they compute is not waited for.
+  // Holders answer during their steps, so their queues do not add to the wait.
   const bool same_host = SameHost(holder, decode);
   const Kind& kind = kinds_[same_host ? 1 : 0];
   if (kind.fit.samples() >= kKnownSamples) return kDoubt * kind.fit.Predict({1, mb});
@@ -71,7 +71,7 @@ void PullRates::Learn(std::string_view holder, std::string_view decode, const v1
   Pair& pair = Of(holder, decode, now);
   if (pull.result() == v1::PrefixPull::FILLED) {
     const double mb = static_cast<double>(pull.bytes()) * 1e-6;
-    // Promoting is the holder's own pace, and predicted apart.
+    // Loading from tiers depends on the holder and is predicted apart.
     const auto promoted =
         std::clamp<int64_t>(pull.promotion_ns(), 0, std::max<int64_t>(0, pull.duration_ns()));
     const double ms = static_cast<double>(pull.duration_ns() - promoted) * 1e-6;

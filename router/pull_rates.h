@@ -1,13 +1,11 @@
-// PullRates: how long prefixes take from one worker's cache to another's, learnt for each pair from
-// those that were pulled.
+// PullRates: how long pulls of prefixes take, learnt for each pair of workers.
 //
-// A pair that never pulled is taken for what others on one host, or between hosts, took, and a half
-// more. Of a kind of pairs of which none has, nothing is assumed but what a lane is at worst; so
-// that this does not stay so for good it is tried now and then as if it were a good one, one prefix
-// each kTrialEvery. A pair that failed or was late is left alone for a while, twice as long each
-// time in a row.
+// A pair without samples gets the estimate of other pairs of its kind (same host, or across hosts)
+// plus a half. A kind without any samples counts as a slow link; one prefix each kTrialEvery is
+// pulled as a trial, so that samples appear. A pair that failed, refused or was late is not
+// used for a while, which doubles with each failure in a row.
 //
-// Bounded by kMaxPairs; the one that was used longest ago goes. The router's thread.
+// Bounded by kMaxPairs; the least recently used pair is dropped. The router's thread.
 #pragma once
 
 #include <array>
@@ -29,10 +27,10 @@ class PullRates {
   static constexpr size_t kMaxPairs = 4096;
   static constexpr Duration kTrialEvery = std::chrono::seconds(5);
 
-  // From asking to having `bytes`; absent: the pair is left alone now.
+  // Predicted ms from the request to having `bytes`; absent: the pair is not to be used now.
   std::optional<double> PredictMs(const WorkerView& holder, const WorkerView& decode, double bytes,
                                   Instant now) const;
-  // A pull was asked for: of a kind that is not known it is the trial.
+  // A pull was requested. For a kind without samples it is the trial.
   void Started(const WorkerView& holder, const WorkerView& decode, Instant now);
   void Learn(std::string_view holder, std::string_view decode, const v1::PrefixPull& pull,
              Instant now);
@@ -41,7 +39,7 @@ class PullRates {
  private:
   struct Pair {
     Pair();
-    LinearFit<2> fit;  // ms of {1, MB}
+    LinearFit<2> fit;  // ms as a function of {1, MB}
     bool same_host = false;
     Instant used{INT64_MIN};
     Instant not_before{INT64_MIN};
@@ -57,7 +55,7 @@ class PullRates {
   Pair& Of(std::string_view holder, std::string_view decode, Instant now);
 
   std::map<Names, Pair> pairs_;
-  std::array<Kind, 2> kinds_;  // between hosts, and on one
+  std::array<Kind, 2> kinds_;  // across hosts, and on one host
 };
 
 }  // namespace aisp

@@ -1,4 +1,4 @@
-// Workers in turn, whatever they do: a baseline to compare others with.
+// Picks workers in turn, regardless of load: a baseline for comparisons.
 #include "router/policy.h"
 
 namespace aisp {

@@ -40,7 +40,7 @@ Router::Impl::Impl(const RouterOptions& opts, const v1::Fingerprint& expected_fi
 
 Status Router::Impl::CheckRequest(const RouterRequest& spec) const {
   if (spec.tokens.empty()) return InvalidArgument("the prompt has no token; give at least one");
-  // It was named when its text was read.
+  // Removed since the request was parsed.
   if (!spec.adapter.empty() && !ServesAdapter(spec.adapter)) return tl::unexpected(UnservedError());
   const size_t answer = spec.max_new_tokens > 0 ? 1 : 0;
   uint32_t longest = 0;
@@ -114,7 +114,7 @@ Result<RequestId> Router::Impl::Submit(RouterRequest spec, RequestObserver* obse
   const RequestId id = request.id;
   if (yields) {
     Enqueue(request);
-    // Behind others it waits for its turn.
+    // With others before it in the queue it waits its turn.
     if (queued.size() == 1) ReleaseQueued(clock->Now());
   } else if (Status placed = Place(request); !placed) {
     const bool link_refused = !request.last_error.message.empty();
@@ -151,8 +151,8 @@ void Router::Impl::Complete(RequestId id) {
   Remove(*request);
 }
 
-// A process that was stopped wakes up with every timer late and every message unread; its workers
-// were not silent.
+// After the router itself was paused, all timers are late and all messages unread: its workers were
+// not silent.
 void Router::Impl::ForgiveStall(Instant now) {
   const Instant next = link_timers.Next();
   if (next >= now) return;
@@ -227,7 +227,7 @@ void Router::Impl::OnLinkTimer(LinkId link_id, Instant now) {
   }
   WorkerState* worker = WorkerNamed(it->second.worker);
   if (worker == nullptr) {
-    // It never registered, or was refused and did not leave.
+    // It never registered, or was refused and did not close the link.
     links.erase(it);
     sender->Close(link_id);
     return;
@@ -298,7 +298,7 @@ bool Router::Idle() const { return impl_->requests.empty(); }
 Status Router::DrainWorker(const std::string& worker_id, bool move, bool stop) {
   WorkerState* worker = impl_->WorkerNamed(worker_id);
   if (worker == nullptr) return tl::unexpected(impl_->NoSuchWorker(worker_id));
-  // It gets nothing new from now on; it says itself what shall go elsewhere.
+  // No new requests from now on; the worker reports which ones must move.
   worker->draining = true;
   v1::RouterMessage message;
   message.mutable_drain()->set_move(move);

@@ -1,6 +1,6 @@
-// LoRA adapters that come and go while requests run. The set of all of them is one value with a
-// version: a router that changes it makes the next one, workers keep the last one that they heard
-// of and tell it to all routers. A name is in it only when every worker has loaded its files.
+// Loading and unloading of LoRA adapters at run time. The set of all adapters is one value with a
+// version: a router makes the next one, and workers keep the last they received and report it to
+// all routers. A name is in the set only after every worker has loaded its files.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,19 +14,19 @@
 namespace aisp {
 namespace {
 
-// Reading and converting the files, on the slowest worker.
+// Time for reading and converting the files on the slowest worker.
 constexpr Duration kLoadLimit = std::chrono::seconds(120);
 constexpr size_t kMaxLoadsWaiting = 64;
 constexpr size_t kMaxNameBytes = 256;
 constexpr size_t kMaxPathBytes = 4096;
-// Of a set that a worker reports.
+// Bound on a set that a worker reports.
 constexpr int kMostAdapters = 1024;
 
 bool Later(const v1::AdapterSet& a, const v1::AdapterSet& b) {
   return std::make_tuple(a.version(), a.author()) > std::make_tuple(b.version(), b.author());
 }
 
-// Labels of metrics and --lora list names with commas.
+// Metric labels and --lora separate names with commas.
 Status CheckName(const std::string& name) {
   const bool plain = std::none_of(
       name.begin(), name.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f || c == ','; });
@@ -96,7 +96,7 @@ void Router::Impl::LoadAdapter(AdapterWish wish, OnAdapter done) {
   StartLoads();
 }
 
-// One after the other, so that each sees what the one before has made of the set.
+// One at a time, so that each sees the set left by the one before.
 void Router::Impl::StartLoads() {
   while (!loading && !loads_waiting.empty()) {
     AdapterLoad load = std::move(loads_waiting.front());
@@ -187,7 +187,7 @@ void Router::Impl::EndLoad() {
   } else {
     LogWarning("LoRA adapter not loaded",
                {{"name", load.wish.name}, {"error", made.error().message}});
-    // Those that have loaded it drop it.
+    // Workers that have loaded it drop it.
     for (const auto& [id, worker] : workers) SendAdapters(worker);
   }
   load.done(made);
@@ -232,7 +232,7 @@ void Router::Impl::Publish(v1::AdapterSet set) {
   EndUnserved();
 }
 
-// What runs goes on; what waits for a worker has none any more.
+// Running requests continue; waiting ones end.
 void Router::Impl::EndUnserved() {
   std::vector<RequestId> unserved;
   for (const auto* waiting : {&pending, &queued}) {

@@ -1,6 +1,5 @@
-// Classes of service: what is of class batch or best-effort waits in a bounded queue until workers
-// have room that interactive requests leave, gives way to these, and goes as one of them once it
-// has waited too long.
+// Service classes. Batch and best-effort requests wait in a bounded queue until interactive
+// requests leave room, yield to them, and count as interactive after a long wait.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,14 +11,15 @@
 namespace aisp {
 namespace {
 
-// How often the queue is looked at, and how many of its heads may find no room in one look.
+// Interval between checks of the queue, and how many of its first requests may fail to fit per
+// check.
 constexpr Duration kLook = std::chrono::milliseconds(20);
 constexpr int kMostMisses = 4;
-// Of a decode worker's blocks: what yields leaves them free, for prompts whose KV comes from
-// elsewhere.
+// Part of a decode worker's blocks that yielding requests leave free, for prompts whose KV comes
+// from elsewhere.
 constexpr double kFreeBlocks = 0.1;
-// Of the TTFT that interactive requests shall keep: prompts wait no longer before what yields is
-// sent behind them.
+// Yielding requests are sent only while the prefill backlog is below this part of the interactive
+// TTFT.
 constexpr double kBacklog = 0.5;
 
 }  // namespace
@@ -65,10 +65,10 @@ Status Router::Impl::CheckRoom(const Request& request, const Choice& choice) con
   const double wait_ms = BusyMs(computes);
   const bool kept = placement.meets && placement.spares_others;
   const bool waits = options.slo_ttft > Duration{} && wait_ms > kBacklog * ToMs(options.slo_ttft);
-  // Where nothing runs, no later moment is better: whatever limits a prediction misses, it is not
-  // for others. A worker that is slower than any limit computes these too.
+  // On an idle worker waiting does not help: a missed limit is not due to other requests. So even a
+  // worker slower than any limit computes these.
   if (decode.rows == 0 && wait_ms <= 0 && left >= 0) return {};
-  // One that nothing runs on takes whatever fits.
+  // An idle worker takes whatever fits.
   const bool full = decode.rows >= decode.max_rows ||
                     (decode.rows > 0 && left < kFreeBlocks * decode.total_blocks);
   if (kept && !waits && !full) return {};
@@ -94,7 +94,7 @@ void Router::Impl::Enqueue(Request& request) {
 
 void Router::Impl::RemoveFromQueue(Request& request) {
   if (queued.erase(request.id) == 0) return;
-  // Its turn counts against its tenant's next ones in the queue too.
+  // The charge also counts for the tenant's later requests in the queue.
   FairShare::Charge(request.account, static_cast<int64_t>(request.length()));
   MoveAccount(request, shares);
   const ServiceClass service_class = request.spec.tenant.service_class;
@@ -105,7 +105,7 @@ void Router::Impl::RemoveFromQueue(Request& request) {
 bool Router::Impl::MayRelease(const Request& request, Instant now) const {
   if (InFlight() >= static_cast<size_t>(options.max_inflight)) return false;
   if (YieldsAt(request, now)) return true;
-  // However many have waited too long: they go on, and do not crowd out the others.
+  // However many have aged, they must not crowd out interactive requests.
   const auto ready = std::count_if(workers.begin(), workers.end(), [](const auto& each) {
     return each.second.decode() && each.second.Ready();
   });
@@ -122,7 +122,7 @@ void Router::Impl::ReleaseQueued(Instant now) {
     Status placed = Place(*request);
     if (placed) return;
     ++misses;
-    // No link takes it, however long it waits.
+    // Too large for any link, however long it waits.
     if (placed.error().code == Code::kOutOfRange)
       Finish(*request, v1::FINISH_ERROR, placed.error(), {});
   };

@@ -1,4 +1,4 @@
-// Workers come, report and go.
+// Registration, reports and loss of workers.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,14 +12,13 @@
 namespace aisp {
 namespace {
 
-// Between two requests for a snapshot of the same worker.
+// Least time between snapshot requests to one worker.
 constexpr Duration kSnapshotInterval = std::chrono::milliseconds(500);
 
-// Workers of which the last refusal is remembered; names come from the network.
+// Bound on remembered refusals; worker names come from the network.
 constexpr size_t kMaxRefusalsKept = 256;
 
-// What workers report together is added up so often at most: every worker reports many times a
-// second.
+// Least time between two updates of the load totals: workers report many times a second.
 constexpr Duration kLoadGaugeInterval = std::chrono::milliseconds(100);
 
 }  // namespace
@@ -35,11 +34,10 @@ WorkerState* Router::Impl::WorkerOf(LinkId link) {
 }
 
 void Router::Impl::OnMessage(LinkId link, v1::WorkerMessage message) {
-  if (links.count(link) == 0) return;  // closed by us while this was under way
+  if (links.count(link) == 0) return;  // closed by the router meanwhile
   if (message.has_register_()) return OnRegister(link, std::move(*message.mutable_register_()));
   WorkerState* worker = WorkerOf(link);
-  if (worker == nullptr)
-    return;  // refused, or speaking before registering: the link's timer ends it
+  if (worker == nullptr) return;  // refused, or not registered: the link's timer closes it
   worker->last_heard = clock->Now();
   if (worker->quiet) {
     OnHeardAgain(*worker);
@@ -89,7 +87,7 @@ Status Router::Impl::Admit(const v1::Register& r) const {
         "a prefill worker needs a kv_address, where decode workers dial; set one");
   }
   AISP_RETURN_IF_ERROR(CheckFingerprints(expected, "the router", r.fingerprint(), "the worker"));
-  // Each may write to each, and what one can convert another cannot.
+  // Workers write KV to each other, so every pair of layouts must be convertible.
   for (const auto& [id, worker] : workers) {
     if (id == r.worker_id()) continue;
     AISP_RETURN_IF_ERROR(CheckFingerprints(worker.info.fingerprint(), "worker " + id,
@@ -102,7 +100,7 @@ const v1::Fingerprint& Router::Impl::PoolFingerprint() const {
   return workers.empty() ? expected : workers.begin()->second.info.fingerprint();
 }
 
-// A worker that does not fit comes back every second: the same reason is said once.
+// A refused worker retries every second: each reason is logged once.
 bool Router::Impl::SaidBefore(const std::string& worker_id, const std::string& reason) {
   if (refusals_said.size() >= kMaxRefusalsKept) refusals_said.clear();
   return std::exchange(refusals_said[worker_id], reason) == reason;
@@ -124,7 +122,7 @@ void Router::Impl::RefuseRegistration(LinkId link, const std::string& worker_id,
   refusal.mutable_refused()->set_draining(draining);
   refusal.mutable_refused()->set_ousted(ousted);
   sender->Send(link, std::move(refusal));
-  // The worker hangs up when it has read why; the link's timer does, if it does not.
+  // The worker closes the link once it has read the refusal; otherwise the link's timer does.
   link_timers.Set(link.value, clock->Now() + options.silence_limit);
 }
 
@@ -135,8 +133,8 @@ void Router::Impl::OnRegister(LinkId link, v1::Register registration) {
   if (Ousted(registration)) return RefuseRegistration(link, id, OustedError(id), /*ousted=*/true);
   if (const WorkerState* old = WorkerNamed(id); old != nullptr) {
     const bool same = old->info.incarnation() == registration.incarnation();
-    if (old->link == link && same) return;  // said twice
-    // One that said that it is done is about to end: nobody waits for its answer.
+    if (old->link == link && same) return;  // a repeated registration
+    // A drained worker is about to end: its name is free without a probe.
     const bool leaves = old->draining && old->telemetry.drained();
     if (old->link != link && !same && !leaves) return Contend(link, std::move(registration));
   }
@@ -181,7 +179,7 @@ void Router::Impl::Accept(LinkId link_id, v1::Register&& registration) {
   MakeRoster();
   link_timers.Set(link_id.value, std::min(QuietAt(worker), now + options.silence_limit));
   UpdateWorkerGauges();
-  // An accepted worker sends a snapshot of its own accord; OnTelemetry asks when none came.
+  // An accepted worker sends a snapshot unasked; OnTelemetry requests one if none came.
   metrics.SetBlind(id, true);
   if (worker.info.has_adapters()) {
     OnAdapterReport(worker, worker.info.adapters());
@@ -229,7 +227,7 @@ void Router::Impl::OnKvEvents(WorkerState& worker, const v1::KvEventBatch& batch
 
 void Router::Impl::OnTierEvents(WorkerState& worker, const v1::KvEventBatch& batch) {
   const bool host = batch.tier() == v1::KV_TIER_HOST;
-  if (!host && batch.tier() != v1::KV_TIER_DISK) return;  // of a tier that is not known here
+  if (!host && batch.tier() != v1::KV_TIER_DISK) return;  // of an unknown tier
   PrefixView& view = host ? worker.host_prefix : worker.disk_prefix;
   if (view.Apply(batch) == PrefixView::Applied::kNeedsSnapshot) AskSnapshot(worker);
 }
@@ -261,7 +259,7 @@ void Router::Impl::OnDraining(WorkerState& worker, const v1::Draining& message) 
   }
   worker.draining = true;
   worker.move_all = worker.move_all || message.move();
-  // Only what it has: a list from the network grows nothing here.
+  // Only ids of its own requests, so that a list from the network cannot grow state.
   for (const uint64_t wire_id : message.not_started()) {
     if (worker.attempts.count(wire_id) != 0) worker.not_started.insert(wire_id);
   }
@@ -278,7 +276,7 @@ void Router::Impl::MoveStreams() {
     }
   }
   for (RequestId id : leaving) {
-    // Observers may do anything between two moves.
+    // Observers may change anything between two moves.
     Request* request = Find(id);
     if (request != nullptr && request->wire_id != 0) Move(*request, "its worker drains");
   }
@@ -316,11 +314,11 @@ void Router::Impl::Forget(const std::string& worker_id, const Counter& cause, co
                           bool close) {
   auto it = workers.find(worker_id);
   if (it == workers.end()) return;
-  // The argument may live in what goes away.
+  // A copy: the argument may be a member of the erased worker.
   const std::string name = worker_id;  // NOLINT(performance-unnecessary-copy-initialization)
   const LinkId link = it->second.link;
   const std::set<uint64_t> orphans = std::move(it->second.attempts);
-  // One that said that it would leave and has nothing left to do is missed by nobody.
+  // A drained worker without requests: no reason for a warning.
   const bool expected_end = it->second.draining && orphans.empty();
   Log(expected_end ? LogLevel::kInfo : LogLevel::kWarning, "worker forgotten",
       {{"worker", name}, {"requests", orphans.size()}, {"reason", why.message}});
@@ -363,7 +361,7 @@ void Router::Impl::Forget(const std::string& worker_id, const Counter& cause, co
   (expected_end ? metrics.forgotten_drained : cause).Add();
   metrics.RemoveWorker(name);
   UpdateWorkerGauges();
-  // Observers hear of it only when the books are closed.
+  // Observers are called only after all state is updated.
   for (RequestId id : moved) {
     if (Request* request = Find(id); request != nullptr && request->wire_id == 0 &&
                                      pending.count(id) == 0 && queued.count(id) == 0) {

@@ -229,7 +229,7 @@ void RouterMetrics::ObserveFirstToken(Duration whole, const v1::Timing& parts,
   Of(service_class).ttft_s.Observe(ToSeconds(whole));
   if (Yields(service_class)) return;
   ttft_s_.Observe(ToSeconds(whole));
-  // The worker's clock may run otherwise than ours: no part is longer than what is left.
+  // The worker's clock may drift from ours: no part may exceed what is left.
   int64_t left = whole.count();
   const auto observe = [&left](const Histogram& part, int64_t ns) {
     const int64_t taken = std::clamp<int64_t>(ns, 0, left);

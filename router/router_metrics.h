@@ -1,5 +1,5 @@
-// The router's metrics: handles fetched once. Names are those a dashboard of the field expects,
-// under aisp_.
+// The router's metrics; handles are fetched once. Names follow common inference dashboards, with
+// the prefix aisp_.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ enum class RequestStatus : uint8_t { kOk, kError, kDeadline, kCancelled, kRefuse
 
 class RouterMetrics {
  public:
-  // `metrics` may be null: nothing is measured then.
+  // `metrics` null: nothing is measured.
   RouterMetrics(Metrics* metrics, const std::string& model,
                 std::span<const std::string_view> route_reasons);
 
@@ -31,7 +31,7 @@ class RouterMetrics {
     requests_[static_cast<size_t>(status)].Add();
     Of(service_class).requests[static_cast<size_t>(status)].Add();
   }
-  // Of class batch or best-effort: more or fewer that wait, and how long one did.
+  // Change in the number of queued batch or best-effort requests, and the time that one waited.
   void AddQueued(ServiceClass service_class, int more) {
     PerClass& of = Of(service_class);
     of.queued.Set(static_cast<double>(of.waiting += more));
@@ -45,26 +45,25 @@ class RouterMetrics {
     if (const auto it = routes_.find(reason); it != routes_.end()) it->second.Add();
   }
   void CountPull(PullVerdict verdict) { pulls_[static_cast<size_t>(verdict)].Add(); }
-  // Cached tokens among the prompt tokens of one placement.
+  // Counts the cached tokens among the prompt tokens of one placement.
   void CountPrefix(int64_t prompt_tokens, int64_t cached_tokens);
-  // The time from Submit to the first token, whole and cut into what the decode worker said of it
-  // and the rest, which the messages between took. The parts add up to the whole. Of interactive
-  // requests; of the others only how long they waited for it.
+  // TTFT from Submit to the first token, split into the parts that the decode worker reported and
+  // the rest, which is messaging. The parts add up to the whole. Non-interactive requests count
+  // only their queue time.
   void ObserveFirstToken(Duration whole, const v1::Timing& parts, ServiceClass service_class);
-  // How fast a request counts as served well, told once; and how one that ended normally kept to
-  // it. One with a single token has no TPOT, one that is not interactive no limit.
+  // The SLO, set once, and how a request that ended normally compares with it. A request with one
+  // token has no TPOT; one that is not interactive has no limit.
   void SetSlo(Duration ttft, Duration tpot);
   void CountServed(Duration ttft, std::optional<Duration> tpot, ServiceClass service_class);
-  // Per worker; `worker` labels are removed when it is forgotten, so there are as many as there are
-  // workers.
+  // Per worker. `worker` labels are removed with the worker, so their number is bounded.
   void SetBlind(const std::string& worker, bool blind);
   void SetStreams(const std::string& worker, size_t streams);
   void RemoveWorker(const std::string& worker);
 
-  // What all decode workers report together.
+  // Sum of the reports of all decode workers.
   struct Load {
     uint64_t running = 0;
-    uint64_t waiting = 0;  // for blocks, a place in a step or KV
+    uint64_t waiting = 0;  // for blocks, a step slot or KV
     uint64_t used_blocks = 0;
     uint64_t total_blocks = 0;
     uint64_t ready_decode = 0;
@@ -87,7 +86,7 @@ class RouterMetrics {
   struct PerClass {
     std::array<Counter, 5> requests;
     Histogram ttft_s;
-    // Of those that yield:
+    // Of non-interactive requests:
     Gauge queued;
     int64_t waiting = 0;
     Histogram queue_s;
@@ -111,7 +110,7 @@ class RouterMetrics {
   Counter in_slo_ttft_, in_slo_tpot_, in_slo_both_;
   Histogram ttft_queue_, ttft_prefill_, ttft_transfer_, ttft_first_decode_, ttft_link_;
   Gauge requests_running_, requests_waiting_, kv_usage_, ready_decode_, ready_prefill_;
-  uint64_t told_blocks_ = 0;  // in the label of aisp_router_cache_config_info
+  uint64_t told_blocks_ = 0;  // the value in the label of aisp_router_cache_config_info
 };
 
 }  // namespace aisp

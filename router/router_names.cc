@@ -1,10 +1,10 @@
-// Who holds a worker's name: one process at a time.
+// Worker names: one process holds a name at a time.
 //
-// A registration under a name that another process holds waits until that one was asked whether it
-// is still there. If it is, the new one is refused, with both named: two processes were given one
-// name. If it says nothing in time, or its link ends, the new one is accepted, and the one before
-// is ousted: when it wakes up it is told so, on whatever link, and ends. So a process that was
-// stopped for long never displaces its successor. Incarnations are compared for equality only.
+// A registration under a name that another process holds waits while the holder is probed. If the
+// holder answers, the new process is refused, with both named: two processes have the same name. If
+// it does not answer in time, or its link ends, the new process is accepted and the old one is
+// ousted: when it speaks again, on any link, it is told so and exits. So a process that was paused
+// for long never displaces its successor. Incarnations are compared for equality only.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 namespace aisp {
 namespace {
 
-// Names that are remembered beyond those of registered workers, and the ousted ones of each.
+// Bounds on remembered names besides registered workers, and on ousted processes of each.
 constexpr size_t kMaxNames = 1024;
 constexpr size_t kMaxOusted = 16;
 
@@ -56,8 +56,8 @@ void Router::Impl::Contend(LinkId link, v1::Register registration) {
 void Router::Impl::EndContest(LinkId link) {
   Contender contender = std::move(contenders.extract(link).mapped());
   const WorkerState* holder = WorkerNamed(contender.registration.worker_id());
-  // Another contender may have the name by now: that one was not asked yet. A router that drains
-  // by now says so.
+  // Another contender may have got the name meanwhile, and must be probed itself. A draining router
+  // refuses.
   const bool another = holder != nullptr && holder->info.incarnation() != contender.asked;
   if (another || draining) return OnRegister(link, std::move(contender.registration));
   Accept(link, std::move(contender.registration));

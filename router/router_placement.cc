@@ -1,4 +1,4 @@
-// Where a request goes, and how it gets there.
+// Placement of requests and their dispatch to workers.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,14 +18,14 @@
 namespace aisp {
 namespace {
 
-// What yields fills so much of the TPOT that running streams shall keep: the rest is for
-// interactive requests that come next.
+// Yielding requests fill this part of the running streams' TPOT limit; the rest is for the next
+// interactive requests.
 constexpr double kFilled = 0.8;
 
-// What this router places counts for so many at most: of one that has hardly begun it says little.
+// Cap on the estimated number of routers: early on, this router's own rate says little.
 constexpr double kMostRouters = 16;
 
-// What the client asks for, and of what it does not name, the router's own.
+// The client's limits, with the defaults for those that it does not name.
 Objective ObjectiveOf(const Objective& asked, const Objective& usual) {
   return {asked.ttft_ms > 0 ? asked.ttft_ms : usual.ttft_ms,
           asked.tpot_ms > 0 ? asked.tpot_ms : usual.tpot_ms};
@@ -80,21 +80,20 @@ void Router::Impl::SetViews(const Request& request, bool yields, bool quiet, Cho
   }
 }
 
-// What gives way is judged by what runs now: what comes after it takes its place.
+// Yielding requests are judged by the present load only: they make room for what comes later.
 void Router::Impl::SetRates(RequestSummary* summary) {
   const Instant now = clock->Now();
   const auto each = static_cast<double>(std::max<ptrdiff_t>(1, decode_workers));
   const double own = arrivals.PerSecond(now), others = pool.others.PerSecond(now);
   summary->arrivals_per_s =
       (own + others) / static_cast<double>(std::max<size_t>(1, workers.size()));
-  // Other routers are taken to place what this one does.
+  // Other routers' requests are assumed to be like this router's.
   const double all = own > 0 ? std::min((own + others) / own, kMostRouters) : 1;
   summary->prompt_steps_per_s = all * prompt_steps.PerSecond(now) / each;
   summary->prompt_ms_per_s = all * prompt_ms.PerSecond(now) / each;
   summary->prompt_delay_ms_per_s = all * prompt_delay_ms.PerSecond(now) / each;
-  // With prefill workers what is busy differs between roles, and one factor for both moves prompts
-  // to decode workers whose streams are then late.
-  // What begins at this moment does not last yet.
+  // With prefill workers the load differs between roles; one common factor would move prompts to
+  // decode workers and delay their streams. A load that just began may not last.
   if (std::ssize(roster) == decode_workers) {
     const double lasting = all * prompt_load.Lasting(now) / each;
     summary->prompts_part = 1e-3 * std::min(summary->prompt_ms_per_s, lasting);
@@ -123,8 +122,8 @@ RequestSummary Router::Impl::Summarize(const Request& request, bool yields) {
   } else {
     SetRates(&summary);
   }
-  // Rows that are wanted themselves are computed, whatever is cached. What may end workers waits
-  // for nobody: its end shall find it.
+  // Requested prompt outputs need every row computed, whatever is cached. A suspect does not wait
+  // for a pull, so that a crash finds it running.
   const bool every_row = request.spec.prompt_logprobs >= 0 ||
                          request.spec.pooling == v1::POOL_MEAN ||
                          request.spec.pooling == v1::POOL_FIRST;
@@ -163,7 +162,7 @@ Result<Router::Impl::Choice> Router::Impl::Choose(Request& request, bool quiet) 
     placement = policy->Pick(summary, choice.views);
   }
   if (!placement && !request.failed_on.empty() && clock->Now() >= request.not_before) {
-    // Nobody else is there: a worker that failed this request once may take it after a pause.
+    // No other worker: one that failed this request may take it after a pause.
     request.failed_on.clear();
     SetViews(request, yields, quiet, &choice);
     placement = policy->Pick(summary, choice.views);
@@ -203,7 +202,7 @@ Status Router::Impl::Place(Request& request) {
     sent = Dispatch(request, *choice);
     spare = std::move(*choice);
     if (sent) {
-      // Its observer may have ended the request, and a full link its worker.
+      // Its observer may have ended the request, and a full link may have dropped its worker.
       if (displaces) TakeBack(worker, asked);
       return sent;
     }
@@ -223,8 +222,8 @@ bool Router::Impl::Move(Request& request, std::string_view reason) {
                                               {"emitted", request.emitted},
                                               {"reason", reason}});
   metrics.moves.Add();
-  // What the old worker says from now on finds nobody; the new one starts from the tokens that were
-  // delivered.
+  // Later messages of the old worker match no request. The new one starts from the delivered
+  // tokens.
   SendCancelled(request);
   Detach(request);
   ++request.moves;
@@ -244,7 +243,7 @@ v1::GenerateRequest Router::Impl::MakeGenerate(const Request& request) const {
   out.set_trace_id(spec.trace_id);
   out.set_choice(spec.choice);
   if (!spec.shares_tokens && !spec.tokens.empty()) {
-    // At once: Add takes them one by one, which costs as much as hashing them.
+    // Copied at once: Add, one by one, costs as much as hashing the tokens.
     const auto count = static_cast<int>(spec.tokens.size());
     out.mutable_tokens()->Reserve(count + static_cast<int>(request.answer.size()));
     std::memcpy(out.mutable_tokens()->AddNAlreadyReserved(count), spec.tokens.get().data(),
@@ -326,7 +325,7 @@ void Router::Impl::DescribePull(Request& request, const Choice& choice,
   const Placement& placement = choice.placement;
   const int to = placement.prefill >= 0 ? placement.prefill : placement.decode;
   request.pulls_to = choice.states[static_cast<size_t>(to)]->info.worker_id();
-  // It may be wrong about the pull, but not lose more than computing would have taken.
+  // The time to begin allows for prediction errors, but not more than the pull would save.
   constexpr double kLeastMs = 10, kLeastLimitMs = 50, kWheneverMs = 2000;
   double begin_ms = std::clamp(2 * pull.pull_ms, kLeastMs, std::max(kLeastMs, pull.saved_ms));
   if (options.pulls == PrefixPulls::kAlways) begin_ms = kWheneverMs;
@@ -407,10 +406,10 @@ void Router::Impl::ChargeWorkers(Request& request, const Choice& choice) {
   }
   WorkerState& computes = *choice.states[at];
   WorkerState& decode = *choice.states[static_cast<size_t>(placement.decode)];
-  // Who pulls will have it.
+  // The puller will have it.
   const WorkerView view = WithPrefix(choice.views[at], placement.pull.tokens);
   const auto tokens = static_cast<int64_t>(request.length());
-  // The last token is computed whatever is known.
+  // The last token is always computed.
   const int64_t known = std::min<int64_t>(KnownTokens(view), tokens - 1);
   const bool yields = YieldsAt(request, now);
   if (remote) {
@@ -461,7 +460,7 @@ Status Router::Impl::Dispatch(Request& request, const Choice& choice) {
   ++next_wire;
   EnterPlaced(request, decode);
   request.placed = placement;
-  // Placements are compared by their means; who asks gets what half of all answers keep.
+  // Placements are compared by means; the caller gets the median.
   if (placement.step_ms > 0)
     request.placed.tpot_ms = pool.tpot.Median(placement.step_ms, request.dispatched);
   ChargeWorkers(request, choice);

@@ -1,16 +1,15 @@
-// Requests that end workers. One that makes its worker crash would, replayed, end one after the
-// other.
+// Requests that crash workers. Replayed after each crash, such a request would end worker after
+// worker.
 //
-// Suspected of a worker's end is who was on it and has got no token since; after a decode worker's
-// it computes its prompt on the next one alone, so that it takes no prefill workers with it. Who
-// was the only one to wait on two workers that ended is refused. Where others waited beside it, a
-// third end is asked for, and all who are suspected go on one at a time until then, so that it
-// finds the one. A token clears whoever gets it; an end that nobody is left to have caused is taken
-// for a machine that failed or somebody who kills workers, and while there are such, ends prove
-// nothing and a request keeps all its attempts.
+// Suspects of a worker's end are the requests on it without a token since. After the end of a
+// decode worker a suspect is prefilled on its next decode worker itself, so that it cannot crash
+// prefill workers too. A request that was the only one to wait on two workers that ended is
+// refused. If others waited there as well, a third end decides; until then all suspects run one at
+// a time. A token clears its request. An end without any suspect counts as a machine failure or an
+// outside kill; for a while after it, ends prove nothing and requests keep all their attempts.
 //
-// The decode workers that asked a prefill worker report which requests it had. After two ends they
-// hand the request back, so that no third one is asked before it is judged.
+// Which requests were on a prefill worker is reported by the decode workers that asked it. After
+// two ends they hand the request back, so that it is judged before a third worker is asked.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -25,11 +24,11 @@ namespace {
 
 constexpr size_t kEndsAlone = 2;
 constexpr size_t kEndsBesideOthers = 3;
-// An end that nobody is to blame for counts for so long.
+// How long an end without suspects counts.
 constexpr Duration kStorm = std::chrono::seconds(60);
-// Ends in that time; older ones have lost what they said.
+// Bound on ends in that time.
 constexpr size_t kMostEnds = 256;
-// Libraries send again what ended with a 500. So long, and of so many, it is refused at once.
+// Client libraries retry after a 500. For this long, and for so many, a retry is refused at once.
 constexpr Duration kRemembered = std::chrono::minutes(10);
 constexpr size_t kMostRemembered = 256;
 
@@ -118,7 +117,7 @@ void Router::Impl::BlamePrefill(const WorkerState& worker) {
     if (request.prefill_lost.count(end.worker) > 0) AddSuspect(end, request);
   }
   for (auto& [id, request] : requests) AddUntold(end, request);
-  // For requests reported to have been on it, this may be the last end that was not known.
+  // For requests reported to have been on it, this may be the last missing end.
   const std::set<RequestId> suspects = end.suspects;
   AddEnd(std::move(end));
   Weigh(suspects);
@@ -130,7 +129,7 @@ void Router::Impl::AddSuspect(WorkerEnd& end, Request& request) {
   for (const RequestId id : end.suspects) requests.at(id.value).blamed[end.worker] = alone;
 }
 
-// It may have been there, and nobody will say: not enough to take it for the only one.
+// The request may have been there, but nobody will report it: too little for an only suspect.
 void Router::Impl::AddUntold(WorkerEnd& end, Request& request) {
   const auto untold = request.prefill_untold.find(end.worker);
   if (untold == request.prefill_untold.end() || end.suspects.count(request.id) > 0) return;
@@ -183,7 +182,7 @@ void Router::Impl::ForgetPrefillWorkers(const Request& request) {
 void Router::Impl::HoldBack(Request& request) {
   request.verdict = clock->Now() + options.poison_verdict;
   if (pending.count(request.id) == 0 && queued.count(request.id) == 0) return;
-  // It waits already, for a worker or for room: now for this.
+  // It already waited for a worker or for room; now it waits for the verdict.
   RemoveFromQueue(request);
   request.give_up = request.deadline;
   MakePending(request, request.verdict);
@@ -251,7 +250,7 @@ void Router::Impl::Weigh(const std::set<RequestId>& suspects) {
   }
 }
 
-// Nobody else may explain as many ends, nor one that it does not explain.
+// Convicted: no other request explains as many ends, or any end that this one does not.
 bool Router::Impl::Convicted(const Request& request) const {
   const auto alone = std::count_if(request.blamed.begin(), request.blamed.end(),
                                    [](const auto& blamed) { return blamed.second; });
@@ -282,7 +281,7 @@ void Router::Impl::Unblame(const v1::Register& worker) {
   std::erase_if(ends, [&](const WorkerEnd& end) { return is_back(end.worker); });
 }
 
-// Others may still be reported for the end of a prefill worker.
+// Other suspects of a prefill worker's end may still be reported.
 void Router::Impl::Clear(Request& request) {
   if (request.blamed.empty() && (request.prefill_workers.empty() || ends.empty())) return;
   request.blamed.clear();
@@ -331,7 +330,7 @@ Hash128 Router::Impl::DigestOf(const RouterRequest& spec) {
   {
     google::protobuf::io::StringOutputStream out(&bytes);
     google::protobuf::io::CodedOutputStream coded(&out);
-    coded.SetSerializationDeterministic(true);  // there are maps in it
+    coded.SetSerializationDeterministic(true);  // it contains maps
     all.SerializeToCodedStream(&coded);
   }
   return HashBytes(bytes);

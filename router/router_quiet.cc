@@ -1,8 +1,8 @@
-// Workers that say nothing for a while, but not for so long that they are forgotten.
+// Quiet workers: silent, but not long enough to be forgotten.
 //
-// A live worker says something every telemetry interval, from a thread of its own while a step is
-// long. One that does not is stopped, or its host is: it may go on in a moment, so its streams stay
-// there. What has no token yet has nothing there that computing it elsewhere would lose.
+// A live worker sends something every telemetry interval, during long steps from its own thread. A
+// quiet one is paused, or its host is; it may continue soon, so its streams stay. Requests without
+// a token move, because computing them elsewhere loses nothing.
 #include <algorithm>
 
 #include "common/log.h"
@@ -11,8 +11,7 @@
 namespace aisp {
 namespace {
 
-// A request that met so many quiet workers stays: where every worker stutters, moving makes it
-// worse.
+// After this many quiet workers a request stays: if every worker stutters, moving makes it worse.
 constexpr int kMostQuietMoves = 2;
 
 }  // namespace
@@ -49,7 +48,7 @@ void Router::Impl::OnQuiet(WorkerState& worker) {
                               {"ms", ToMs(clock->Now() - worker.last_heard)},
                               {"waiting", waiting.size()}});
   metrics.quiet.Add();
-  // Observers may do anything between two moves, and a full link ends its worker.
+  // Observers may change anything between two moves, and a full link drops its worker.
   for (const RequestId id : waiting) {
     Request* request = Find(id);
     if (request == nullptr || request->wire_id == 0 || !WaitsForToken(*request)) continue;

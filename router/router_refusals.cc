@@ -1,5 +1,4 @@
-// What a request is told that nobody is predicted to serve within what it asks for: why, and when
-// to come again.
+// Refusals of requests whose limits cannot be met: the reason and the retry hint.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,14 +12,14 @@ namespace {
 
 constexpr Duration kLongestWait = std::chrono::minutes(1);
 
-// A row that leaves a worker: when, and by how much steps are shorter then.
+// A row that will leave a worker: when, and by how much steps shorten then.
 struct Leaving {
   double in_ms = 0;
   double step_ms = 0;
 };
 
-// Until rows that make a step `too_long_ms` shorter have left; the longest wait where all of them
-// are too few.
+// Time in ms until enough rows have left to shorten the step by `too_long_ms`; if all are too few,
+// the longest wait.
 double UntilShorterMs(std::vector<Leaving> rows, double too_long_ms) {
   std::sort(rows.begin(), rows.end(),
             [](const Leaving& a, const Leaving& b) { return a.in_ms < b.in_ms; });
@@ -31,7 +30,7 @@ double UntilShorterMs(std::vector<Leaving> rows, double too_long_ms) {
   return ToMs(kLongestWait);
 }
 
-// Three digits, for limits below a millisecond as well.
+// Three significant digits, also for limits below a millisecond.
 std::string Told(double ms) {
   return ms < 100 ? fmt::format("{:.3g}", ms) : fmt::format("{:.0f}", ms);
 }
@@ -56,7 +55,7 @@ Error Router::Impl::BeyondObjective(const Objective& asked, const Placement& bes
                       fmt::join(parts, ", "))};
 }
 
-// As if nothing came meanwhile: what is refused for the same reason does not.
+// Assumes no arrivals meanwhile: requests refused for the same reason do not arrive.
 double Router::Impl::UntilStepsShortenMs(const Request& request, const Choice& choice) const {
   const double limit_ms = request.spec.objective.tpot_ms;
   const Placement& best = choice.placement;
@@ -77,13 +76,13 @@ double Router::Impl::UntilStepsShortenMs(const Request& request, const Choice& c
     rows.push_back(
         {std::max(1.0, left) * best.tpot_ms, shortens(static_cast<double>(running.length()))});
   }
-  // Of other routers' streams no more is known than that they are in the midst of it.
+  // Streams of other routers: their remaining lifetimes are assumed to be spread evenly.
   const auto unknown = static_cast<int32_t>(beside.decode_rows) - static_cast<int32_t>(rows.size());
   const double lifetime_ms = answer_lengths.Expected(request.spec.max_new_tokens) * best.tpot_ms;
   for (int32_t i = 1; i <= unknown; ++i)
     rows.push_back(
         {lifetime_ms * i / unknown, shortens(beside.decode_context / beside.decode_rows)});
-  // Of a step of decodes alone, to which all that is added is in proportion.
+  // Relative to a decode-only step: all added terms scale with it.
   const double with = std::min<double>(beside.decode_rows + 1, view.max_rows);
   const double now_ms = view.cost.StepMs({0, 0, with, beside.decode_context});
   return UntilShorterMs(std::move(rows), now_ms * (1 - limit_ms / best.tpot_high_ms));

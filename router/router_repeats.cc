@@ -1,5 +1,5 @@
-// Answers that decode workers keep under an idempotency-key, and the requests that ask for them
-// again: those go to the worker that has the answer, by what every worker tells every router.
+// Answers that decode workers keep under an idempotency key. Every worker reports its kept answers
+// to all routers; a repeated request goes to the worker that keeps its answer.
 #include <utility>
 
 #include "proto/answer_key.h"
@@ -9,7 +9,7 @@
 namespace aisp {
 namespace {
 
-// Of one worker: what is beyond it is not found, and computed anew.
+// Bound per worker; answers beyond it are not found and computed anew.
 constexpr size_t kMostKept = size_t{1} << 17;
 
 }  // namespace
@@ -54,10 +54,11 @@ void Router::Impl::ForgetKeyed(const Request& request) {
 
 WorkerState* Router::Impl::Holder(Request& request) {
   if (request.spec.answer_key.empty() || std::exchange(request.asked_holder, true)) return nullptr;
-  // What it has said already goes with it wherever it goes.
+  // After a placement its emitted tokens travel with the request.
   if (request.placements > 0) return nullptr;
   const Hash128 name = AnswerName(request.spec);
-  // The last one to say so: others gave it away, as it moved. One that drains says what it has.
+  // The latest to report it: earlier ones lost it in a move. A draining worker still sends what it
+  // has.
   if (const auto it = holders.find(name); it != holders.end())
     return WorkerNamed(it->second.back());
   const auto it = keyed.find(name);
@@ -69,7 +70,7 @@ Router::Impl::Choice Router::Impl::AtHolder(const Request& request, WorkerState&
   Choice choice;
   choice.states = {&holder};
   choice.views = {holder.View(clock->Now(), pool)};
-  // Nothing, or little, is computed for it.
+  // Little or nothing is computed for it.
   choice.views.front().cached_tokens = static_cast<int32_t>(request.length());
   choice.placement.decode = 0;
   choice.placement.known = false;

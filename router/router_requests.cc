@@ -1,4 +1,4 @@
-// One request: tokens, takeover, finish.
+// Requests: tokens, takeover, finish.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -19,15 +19,14 @@ v1::DraftCounts Sum(const v1::DraftCounts& a, const v1::DraftCounts& b) {
   return sum;
 }
 
-// A worker's word for what went wrong; a number that is no error's is its own fault.
+// A worker's error code; an unknown number counts as the worker's fault.
 Code CodeOf(const v1::Error& error) {
   const bool known = error.code() > static_cast<int>(Code::kOk) &&
                      error.code() <= static_cast<int>(Code::kUnauthenticated);
   return known ? static_cast<Code>(error.code()) : Code::kInternal;
 }
 
-// A request that is handed back more often than so is taken for one that fails: nobody rolls a
-// cluster over that often.
+// A request handed back more often counts as failed: no rolling update does that.
 constexpr int kMaxMoves = 100;
 
 }  // namespace
@@ -39,10 +38,10 @@ Router::Impl::Request* Router::Impl::Find(RequestId id) {
 
 void Router::Impl::OnTokenBatch(LinkId link, const v1::TokenBatch& batch) {
   for (const v1::TokenEvent& event : batch.events()) {
-    // Observers may do anything between two events.
+    // Observers may change anything between two events.
     WorkerState* worker = WorkerOf(link);
     if (worker == nullptr) return;
-    if (worker->attempts.count(event.request_id()) == 0) continue;  // an attempt that was given up
+    if (worker->attempts.count(event.request_id()) == 0) continue;  // an abandoned attempt
     if (OnTokenEvent(event.request_id(), event)) continue;
     const std::string id = worker->info.worker_id();
     Forget(id, metrics.forgotten_fault,
@@ -52,7 +51,7 @@ void Router::Impl::OnTokenBatch(LinkId link, const v1::TokenBatch& batch) {
   }
 }
 
-// Others would go to the client, and to the next worker after a takeover, which refuses them.
+// Other ids would reach the client and, after a takeover, the next worker, which refuses them.
 bool Router::Impl::IdsOfTheModel(const v1::TokenEvent& event) const {
   const int32_t end = options.vocabulary > 0 ? options.vocabulary : INT32_MAX;
   const auto known = [end](int32_t id) { return id >= 0 && id < end; };
@@ -111,7 +110,7 @@ bool Router::Impl::DeliverPrompt(Request& request, const v1::TokenEvent& event) 
   return true;
 }
 
-// What a worker says of it, within what was seen of it here; the wait here is queueing too.
+// The worker's timing, bounded by the time measured here; the wait here counts as queueing.
 v1::Timing Router::Impl::TimingOf(const Request& request, const v1::TokenEvent& event) const {
   v1::Timing timing = event.timing();
   BoundTiming({.elapsed = clock->Now() - request.dispatched,
@@ -168,12 +167,12 @@ void Router::Impl::Deliver(Request& request, const v1::TokenEvent& event, int sk
 
 void Router::Impl::LearnFromPull(const Request& request, const v1::PrefixPull& pull) {
   if (request.pulls_from.empty() || pull.result() == v1::PrefixPull::NONE) return;
-  // A prefill worker that was asked instead of the first one pulled nothing.
+  // Another prefill worker than the first was used; it pulled nothing.
   if (pull.holder() != request.pulls_from) return;
   pull_rates.Learn(request.pulls_from, request.pulls_to, pull, clock->Now());
 }
 
-// Only from requests that went as they were placed: nothing was predicted for another way.
+// Only from requests that ran as placed: no other way was predicted.
 void Router::Impl::LearnFromFirstToken(const Request& request, const v1::Timing& timing) {
   const Placement& placed = request.placed;
   WorkerState* worker = WorkerNamed(request.worker);
@@ -190,7 +189,7 @@ void Router::Impl::LearnFromFirstToken(const Request& request, const v1::Timing&
   correction.Learn(placed.ttft_own_ms, placed.ttft_wait_ms, measured_ms, clock->Now());
 }
 
-// What a pull that came cost beyond what was predicted of it, and of the rest.
+// The pull's error: measured time minus the prediction of the pull and of the rest.
 void Router::Impl::LearnFromFetch(const Request& request, const v1::PrefixPull& pull,
                                   double measured_ms) {
   WorkerState* const puller = WorkerNamed(request.pulls_to);
@@ -200,7 +199,7 @@ void Router::Impl::LearnFromFetch(const Request& request, const v1::PrefixPull& 
                                   clock->Now());
 }
 
-// Of answers that are long enough to have a time per token.
+// Only from answers long enough to have a TPOT.
 void Router::Impl::LearnFromEnd(const Request& request, Duration tpot) {
   constexpr uint32_t kEnough = 8;
   const Placement& placed = request.placed;
@@ -224,7 +223,7 @@ void Router::Impl::OnAttemptEnded(Request& request, const v1::TokenEvent& event)
   }
   Error error{CodeOf(event.error()), event.error().message()};
   if (event.handed_back() && request.moves < kMaxMoves) return OnHandedBack(request, error);
-  // Nobody here asked for a cancellation: the worker gave the request up for reasons of its own.
+  // No cancellation was requested here: the worker gave the request up by itself.
   const bool given_up = event.finish() == v1::FINISH_CANCELLED;
   if (given_up)
     error = {Code::kUnavailable, fmt::format("worker {} gave the request up", request.worker)};
@@ -242,7 +241,7 @@ void Router::Impl::OnAttemptEnded(Request& request, const v1::TokenEvent& event)
 }
 
 void Router::Impl::OnHandedBack(Request& request, const Error& why) {
-  // Its word about the drain and this request crossed on the wire.
+  // Its drain notice and this request crossed on the wire.
   if (WorkerState* worker = WorkerNamed(request.worker); worker != nullptr) worker->draining = true;
   Detach(request);
   ++request.moves;
@@ -287,7 +286,7 @@ void Router::Impl::TakeOver(Request& request, const Error& why) {
       request.spec.prompt_logprobs < 0 || request.prompt_scored >= request.prompt_tokens;
   if (request.spec.pooling == v1::POOL_NONE && scored &&
       request.emitted >= request.spec.max_new_tokens) {
-    // Its last token arrived, the word that it was the last one did not.
+    // Its last token arrived, but not the finish event.
     Finish(request, v1::FINISH_LENGTH, {Code::kOk, ""}, {});
     return;
   }
@@ -323,7 +322,7 @@ void Router::Impl::PlaceOrWait(Request& request, Instant not_before) {
   if (Status placed = Place(request); !placed) Wait(request, not_before);
 }
 
-// What yields waits for room as long as it must, whoever is held back for another reason.
+// Yielding requests wait for room without limit, unless held back for another reason.
 void Router::Impl::Wait(Request& request, Instant not_before) {
   const bool held = request.verdict != kNever || request.on_trial;
   if (held || !YieldsAt(request, clock->Now())) return MakePending(request, not_before);

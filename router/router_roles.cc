@@ -1,5 +1,5 @@
-// Workers that take another role by an operator's or a planner's word. The worker decides (it knows
-// its role for good); the router sees to it that a decode worker is left.
+// Role changes ordered by an operator or a planner. The worker decides, since it knows its role for
+// certain; the router ensures that a decode worker is left.
 #include <fmt/format.h>
 
 #include <utility>
@@ -12,7 +12,7 @@
 namespace aisp {
 namespace {
 
-// A worker answers between two of its steps.
+// A worker answers between two steps.
 constexpr Duration kAnswerLimit = std::chrono::seconds(5);
 constexpr size_t kMaxRoleWaits = 64;
 
@@ -82,7 +82,7 @@ void Router::Impl::OnRoleAnswer(LinkId link, const v1::RoleAnswer& answer) {
     const bool known = code > Code::kOk && code <= Code::kUnauthenticated;
     return wait.done(Fail(known ? code : Code::kUnknown, answer.error().message()));
   }
-  // It said first that it drains.
+  // It reported first that it drains.
   if (WorkerState* worker = WorkerOf(link); worker != nullptr && worker->draining)
     worker->becoming = wait.to;
   wait.done(RoleState{answer.role(), answer.role_epoch()});

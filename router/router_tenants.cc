@@ -1,4 +1,4 @@
-// What tenants get of this router: places in flight, and turns where requests wait for a worker.
+// Shares of tenants: requests in flight, and turns where requests wait for a worker.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace aisp {
 
 Status Router::Impl::CheckShare(const FairShare::Account& tenant, size_t taken, int32_t limit) {
-  if (tenant.name.empty()) return {};  // everybody without a key
+  if (tenant.name.empty()) return {};  // requests without a key
   if (FairShare::MayTake(tenant, taken, static_cast<size_t>(limit))) return {};
   return ResourceExhausted(
       fmt::format("this tenant has {} requests in flight and {} of {} places are left, which "
@@ -18,7 +18,7 @@ Status Router::Impl::CheckShare(const FairShare::Account& tenant, size_t taken, 
                   tenant.work - 1, limit - static_cast<int64_t>(taken), limit));
 }
 
-// By virtual start: where a tenant stands once what it has before in line was placed.
+// Order by virtual start: the tenant's position after its earlier waiting requests are placed.
 std::vector<RequestId> Router::Impl::InTurn(const std::set<RequestId>& waiting) {
   std::map<FairShare::Account*, std::vector<const Request*>> lanes;
   for (const RequestId id : waiting) {

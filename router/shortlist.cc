@@ -9,12 +9,12 @@
 namespace aisp {
 namespace {
 
-// Puts what misses a target behind all that does not.
+// Penalty that puts workers that miss a target behind all others.
 constexpr double kMissedMs = 1e12;
-// And what has no row or no blocks left behind what has.
+// Penalty for workers without a free row or blocks.
 constexpr double kFullMs = 1e6;
 
-// The `count` least of `workers` by `value`, in order; of equal ones those behind `first`.
+// Keeps the `count` workers of least `value`, in order; ties rotate by `first`.
 template <typename Value>
 void KeepLeast(size_t count, uint64_t first, std::vector<int>* workers, const Value& value) {
   const size_t n = workers->size();
@@ -36,7 +36,7 @@ void KeepLeast(size_t count, uint64_t first, std::vector<int>* workers, const Va
   for (auto it = valued.begin(); it != valued.begin() + kept; ++it) workers->push_back(it->worker);
 }
 
-// Of a decode worker, whoever computes the prompt.
+// Estimate for a decode worker, whoever prefills.
 struct Estimate {
   double tpot_ms = 0;
   double penalty_ms = 0;
@@ -77,7 +77,7 @@ double LocalMs(const RequestSummary& request, const WorkerView& decode,
          ComputeCostMs(request, compute_ms) + row.penalty_ms + late_ms;
 }
 
-// What another worker's prompt costs on D: its row, and what of its KV has to come.
+// Cost on D of a remotely prefilled request: its row, and the transfer of its KV.
 double RowMs(const RequestSummary& request, const WorkerView& decode, double bytes_per_s) {
   const Estimate row = EstimateRow(request, decode);
   const double bytes = UncachedTokens(request, decode) * decode.kv_bytes_per_token;

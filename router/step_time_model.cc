@@ -7,15 +7,15 @@ namespace aisp {
 namespace {
 
 constexpr uint64_t kMaxDurationNs = 600'000'000'000;
-// So many samples say more than what other workers' do.
+// From so many samples on, other workers' samples no longer help.
 constexpr uint64_t kEnough = 64;
-// Devices differ by no more than that from the prior.
+// Bound on how far a device differs from the prior.
 constexpr double kMostScale = 1000;
 constexpr double kScaleWeight = 0.2;
-// What a row costs beside prompts is right to within such a part of what it costs without.
+// Relative error of the hint that a decode row costs the same with and without prefill rows.
 constexpr double kRowsAlike = 0.5;
 
-// Of what is fitted: see LinearFit.
+// Typical values of x: see LinearFit.
 constexpr LinearFit<3>::Vector kDecodeTypical = {1.0, 10.0, 10'000.0};
 constexpr LinearFit<5>::Vector kPrefillTypical = {1.0, 100.0, 100'000.0, 10.0, 10'000.0};
 
@@ -68,8 +68,8 @@ void StepTimeModel::Observe(const StepShape& shape, uint64_t duration_ns) {
   }
 }
 
-// Of a worker all of whose steps hold prompts nothing else would tell what many rows cost: a few
-// steps of few rows had them cost nothing, and every request went there.
+// If all steps of a worker hold prefill rows, nothing tells the cost of many decode rows. Without
+// this hint a few steps with few rows made rows look free, and every request went there.
 void StepTimeModel::HintRows(const StepShape& shape) {
   if (decode_.samples() == 0 || prefill_.samples() < kEnough || shape.decode_rows <= 0) return;
   const PrefillFit::Vector beside = {0, 0, 0, shape.decode_rows, shape.decode_context};

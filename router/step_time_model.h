@@ -1,12 +1,12 @@
-// What a step of one worker costs, learnt online from the StepSamples in its telemetry. Steps that
-// hold rows of prompts and steps that do not are fitted apart, because on a GPU they are bound by
-// different things (arithmetic; reading the weights):
+// The cost of a worker's step, learnt online from the StepSamples in its telemetry. Steps with and
+// without prefill rows are fitted apart, because on a GPU they are bound by different things
+// (arithmetic; reading the weights):
 //
-//   decode:       base + per row + per position of context that is read
-//   with prompts: base + per token + per position that prompts read + the two terms of its decodes
+//   decode:       base + per row + per position of context read
+//   with prefill: base + per token + per position that prefill reads + the two decode terms
 //
-// The context terms are attention: of a prompt of n tokens it reads n (n + 1) / 2 positions.
-// Plain values, no allocation. One thread.
+// The context terms are attention: a prompt of n tokens reads n (n + 1) / 2 positions. Plain
+// values, no allocation. One thread.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,15 @@
 
 namespace aisp {
 
-// What a step holds. Doubles, because predictions are made for averages.
+// Contents of a step. Doubles, because predictions use averages.
 struct StepShape {
   double prefill_tokens = 0;
-  double prefill_context = 0;  // positions whose KV the rows of prompts read, in sum
+  double prefill_context = 0;  // sum of the positions whose KV the prefill rows read
   double decode_rows = 0;
-  double decode_context = 0;  // likewise of the rows that decode
+  double decode_context = 0;  // the same for decode rows
 };
 
-// The fitted coefficients in ms, never negative.
+// Fitted coefficients in ms, never negative.
 struct StepCost {
   struct Decode {
     double base_ms = 2.0;
@@ -48,24 +48,24 @@ struct StepCost {
            prefill.per_prefill_context_ms * shape.prefill_context +
            prefill.per_row_ms * shape.decode_rows + prefill.per_context_ms * shape.decode_context;
   }
-  // All steps of that work in chunks of at most `chunk` tokens, each beside the decodes of
-  // `beside`.
+  // Total time in ms of the steps that compute `work` in chunks of at most `chunk` tokens, each
+  // together with the decode rows of `beside`.
   double PromptMs(const PromptWork& work, int32_t chunk, const StepShape& beside) const;
 };
 
-// A prior says how costs compare, not what they are: the first step of a kind scales its prior, and
-// what was learnt of one kind that of the other, until it is seen.
+// The prior gives ratios of costs, not their scale. The first step of a kind scales its prior;
+// until then the scale of the other kind is used.
 class StepTimeModel {
  public:
   StepTimeModel() : StepTimeModel(StepCost{}) {}
   explicit StepTimeModel(const StepCost& prior);
 
-  // A sample without work or with a duration outside (0, 10 minutes) is ignored.
+  // Ignores samples without work or with a duration outside (0, 10 minutes].
   void Observe(const StepShape& shape, uint64_t duration_ns);
   StepCost Cost() const;
-  // Of a kind of steps that it has hardly seen, what `others` knows.
+  // For kinds of steps with few samples, uses the cost in `others`.
   StepCost CostWith(const StepTimeModel& others) const;
-  // CostWith takes nothing from others, or nothing that counts for a worker that only prefills.
+  // Whether CostWith takes nothing from `others` that matters for this worker.
   bool Settled(bool only_prefills) const;
   uint64_t samples() const { return decode_.samples() + prefill_.samples(); }
 
@@ -81,7 +81,7 @@ class StepTimeModel {
   StepCost prior_;
   DecodeFit decode_;
   PrefillFit prefill_;
-  double decode_scale_ = 1;  // of steps over what their prior says
+  double decode_scale_ = 1;  // measured time over the prior's
   double prefill_scale_ = 1;
 };
 

@@ -1,5 +1,5 @@
-// A heap of timers, one per key, with removal: a finished request takes its deadline with it, so
-// the heap is never larger than what is alive. O(log n) each. Not thread-safe; the owner's thread.
+// A heap of timers, one per key, with removal, so that it holds only live requests. O(log n) per
+// operation. Not thread-safe; the owner's thread.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace aisp {
 
 class TimerHeap {
  public:
-  // Arms or moves the key's timer.
+  // Sets or moves the key's timer.
   void Set(uint64_t key, Instant when) {
     auto [it, added] = index_.try_emplace(key, heap_.size());
     if (added) {
@@ -46,8 +46,7 @@ class TimerHeap {
   size_t size() const { return heap_.size(); }
   // kNever when empty.
   Instant Next() const { return heap_.empty() ? kNever : heap_.front().when; }
-  // Takes one key whose time has come; false when there is none. Equal times come out in the order
-  // of their keys.
+  // Removes one due key; false if none is due. Equal times come in the order of their keys.
   bool PopDue(Instant now, uint64_t* key) {
     if (heap_.empty() || heap_.front().when > now) return false;
     *key = heap_.front().key;

@@ -1,8 +1,7 @@
-// TpotForecast: what an answer's time per token will be, told at its placement, from what a step is
-// predicted to take at that moment. Rows that run now are gone before an answer is over, and those
-// that come next go where few run: of a deviation from the mean only a part comes true. Which part,
-// the mean, and where the middle of what came lies between the mean and its tail are learnt from
-// answers that ended.
+// TpotForecast: predicts an answer's TPOT at its placement from the step time predicted at that
+// moment. Load changes before the answer ends: running rows finish, and new ones go to lightly
+// loaded workers. So only part of a deviation from the mean comes true. That part (a regression
+// slope), the mean, and the median relative to the mean are learnt from finished answers.
 //
 // Plain values. The router's thread.
 #pragma once
@@ -17,8 +16,7 @@ namespace aisp {
 
 class TpotForecast {
  public:
-  // `predicted_ms`: a step, at the placement; `measured_ms`: a token of the whole answer, on
-  // average.
+  // `predicted_ms`: step time at the placement. `measured_ms`: mean TPOT of the answer.
   void Learn(double predicted_ms, double measured_ms, Instant now) {
     if (count_ >= kLittle) measured_ms = WithinReason(Mean(predicted_ms), measured_ms);
     const double weight = std::max(kWeight, 1.0 / static_cast<double>(++count_));
@@ -32,7 +30,7 @@ class TpotForecast {
     covariance_ += weight * ((1 - weight) * off * came - covariance_);
   }
 
-  // Half of all answers are slower. `predicted_ms` as it is where little was learnt, or long ago.
+  // The median TPOT in ms. Returns `predicted_ms` if little was learnt, or long ago.
   double Median(double predicted_ms, Instant now) const {
     if (count_ < kLittle) return predicted_ms;
     const double kept = std::exp2(-std::max(0.0, ToMs(now - last_) - kHoldMs) / kHoldMs);
@@ -40,18 +38,18 @@ class TpotForecast {
   }
 
  private:
-  static constexpr double kWeight = 0.005;  // the last two hundred or so count
+  static constexpr double kWeight = 0.005;  // averages about the last two hundred answers
   static constexpr double kMedianStep = 0.005;
-  // As if a few had been right: where all are alike nothing is known of deviations.
+  // Prior weight for a slope of one: identical samples say nothing about deviations.
   static constexpr double kDoubt = 0.03;
   static constexpr double kLeastSlope = 0.1;
   static constexpr double kHuber = 4;
   static constexpr double kLeastSpread = 0.02;
   static constexpr double kHoldMs = 2000;
-  // Errors of the last answers, on average, that are so many times the usual ones are no chance:
-  // the load or the workers have changed, and what was learnt counts for little.
+  // If the mean error of recent answers is this many times the usual one, the load or the workers
+  // have changed, and earlier answers count for little.
   static constexpr double kLatelyWeight = 0.1;
-  static constexpr double kMostOfOne = 0.25;  // of one answer's error
+  static constexpr double kMostOfOne = 0.25;  // cap on one answer's error
   static constexpr double kSurely = 5;
   static constexpr uint64_t kLittle = 10;  // answers
   static constexpr int kLately = 20;
@@ -59,11 +57,11 @@ class TpotForecast {
   double Mean(double predicted_ms) const {
     const double doubt = kDoubt * kDoubt * predicted_ * predicted_;
     const double slope = std::clamp((covariance_ + doubt) / (variance_ + doubt), kLeastSlope, 1.0);
-    // However far what was predicted lies from what was before: no token takes no time.
+    // However far the extrapolation, a token takes some time.
     return std::max(measured_ + slope * (predicted_ms - predicted_), 0.1 * predicted_ms);
   }
 
-  // What is far out (a stopped process) counts as what is just usual, unless all is.
+  // Clips outliers (a stopped process), unless most answers are outliers.
   double WithinReason(double expected_ms, double measured_ms) {
     const double error = measured_ms / expected_ms - 1;
     const double limit = kHuber * std::max(spread_, kLeastSpread);
@@ -75,7 +73,7 @@ class TpotForecast {
       rest_ = kLately;
     }
     median_ += kMedianStep * spread_ * (error > median_ ? 1 : -1);
-    // What a change brings says nothing of what is usual.
+    // Errors right after a change do not count as usual errors.
     if (rest_ <= 0 || errors_ <= kLately) {
       spread_ += weight * (std::min(std::abs(error), limit) - spread_);
       usual_ += weight * (std::abs(lately_) - usual_);
@@ -86,13 +84,13 @@ class TpotForecast {
 
   double predicted_ = 0, measured_ = 0;  // means
   double variance_ = 0, covariance_ = 0;
-  double median_ = 0;  // of measured over mean, less one
-  double spread_ = 0;  // mean of the relative error
-  double lately_ = 0;  // mean error of the last answers, and what its amount usually is
+  double median_ = 0;  // of measured / mean - 1
+  double spread_ = 0;  // mean absolute relative error
+  double lately_ = 0;  // mean error of recent answers, and its usual absolute value
   double usual_ = 0;
-  uint64_t count_ = 0;   // answers that count
-  uint64_t errors_ = 0;  // that were seen
-  int rest_ = kLately;   // answers, until another change may be seen
+  uint64_t count_ = 0;   // answers with weight
+  uint64_t errors_ = 0;  // answers seen
+  int rest_ = kLately;   // answers until the next change can be detected
   Instant last_;
 };
 

@@ -8,7 +8,7 @@
 namespace aisp {
 namespace {
 
-// A worker may say anything; none launches more ahead.
+// Cap on a reported value; no worker launches more steps ahead.
 constexpr uint32_t kMostLaunchedAhead = 4;
 
 uint32_t LaunchedAhead(const v1::Register& info) {
@@ -19,10 +19,10 @@ uint32_t LaunchedAhead(const v1::Register& info) {
 // arrived.
 constexpr Duration kReportLag = std::chrono::milliseconds(5);
 
-// Fewer requests a second of other routers are none.
+// Below this rate other routers count as absent.
 constexpr double kAlonePerS = 0.01;
 
-// Steps that tell what workers cost.
+// Steps after which a worker's costs count as known.
 constexpr uint64_t kKnown = 32;
 constexpr uint64_t kKnownAtWork = 4;
 
@@ -35,8 +35,7 @@ double DtypeBytes(const std::string& dtype) {
   return 1;
 }
 
-// Beyond these a number from the network is no report: sums of a few of them stay far from the ends
-// of their types.
+// Caps on reported numbers, so that sums of a few of them cannot overflow.
 constexpr uint32_t kMostSequences = 1u << 20;
 constexpr uint32_t kMostTokensOfAStep = 1u << 24;
 constexpr uint64_t kMostTokens = uint64_t{1} << 40;
@@ -79,8 +78,8 @@ double KvBytesPerToken(const v1::KvLayoutDesc& layout) {
 }
 
 void WorkerState::CountOthers(const v1::Telemetry& report, Instant now, PoolModel* pool) {
-  // Requests of this router that are under way are not counted by the worker yet: the sum of the
-  // others seems to fall then, and is back with the next report.
+  // The worker does not count this router's requests in transit yet: the count of the others then
+  // seems to fall, and recovers with the next report.
   const auto others = static_cast<int64_t>(std::min(report.requests_total(), kMostRequests)) -
                       static_cast<int64_t>(requests_sent);
   if (others_seen_ && others > *others_seen_) {
@@ -89,7 +88,7 @@ void WorkerState::CountOthers(const v1::Telemetry& report, Instant now, PoolMode
     pool->others.Add(now, came);
   }
   others_seen_ = std::max(others, others_seen_.value_or(others));
-  // Alone, the router knows better than a report that is under way.
+  // As the only router, its own count is better than a report in transit.
   const bool alone = pool->others.PerSecond(now) < kAlonePerS;
   const auto queued = static_cast<int32_t>(std::min(report.queued_prompts(), kMostSequences));
   others_prompts = alone ? 0 : std::max(0, queued - queued_prompts);
@@ -141,9 +140,8 @@ void WorkerState::TakenAway(RequestId request, Instant now) {
   left.emplace_back(request, now);
 }
 
-// What the worker says is how long the slowest of its rows would take, times the step's: an upper
-// bound, many times too long where a short step was slow once. Past what is expected a step takes
-// as long again as it has taken.
+// The reported duration assumes the slowest row for all rows: an upper bound, often far too high.
+// Once a step exceeds its expected time, it is assumed to take as long again.
 double WorkerState::BusyMs(Instant now, const WorkerView& view) const {
   if (step_begin == kNever) return 0;
   StepShape step = view.RunningBeside();
@@ -228,7 +226,7 @@ WorkerState::Basis WorkerState::MakeBasis(Instant now, const PoolModel& pool, bo
   view.cost = model.CostWith(pool.steps);
   basis.settled = model.Settled(prefill());
   basis.pool_samples = pool.steps.samples();
-  // An older worker does not say; then the view's default stands.
+  // Older workers do not report it; the view's default remains.
   if (const uint32_t chunk =
           std::min({info.max_prefill_chunk(), info.max_batch_tokens(), kMostTokensOfAStep});
       chunk > 0)
@@ -273,7 +271,7 @@ WorkerState::Basis WorkerState::MakeBasis(Instant now, const PoolModel& pool, bo
 
 bool WorkerState::Stale(const Basis& basis, const PoolModel& pool) const {
   if (reported == kNever) return true;
-  // An eighth more steps move the fit of all workers by little.
+  // Fewer than an eighth more steps hardly change the fit of all workers.
   const uint64_t more = pool.steps.samples() - basis.pool_samples;
   return !basis.settled && more > basis.pool_samples / 8;
 }
@@ -291,8 +289,8 @@ void WorkerState::SetView(Instant now, const PoolModel& pool, bool yields, Worke
   view->tpot_extra = pool.tpot_extra_ms.At(now);
   view->tpot_margin = pool.margin.value();
   view->queued_prompts = queued_prompts + others_prompts;
-  // A few steps are enough for a worker that has something to do, or a whole burst would be sent to
-  // it before it has reported many. One that has nothing to do is tried.
+  // A busy worker counts as known after a few steps, or a burst would go to it before it reports
+  // many. An idle worker is tried.
   view->known = pool.steps.samples() >= (view->rows > 0 ? kKnownAtWork : kKnown);
 }
 

@@ -1,6 +1,5 @@
-// What the router knows of one registered worker: its registration, its last telemetry, the fitted
-// cost of its steps, what its prefix cache holds, and which requests of this router run on it.
-// Plain state of the router; its thread.
+// What the router knows of one registered worker: registration, last telemetry, fitted step costs,
+// prefix cache contents, and this router's requests on it. Plain state; the router's thread.
 #pragma once
 
 #include <algorithm>
@@ -27,25 +26,23 @@
 
 namespace aisp {
 
-// Of one token in all layers, keys and values.
+// Bytes of keys and values of one token in all layers.
 double KvBytesPerToken(const v1::KvLayoutDesc& layout);
 
-// What is learnt from all workers together.
+// Learnt from all workers together.
 struct PoolModel {
-  StepTimeModel steps;  // for workers that have hardly run such a step
-  // By how much TPOT is above a step of nothing but decodes: what prompts that are computed beside
-  // them add. One for all workers, since the next prompts go where the router sends them: a worker
-  // that has just had many need not have as many again.
+  StepTimeModel steps;  // for workers with few such steps
+  // TPOT minus the time of a decode-only step: what prefill rows in the same steps add. Common to
+  // all workers, because the router decides where the next prompts go.
   RunningMean tpot_extra_ms{0};
   TpotForecast tpot;  // of the same steps
   AdmissionMargin margin;
-  double tpot_limit_ms = 0;  // that streams are to keep beside prompts; 0: none
+  double tpot_limit_ms = 0;  // TPOT limit of streams in steps with prefill rows; 0: none
   ShortAnswers short_answers;
-  double beside =
-      0;  // the part of each second by which prompts make a decode worker's steps longer
-  // Requests that other routers placed, as workers count them.
+  double beside = 0;  // fraction of time by which prefill rows prolong a decode worker's steps
+  // Requests placed by other routers, as the workers report.
   EventRate others;
-  // What views were made of, numbered: see WorkerView::made_of.
+  // Counts the views' sources: see WorkerView::made_of.
   mutable uint64_t bases = 0;
 };
 
@@ -67,18 +64,19 @@ class WorkerState {
   bool parked() const { return info.role() == v1::ROLE_PARKED; }
   bool Ready() const { return telemetry.ready() && !draining && !parked(); }
 
-  // Ignores another incarnation's report and one that is older than the last. Returns whether it
-  // was taken; then `pool` has its steps too.
+  // Ignores reports of another incarnation and reports older than the last. Returns whether it was
+  // used; `pool` then has its steps too.
   bool Report(const v1::Telemetry& report, Instant now, PoolModel* pool);
-  // It is inside a step too long to report anything else.
+  // The worker is inside a step too long to send telemetry.
   void Beat(const v1::Heartbeat& heartbeat, Instant now);
-  // Work sent to this worker that its telemetry cannot show yet; `yields`: to interactive requests.
+  // Adds work sent to this worker that its telemetry cannot show yet. `yields`: to interactive
+  // requests.
   void Charge(Instant now, const PromptWork& prefill, int64_t context_tokens, int32_t rows,
               bool yields = false);
   size_t unreported() const { return unreported_.size(); }
-  // Without `cached_tokens` and `available`, which depend on the request; a view that was made of
-  // the same worker before, by the same pool, is brought up to date. `pool` is learnt from all
-  // workers' steps. For a request that `yields` itself, or one to which others do.
+  // The view without `cached_tokens` and `available`, which depend on the request. An existing view
+  // of the same worker and pool is updated. `pool`: learnt from all workers' steps. `yields`:
+  // whether the request yields to others; if not, others may yield to it.
   WorkerView View(Instant now, const PoolModel& pool, bool yields = false) const {
     WorkerView view;
     SetView(now, pool, yields, &view);
@@ -92,59 +90,59 @@ class WorkerState {
   v1::Telemetry telemetry;
   StepTimeModel model;
   Correction correction;   // decode workers
-  PrefixView prefix;       // in its pool
-  PrefixView host_prefix;  // in its tiers
+  PrefixView prefix;       // of its pool
+  PrefixView host_prefix;  // of its tiers
   PrefixView disk_prefix;
   PrefixPromises promises;
-  int32_t queued_prompts = 0;  // of this router, that it computes
+  int32_t queued_prompts = 0;  // of this router, prefilled here
   int32_t others_prompts = 0;  // of other routers, at its last report
-  uint64_t requests_sent = 0;  // by this router
+  uint64_t requests_sent = 0;  // by this router; total
   bool draining = false;
-  v1::Role becoming = v1::ROLE_UNSPECIFIED;  // it drains for that, by this router's word
-  bool move_all = false;                     // it wants its streams placed elsewhere
-  std::set<uint64_t> not_started;            // or at least these, by wire id
-  std::set<std::string> adapters;            // digests of LoRA adapters that it has
-  std::set<std::string> adapters_lacked;     // that it could not load, as the log has it
+  v1::Role becoming = v1::ROLE_UNSPECIFIED;  // the role it drains for, by this router's order
+  bool move_all = false;                     // its streams must move to other workers
+  std::set<uint64_t> not_started;            // these must move, by wire id
+  std::set<std::string> adapters;            // digests of its LoRA adapters
+  std::set<std::string> adapters_lacked;     // adapters that it failed to load, as logged
   Instant last_heard;
-  bool quiet = false;  // it has said nothing for a while: see RouterOptions::quiet_limit
+  bool quiet = false;  // sent nothing for a while: see RouterOptions::quiet_limit
   Instant snapshot_asked = Instant{INT64_MIN};
   uint64_t prefix_gaps_counted = 0;
   uint64_t prefix_dropped_counted = 0;
-  std::unordered_set<Hash128> kept;  // answers, by name
+  std::unordered_set<Hash128> kept;  // names of answers that it keeps
   std::set<uint64_t> attempts;       // wire ids of this router's requests, oldest first
-  // Requests that were taken from it before it had brought a token of them, and when: it may have
-  // computed them still. The last ones.
+  // The last requests taken from it before their first token, with the time; it may still have
+  // computed them.
   std::deque<std::pair<RequestId, Instant>> left;
   void TakenAway(RequestId request, Instant now);
-  SharedPromptsOut prompts;  // that its link has in common
+  SharedPromptsOut prompts;  // shared prompts known on its link
 
-  Instant reported = kNever;  // its last telemetry came
-  // The long step that it is in, by its last heartbeat; kNever: none.
+  Instant reported = kNever;  // time of its last telemetry
+  // The long step that it runs, by its last heartbeat; kNever: none.
   Instant step_begin = kNever;
   Duration step_expected{};
 
  private:
-  // What a report says of other routers.
+  // Updates the counts of other routers' requests from a report.
   void CountOthers(const v1::Telemetry& report, Instant now, PoolModel* pool);
   double BusyMs(Instant now, const WorkerView& view) const;
-  // What of its view changes with a report or with what is sent to it alone, and the backlog at a
+  // What changes in its view only with a report or with work sent to it, and the backlog at one
   // moment, from which it shrinks.
   struct Basis {
     WorkerView view;
     double backlog_ms = 0;
     Instant at;
-    bool settled = false;       // it takes nothing from all workers' steps
-    uint64_t pool_samples = 0;  // of these, when it was made
+    bool settled = false;       // uses nothing from all workers' steps
+    uint64_t pool_samples = 0;  // samples of the pool when it was made
 
     double BacklogAt(Instant now) const {
       return now > at ? std::max(0.0, backlog_ms - ToMs(now - at)) : backlog_ms;
     }
   };
   Basis MakeBasis(Instant now, const PoolModel& pool, bool yields) const;
-  // How long the prompts that it has take: those of its last report, less what it has computed
-  // since, and those that were sent to it later.
+  // Time to compute its queued prompts: those of its last report minus what it has computed since,
+  // plus those sent later.
   void SetBacklog(Instant now, bool all, Basis* basis) const;
-  // Leaves out of `view` what gives way.
+  // Removes the yielding requests from `view`.
   void SetYielding(WorkerView* view) const;
 
   struct Unreported {
@@ -154,16 +152,16 @@ class WorkerState {
     int32_t rows;
     bool yields;
   };
-  // KV tokens that a row of its last decodes read; 0: it has reported none. Blocks that are in use
-  // do not say it: of a prefix that many rows share there is one copy, which each of them reads.
+  // Mean KV tokens that a row of its last decodes read; 0: none reported. Blocks in use do not give
+  // it: rows that share a prefix share its blocks, but each row reads them.
   double context_of_row_ = 0;
-  // Requests of other routers before the last report; nothing before the first.
+  // Requests of other routers before the last report; empty before the first.
   std::optional<int64_t> others_seen_;
   bool Stale(const Basis& basis, const PoolModel& pool) const;
-  // By whether the request yields; made anew when something came, and as long as its own steps say
-  // too little, once all workers' say more.
+  // Index: whether the request yields. Made anew when new data arrives, and while its own steps are
+  // too few, when the pool has more.
   mutable std::array<std::optional<Basis>, 2> bases_;
-  // The oldest are counted as one where a worker that is alive reports nothing.
+  // The oldest entries are merged if a live worker reports nothing.
   std::deque<Unreported> unreported_;
   PromptWork unreported_prefill_;
   int64_t unreported_context_ = 0;

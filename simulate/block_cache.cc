@@ -18,7 +18,7 @@ void BlockCache::Use(std::span<const Hash128> shared) {
 }
 
 void BlockCache::Release(std::span<const Hash128> shared) {
-  // The deepest block of a chain goes first.
+  // The deepest block of a chain is evicted first.
   for (size_t i = shared.size(); i-- > 0;) {
     Entry& entry = shared_.at(shared[i]);
     AISP_CHECK(entry.users > 0);

@@ -1,6 +1,6 @@
-// BlockCache: which blocks of a simulated worker's pool hold what. Blocks of running sequences are
-// private until their prompt is computed, then shared under their prefix hash; shared ones that
-// nobody uses stay until somebody needs room, least recently used first. One thread.
+// BlockCache: the contents of a simulated worker's block pool. Blocks of running sequences are
+// private until their prompt is computed, then shared under their prefix hash. Unused shared blocks
+// stay until space is needed, least recently used first. One thread.
 #pragma once
 
 #include <cstdint>
@@ -18,27 +18,27 @@ class BlockCache {
  public:
   explicit BlockCache(int64_t blocks) : free_(blocks), total_(blocks) {}
 
-  // Leading blocks of a prompt that are there, each named by the hash of its last unit.
+  // Number of leading prompt blocks that are cached; each is named by the hash of its last unit.
   size_t Match(std::span<const Hash128> prompt) const;
-  // They are in use, whoever else uses them. All must be there.
+  // Marks the blocks as in use once more. All must be cached.
   void Use(std::span<const Hash128> shared);
   void Release(std::span<const Hash128> shared);
 
-  // `count` private blocks, for which unused shared ones go; false, and nothing changed, when there
-  // are not so many.
+  // Takes `count` private blocks and evicts unused shared ones for them. False, without any change,
+  // if there are too few.
   bool Take(int64_t count);
   void Return(int64_t count) { free_ += count; }
-  // A private block becomes a shared one in use; `units` are the prefix hashes of its tokens, of
-  // which the last names it. When its content is there already the private one is free again.
-  // Returns whether it is new.
+  // Turns a private block into a shared one in use. `units`: prefix hashes of its tokens; the last
+  // one names it. If its content is cached already, the private block is freed. Returns whether it
+  // is new.
   bool Publish(std::span<const Hash128> units);
 
-  // Free, or shared and unused.
+  // Free blocks, and unused shared ones.
   int64_t available() const { return free_ + static_cast<int64_t>(unused_.size()); }
   int64_t total() const { return total_; }
-  // The units that went since the last call.
+  // The units evicted since the last call.
   std::vector<Hash128> TakeEvicted() { return std::exchange(evicted_, {}); }
-  // All that are shared.
+  // The units of all shared blocks.
   std::vector<Hash128> Units() const;
 
  private:

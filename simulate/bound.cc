@@ -11,7 +11,7 @@
 namespace aisp::simulate {
 namespace {
 
-// Of a prompt, when all that came before it are cached: leading tokens that need no computing.
+// Leading tokens of a prompt that are cached if all earlier prompts are.
 class Seen {
  public:
   int64_t Cached(const loadgen::WorkItem& item) {
@@ -19,14 +19,14 @@ class Seen {
     int64_t cached = 0;
     bool all = true;
     for (const loadgen::PromptPart& part : item.parts) {
-      // A shorter part of the same seed is the beginning of a longer one.
+      // A shorter part with the same seed is a prefix of a longer one.
       int64_t& longest = longest_[Chain(before, part.seed)];
       if (all) cached += std::min(part.tokens, longest);
       all = all && part.tokens <= longest;
       longest = std::max(longest, part.tokens);
       before = Chain(Chain(before, part.seed), static_cast<uint64_t>(part.tokens));
     }
-    // The last token is computed whatever is cached.
+    // The last token is always computed.
     return std::min(cached, item.input_tokens - 1);
   }
 
@@ -38,7 +38,7 @@ class Seen {
   std::unordered_map<uint64_t, int64_t> longest_;
 };
 
-// Milliseconds of a worker that is always full.
+// Time in ms that the item costs a worker whose steps are always full.
 double LeastMs(const WorkerProfile& p, int64_t cached, const loadgen::WorkItem& item) {
   const int64_t left = std::max<int64_t>(1, item.input_tokens - cached);
   const PromptWork work = PromptWork::Of(cached, left);
@@ -62,7 +62,7 @@ double WorkConservingRate(const std::vector<Fleet>& fleets,
     const int64_t cached = seen.Cached(item);
     for (size_t f = 0; f < fleets.size(); ++f) ms[f] += LeastMs(fleets[f].profile, cached, item);
   }
-  // Workers of several kinds share the work so that all are busy to the end.
+  // Workers of several kinds share the work so that all are busy until the end.
   double rate = 0;
   for (size_t f = 0; f < fleets.size(); ++f) {
     const double workers = fleets[f].prefill + fleets[f].decode;

@@ -1,4 +1,4 @@
-// What no policy can exceed: work conservation. Pure functions; any thread.
+// An upper bound for every policy: work conservation. Pure functions; any thread.
 #pragma once
 
 #include <vector>
@@ -8,9 +8,9 @@
 
 namespace aisp::simulate {
 
-// Requests a second at which no worker pauses, where all of `items` are served. What came before is
-// cached everywhere for good, a step's base shared by as many as it holds; nothing moves or waits.
-// Beyond it the backlog grows. 0: there is nothing to do, or no worker.
+// The request rate per second, serving all `items`, at which every worker is always busy. Assumes
+// that all earlier prompts are cached everywhere, full batches that share a step's base cost, and
+// free transfers. Beyond it the backlog grows without limit. 0: no work or no worker.
 double WorkConservingRate(const std::vector<Fleet>& fleets,
                           const std::vector<loadgen::WorkItem>& items);
 

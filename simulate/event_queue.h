@@ -1,5 +1,4 @@
-// What will happen in simulated time, in its order, and the messages that are under way until then.
-// Plain values. One thread.
+// Pending events in order of simulated time, and messages in transit. Plain values. One thread.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +30,8 @@ struct Event {
   Kind kind = kArrival;
   Worker* worker = nullptr;
   Worker* other = nullptr;
-  uint64_t value = 0;  // a request's index, a wire id or a message's place
-  LinkId link = {};    // on which the message was sent
+  uint64_t value = 0;  // a request's index, a wire id or a message's index
+  LinkId link = {};    // link of the message
   int64_t at_ns = 0;
   uint64_t order = 0;
   bool operator>(const Event& e) const {
@@ -40,7 +39,7 @@ struct Event {
   }
 };
 
-// Of two at the same moment the one that was added first comes first.
+// Events of the same time come in the order in which they were added.
 class EventQueue {
  public:
   void Add(Instant at, Event event) {
@@ -57,7 +56,7 @@ class EventQueue {
   uint64_t next_order_ = 0;
 };
 
-// Messages by their place, which is used again once they were taken.
+// Messages in transit, by index; an index is reused once its message was taken.
 template <typename Message>
 class Parked {
  public:

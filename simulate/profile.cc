@@ -18,14 +18,14 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kMaxWorkers = 4096;
 constexpr double kMostMs = 60'000;
-// In decode_step_ms: an object of numbers of rows, with the milliseconds that a step takes longer.
+// In decode_step_ms: an object that maps numbers of rows to additional ms.
 constexpr const char* kMoreFrom = "more_from_rows";
 
-// One number of a profile: its place in the JSON, where it lies in memory, and what it may be.
+// One number of a profile: its JSON key, its address, and its range.
 struct Field {
   const char* group;  // "": the outermost object
   const char* key;
-  double* number;  // one of the three is set
+  double* number;  // exactly one of the three is set
   int32_t* count;
   int64_t* large;
   double min, max;
@@ -100,7 +100,7 @@ Status Read(const Json& json, const Field& field) {
   return {};
 }
 
-// A key that nothing reads is a mistyped one.
+// Unknown keys are errors, because they are likely typing errors.
 Status OnlyKnown(const Json& json, const std::vector<Field>& fields) {
   const auto known = [&](const std::string& group, const std::string& key) {
     return std::any_of(fields.begin(), fields.end(), [&](const Field& f) {

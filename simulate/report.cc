@@ -14,10 +14,10 @@ namespace {
 using Json = nlohmann::ordered_json;
 using loadgen::Percentile;
 
-// Limits are for what does not yield.
+// Only interactive requests have limits.
 bool HasLimits(const Served& request) { return !Yields(request.service_class); }
 
-// Ascending, of completed requests that have limits.
+// Ascending; of completed requests that have limits.
 std::vector<double> Values(const Outcome& outcome, double Served::*field, bool of_many_tokens) {
   std::vector<double> values;
   for (const Served& request : outcome.requests) {
@@ -67,7 +67,7 @@ double CachedPart(const Outcome& outcome) {
   return std::max(0.0, 1 - part);
 }
 
-// Relative errors of predictions, ascending, of completed requests.
+// Relative prediction errors of completed requests, ascending.
 std::vector<double> Errors(const Outcome& outcome, double Served::*measured,
                            double Served::*predicted) {
   std::vector<double> errors;
@@ -90,7 +90,7 @@ std::string ErrorsText(const Outcome& outcome) {
       Percentile(tpot, 90) * 100);
 }
 
-// What came of the requests of one class that yields.
+// Results of one non-interactive class.
 struct ClassFigures {
   int64_t all = 0, done = 0;
   double tokens = 0;
@@ -136,7 +136,7 @@ std::string ReasonsText(const Outcome& outcome) {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-// When the workers' roles were others, at most the first few times.
+// Times at which the roles changed, at most the first few.
 std::string RolesText(const Outcome& outcome) {
   constexpr size_t kMost = 12;
   std::vector<std::string> parts;

@@ -1,4 +1,4 @@
-// What a simulation says: one row for each policy, as a table or as JSON. Pure functions.
+// Reports of simulations: one row per policy, as a table or as JSON. Pure functions.
 #pragma once
 
 #include <string>
@@ -10,17 +10,16 @@ namespace aisp::simulate {
 
 struct Row {
   std::string policy;
-  double rate = 0;  // requests a second that arrived, on average
+  double rate = 0;  // mean arrival rate, requests per second
   Outcome outcome;
 };
 
-// Share of requests that were served within `limits`; refused and failed ones were not. Of class
-// interactive: the others have none.
+// Fraction of interactive requests served within `limits`; refused and failed ones count as missed.
 double Attainment(const Outcome& outcome, const Objective& limits);
 
-// Percentiles of TTFT and TPOT are of completed requests.
+// TTFT and TPOT percentiles cover completed requests.
 std::string Table(const std::vector<Row>& rows, const Objective& limits);
-// An array with one object for each row; `points`: how many points a latency's distribution has.
+// An array with one object per row; `points`: points of each latency distribution.
 std::string ToJson(const std::vector<Row>& rows, const Objective& limits, int points);
 
 }  // namespace aisp::simulate

@@ -11,8 +11,8 @@ namespace aisp::simulate {
 namespace {
 
 constexpr Duration kTelemetryInterval = std::chrono::milliseconds(50);
-constexpr Duration kTimeout = std::chrono::hours(2);  // what has not ended by then has failed
-// Prompts are ids below this: enough that two that share nothing differ in their first unit.
+constexpr Duration kTimeout = std::chrono::hours(2);  // requests still running by then have failed
+// Prompts use ids below this: so many that unrelated prompts differ in their first unit.
 constexpr int32_t kVocabulary = 1 << 30;
 
 double WallMicros() {
@@ -27,7 +27,7 @@ v1::Fingerprint FingerprintOf(const WorkerProfile& profile) {
   v1::KvLayoutDesc& kv = *f.mutable_kv_layout();
   kv.set_num_layers(static_cast<uint32_t>(profile.num_layers));
   kv.set_num_kv_heads(1);
-  // Only the product counts: bytes of a token in all layers.
+  // Only the product matters: bytes per token in all layers.
   kv.set_head_dim(static_cast<uint32_t>(
       std::max(1.0, profile.kv_bytes_per_token / (2.0 * profile.num_layers))));
   kv.set_dtype("fp8_e4m3");
@@ -38,7 +38,7 @@ v1::Fingerprint FingerprintOf(const WorkerProfile& profile) {
 RouterOptions WithTimeout(RouterOptions options) {
   options.default_timeout = kTimeout;
   options.telemetry_interval = kTelemetryInterval;
-  // Workers here report between steps alone, and none stands still.
+  // Simulated workers report only between steps, and none hangs.
   options.quiet_limit = options.silence_limit;
   return options;
 }
@@ -86,7 +86,7 @@ void Simulation::AddWorkers(const ClusterOptions& options) {
     for (size_t r = 0; r < routers_.size(); ++r)
       routers_[r]->OnMessage(LinkId(worker.link().value + r), message);
     worker.OnTelemetryTimer();
-    // Not all at the same moment.
+    // Offsets, so that workers do not all report at once.
     const Duration offset(
         static_cast<int64_t>(random.Below(static_cast<uint64_t>(kTelemetryInterval.count()))));
     Schedule(Now() + offset, {Event::kTelemetry, &worker, nullptr, 0});

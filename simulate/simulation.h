@@ -1,6 +1,6 @@
-// Simulation: one run of a cluster (simulate/cluster.h): routers, workers, clients and planner, and
-// the events between them. Its parts: simulation.cc what the cluster is and what happens next;
-// simulation_links.cc messages; simulation_clients.cc requests; simulation_planner.cc roles.
+// Simulation: one run of a cluster (simulate/cluster.h): routers, workers, clients, planner, and
+// the events between them. Parts: simulation.cc (cluster and event loop), simulation_links.cc
+// (messages), simulation_clients.cc (requests), simulation_planner.cc (roles).
 #pragma once
 
 #include <map>
@@ -50,7 +50,7 @@ class Simulation final : public World, private LinkSender<v1::RouterMessage> {
   bool SeveralRouters() const override { return routers_.size() > 1; }
 
  private:
-  // One request as its client sees it.
+  // A request from its client's view.
   struct Client final : RequestObserver {
     void OnRouted(const RouteDecision& route) override {
       ++simulation->outcome_.reasons[route.reason];
@@ -75,15 +75,15 @@ class Simulation final : public World, private LinkSender<v1::RouterMessage> {
   void Schedule(Instant at, Event event) { events_.Add(at, event); }
   void Send(LinkId link, v1::RouterMessage message) override;
   void Close(LinkId link) override {
-    AISP_CHECK(link.value > 0);  // of a role that its worker has left
+    AISP_CHECK(link.value > 0);  // link of a role that its worker has left
   }
   void AddWorkers(const ClusterOptions& options);
-  // Of the worker to router 0; those to the others follow.
+  // Link of the worker to router 0; links to the other routers follow it.
   LinkId NewLink(Worker* worker);
   Replica RouterOf(LinkId link) const {
     return {(link.value - 1) % routers_.size(), routers_.size()};
   }
-  // The router whose timer is the next one.
+  // The router with the earliest timer.
   Router& NextRouter() const;
   void Register(Worker& worker);
   RouterTotals Totals() const;
@@ -116,7 +116,7 @@ class Simulation final : public World, private LinkSender<v1::RouterMessage> {
   std::vector<std::unique_ptr<Client>> clients_;
   Outcome outcome_;
   Duration frontend_, message_;
-  std::vector<size_t> finished_;  // whose client is no longer called
+  std::vector<size_t> finished_;  // clients that get no further calls
   size_t ended_ = 0;
   size_t missed_ = 0;
 };

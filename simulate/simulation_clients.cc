@@ -1,4 +1,4 @@
-// Requests as their clients see them.
+// Requests from their clients' view.
 #include <algorithm>
 #include <ctime>
 
@@ -7,7 +7,7 @@
 namespace aisp::simulate {
 namespace {
 
-// Of this thread: what a placement costs, whatever else the machine does meanwhile.
+// CPU time of this thread: the cost of a placement, whatever else the machine does.
 double CpuMicros() {
   timespec t{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);

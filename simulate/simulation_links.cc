@@ -1,4 +1,4 @@
-// Links between routers and workers, and what travels on them.
+// Links between routers and workers, and their messages.
 #include "simulate/simulation.h"
 
 namespace aisp::simulate {

@@ -1,4 +1,4 @@
-// What the planner decides, as often as it would over running workers.
+// Planner decisions, as often as over running workers.
 #include <chrono>
 
 #include "simulate/simulation.h"
@@ -10,7 +10,7 @@ constexpr Duration kPlanInterval = std::chrono::milliseconds(250);
 
 }  // namespace
 
-// What was asked of all routers: a planner adds up what they say.
+// Totals over all routers, as a planner adds up their reports.
 RouterTotals Simulation::Totals() const {
   RouterTotals all;
   for (const auto& router : routers_) {

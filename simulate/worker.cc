@@ -1,5 +1,5 @@
-// What every worker does: messages, jobs, what it tells. worker_steps.cc plans and ends steps,
-// worker_roles.cc takes other roles, worker_pulls.cc fetches prefixes.
+// The part common to all workers: messages, jobs, reports. worker_steps.cc plans and ends steps,
+// worker_roles.cc changes roles, worker_pulls.cc pulls prefixes.
 #include "simulate/worker.h"
 
 #include <fmt/format.h>
@@ -18,7 +18,7 @@ namespace aisp::simulate {
 namespace {
 
 constexpr uint64_t kIncarnation = 1;
-// As many steps as a real worker's telemetry names.
+// As many steps as a real worker's telemetry holds.
 constexpr size_t kMaxSamples = 64;
 constexpr Duration kLoadInterval = std::chrono::milliseconds(10);
 
@@ -88,7 +88,7 @@ void Worker::OnRouterMessage(const v1::RouterMessage& message) {
 }
 
 void Worker::OnGenerate(const v1::GenerateRequest& generate) {
-  // It was sent before the router heard of the drain.
+  // Sent before the router knew of the drain.
   if (role_ != v1::ROLE_DECODE || becoming_ != v1::ROLE_UNSPECIFIED)
     return HandBack(generate.request_id());
   ++requests_;
@@ -136,7 +136,7 @@ void Worker::OnCancel(uint64_t wire_id) {
   MaybeRejoin();
 }
 
-// Also what a step under way still has of it: EndRows and EndChunks look it up again.
+// Also from the running step: EndRows and EndChunks look the id up again.
 void Worker::Forget(uint64_t wire_id) {
   GiveBack(*Find(wire_id));
   std::erase(waiting_, wire_id);
@@ -210,13 +210,13 @@ bool Worker::StartJob(Job& job) {
   if (job.decode->Find(job.wire_id) == nullptr) return false;
   const size_t whole = PromptBlocks(job.tokens);
   const std::vector<Hash128> names = BlockNames(job.units, whole);
-  // The last token is computed whatever is cached: one is drawn behind it.
+  // The last token is always computed, because the next one is drawn from it.
   const size_t held = cache_.Match({names.data(), PromptBlocks(job.tokens - 1)});
   const int64_t needed = job.tokens / block_ + 1 - static_cast<int64_t>(held);
   if (needed > cache_.available() || !job.decode->Grant(job.wire_id)) return false;
   cache_.Use({names.data(), held});
   if (!cache_.Take(needed)) {
-    // What it just began to use was what could have gone.
+    // The blocks just taken into use were among those that could be evicted.
     cache_.Release({names.data(), held});
     return false;
   }
@@ -238,8 +238,8 @@ void Worker::FinishJob(Job& job) {
   cache_.Return(job.private_blocks);
   const Sequence* waits = job.decode->Find(job.wire_id);
   if (waits == nullptr) return;
-  // What the decode worker does not hold travels while later layers are computed, behind what this
-  // worker still sends to others.
+  // Uncached KV is transferred while later layers are computed, after this worker's earlier
+  // transfers.
   const double bytes = (job.tokens - waits->computed) * profile_.kv_bytes_per_token;
   const Duration whole_transfer = FromMs(bytes / profile_.transfer_bytes_per_s * 1e3);
   const Instant now = world_->Now();
@@ -279,7 +279,7 @@ void Worker::WakePrefills() {
 
 void Worker::Emit(Sequence& sequence) {
   ++sequence.emitted;
-  // What lies between the first and the last token is told with the last one, or when it drains.
+  // Tokens between the first and the last are sent with the last one, or at a drain.
   if (sequence.told == 0 || sequence.emitted == sequence.max_new) QueueTokens(sequence);
 }
 
@@ -397,7 +397,7 @@ void Worker::SetYielding(v1::Telemetry* telemetry) const {
   telemetry->set_yielding_prefill_context(static_cast<uint64_t>(prefill.context));
 }
 
-// A draw of about the normal distribution (Irwin and Hall: twelve uniform ones), never far off.
+// Approximately normal (Irwin-Hall: the sum of twelve uniform draws), with bounded tails.
 double Worker::Jitter() {
   double sum = -6;
   for (int i = 0; i < 12; ++i) sum += random_.Uniform();

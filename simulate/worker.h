@@ -1,6 +1,6 @@
-// Worker: one prefill or decode worker in simulated time. It batches, chunks, caches prefixes and
-// preempts as the engine does (engine/scheduler.h), but computes nothing: a step takes what its
-// profile's cost says. What it tells the router are the messages of a real one. One thread.
+// Worker: a prefill or decode worker in simulated time. It batches, chunks, caches prefixes and
+// preempts like the engine (engine/scheduler.h), but computes nothing: a step takes the time that
+// its profile gives. It sends the router the messages of a real worker. One thread.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class Worker;
 struct Sequence {
   uint64_t wire_id = 0;
   Worker* decode = nullptr;
-  Worker* prefill = nullptr;   // null: the decode worker's own work
+  Worker* prefill = nullptr;   // null: prefilled on the decode worker
   std::vector<Hash128> units;  // prefix hashes of the prompt
   int32_t prompt = 0;          // tokens
   int32_t emitted = 0;
@@ -33,45 +33,45 @@ struct Sequence {
   int32_t computed = 0;  // tokens whose KV is on the decode worker
   size_t shared = 0;     // leading blocks in use in its cache
   int64_t private_blocks = 0;
-  PromptPace pace;                  // of its prompt beside rows that decode
-  int32_t told = 0;                 // of `emitted`: tokens that the router has
-  Instant yields_until{INT64_MIN};  // to interactive ones
-  Instant came;                     // its prompt, or the KV of it
+  PromptPace pace;                  // of its prefill in steps with decode rows
+  int32_t told = 0;                 // of `emitted`: tokens sent to the router
+  Instant yields_until{INT64_MIN};  // until then it yields to interactive requests
+  Instant came;                     // arrival of its prompt, or of the KV
   bool granted = false;             // its blocks wait for a prefill worker's KV
-  // From whose cache whoever computes the prompt gets its beginning first; null: from nobody's.
+  // The worker from whose cache a prefix is pulled first; null: none.
   Worker* pull_from = nullptr;
-  int32_t pull_tokens = 0;   // that it is believed to have
-  v1::PrefixPull pull = {};  // what became of it
+  int32_t pull_tokens = 0;   // that it is believed to hold
+  v1::PrefixPull pull = {};  // result of the pull
 
   int32_t length() const { return prompt + emitted; }
 };
 
-// What a worker needs of the world around it.
+// The interface from a worker to the simulation.
 class World {
  public:
   virtual ~World() = default;
   virtual Instant Now() const = 0;
   virtual void SendToRouter(Worker& from, v1::WorkerMessage message) = 0;
-  // Worker::OnStepEnd, Worker::OnKv and Worker::OnJob.
+  // Scheduled calls of Worker::OnStepEnd, Worker::OnKv and Worker::OnJob.
   virtual void StepEndsAt(Worker& worker, Instant at) = 0;
   virtual void KvArrivesAt(Worker& decode, uint64_t wire_id, Instant at) = 0;
   virtual void JobArrivesAt(Worker& prefill, Worker& decode, uint64_t wire_id, Instant at) = 0;
-  // Worker::OnPulled.
+  // Schedules Worker::OnPulled.
   virtual void PulledAt(Worker& puller, Worker& decode, uint64_t wire_id, Instant at) = 0;
-  // Worker::OnJobRefused.
+  // Schedules Worker::OnJobRefused.
   virtual void JobRefusedAt(Worker& decode, uint64_t wire_id, Instant at) = 0;
-  // Worker::OnRoleTimer.
+  // Schedules Worker::OnRoleTimer.
   virtual void RoleTimerAt(Worker& worker, Instant at) = 0;
-  // Registers anew, on a link of its own, which becomes the worker's.
+  // Registers again on a new link, which becomes the worker's.
   virtual void Rejoin(Worker& worker) = 0;
   virtual Worker* Named(const std::string& id) = 0;
-  // Others place requests too, which only the worker knows of.
+  // Whether several routers place requests; only the worker knows of all.
   virtual bool SeveralRouters() const = 0;
 };
 
 class Worker {
  public:
-  // `fingerprint`: of the whole pool, for the registration and the names of prefixes.
+  // `fingerprint`: of the whole pool, for the registration and prefix hashes.
   Worker(std::string id, bool prefill, const WorkerProfile& profile,
          const v1::Fingerprint& fingerprint, LinkId link, uint64_t seed, World* world);
 
@@ -79,13 +79,13 @@ class Worker {
   void OnRouterMessage(const v1::RouterMessage& message);
   void OnJob(Worker& decode, uint64_t wire_id);
   void OnKv(uint64_t wire_id);
-  // What another worker had of that prompt of `decode` is here.
+  // The prefix pulled for that prompt of `decode` has arrived.
   void OnPulled(Worker& decode, uint64_t wire_id);
   void OnJobRefused(uint64_t wire_id);
   void OnStepEnd();
-  // Every interval; inside a step it is said when the step ends.
+  // Called every interval; during a step the report is sent when the step ends.
   void OnTelemetryTimer();
-  // Streams that still run shall go elsewhere, or the change of roles is called off.
+  // Moves the streams that still run, or cancels the role change.
   void OnRoleTimer();
 
   const std::string& id() const { return id_; }
@@ -124,14 +124,14 @@ class Worker {
     Instant begin;
     Duration duration{};
     StepShape shape;
-    double part = 1;             // of it that paced prompts have left
-    std::vector<uint64_t> rows;  // wire ids of those that decode
+    double part = 1;             // what paced prompts left of this step
+    std::vector<uint64_t> rows;  // wire ids of decode rows
     std::vector<Chunk> chunks;
   };
 
   void OnGenerate(const v1::GenerateRequest& generate);
   void OnCancel(uint64_t wire_id);
-  // worker_pulls.cc: begins to fetch, or knows that there is nothing to be had.
+  // worker_pulls.cc: starts a pull; false: there is nothing to pull.
   bool StartPull(Sequence& sequence);
   size_t HeldTokens(const Sequence& sequence) const;
   bool KeepPulled(const Sequence& sequence);
@@ -139,37 +139,37 @@ class Worker {
   void OnSetRole(const v1::SetRole& wanted);
   void ReportDraining(bool move, bool over);
   void HandBack(uint64_t wire_id);
-  // Nothing is left of the old role: the new one.
+  // Registers with the new role once nothing of the old one is left.
   void MaybeRejoin();
-  // It was to be computed for `decode`, and is not.
+  // The job of `decode` will not be computed.
   void RefuseJob(Worker& decode, uint64_t wire_id);
-  // Begins the next step if there is something to do and none is under way.
+  // Starts the next step if there is work and no step runs.
   void Plan();
-  // The step behind the one that has ended, of what was there when it was launched.
+  // Plans the step launched during the last one, from the work present at its launch.
   void PlanLaunched();
   void PlanWhatIsThere();
   bool IsThere(Instant came) const { return came <= launched_; }
   void PlanDecode();
   void PlanPrompts();
   int32_t Share(int32_t left, int32_t budget, bool others) const;
-  // As StepPlanner's: of `rows` from `begin` on, by its pace.
+  // Like StepPlanner: how many of `rows` from position `begin` on its pace allows.
   int32_t Paced(const Sequence& sequence, int32_t begin, int32_t rows, double part) const;
-  // Of what of its prompt is left, a part of this step and of `budget`, its tokens.
+  // Adds a part of the remaining prompt to this step, within `budget` tokens.
   void PlanChunk(const Sequence& sequence, bool others, int32_t* budget);
   void AddChunk(uint64_t wire_id, Worker* decode, int32_t computed, int32_t tokens);
   bool Follows(const Sequence& sequence) const;
   void PlanJobs();
   void BeginStep();
-  double StepMs();  // of `step_`, which begins now
+  double StepMs();  // time of `step_`, which starts now
   void EndRows();
   void EndChunks();
   void EndJobs();
   bool Yields(const Sequence& sequence) const { return world_->Now() < sequence.yields_until; }
-  // Behind those that go before it.
+  // Inserts it in order of precedence.
   void Enqueue(const Sequence& sequence, bool first_of_its_kind = false);
-  // Rows that yield leave for an interactive prompt that waits.
+  // Preempts yielding rows for a waiting interactive prompt.
   void GiveWay();
-  // Of `running_` from `begin` on the last one that yields, else the last one.
+  // The last yielding sequence of `running_` from `begin` on; if none yields, the last one.
   uint64_t Victim(size_t begin) const;
   int64_t BlocksFor(const Sequence& sequence, size_t* held) const;
   bool Admit(Sequence& sequence);
@@ -178,23 +178,23 @@ class Worker {
   void GiveBack(Sequence& sequence);
   void PublishPrompt(Sequence& sequence);
   void Emit(Sequence& sequence);
-  // The tokens that the router has not got yet.
+  // Queues the tokens that the router does not have yet.
   void QueueTokens(Sequence& sequence);
   void Forget(uint64_t wire_id);
-  // Of a sequence whose KV comes from elsewhere: its blocks here, if there are any.
+  // Reserves blocks for a sequence whose KV comes from elsewhere, if there are enough.
   bool Grant(uint64_t wire_id);
   void AddJob(Worker& decode, const Sequence& asked);
   bool StartJob(Job& job);
   void FinishJob(Job& job);
-  // Room came back: prefill workers that wait for it may go on.
+  // Blocks were freed: prefill workers that wait for them may continue.
   void WakePrefills();
   void SendTokens();
   void SendKvEvents();
   void SendTelemetry();
   void SetYielding(v1::Telemetry* telemetry) const;
-  // Whose prompts it computes itself.
+  // Prompts prefilled here.
   size_t QueuedPrompts();
-  // Work came: as WorkerShell::NoteLoad.
+  // New work came: as WorkerShell::NoteLoad.
   void NoteLoad();
   Sequence* Find(uint64_t wire_id);
   size_t PromptBlocks(int32_t tokens) const { return static_cast<size_t>(tokens / block_); }
@@ -216,14 +216,14 @@ class Worker {
   SplitMix64 random_;
   BlockCache cache_;
   std::unordered_map<uint64_t, std::unique_ptr<Sequence>> sequences_;
-  std::deque<uint64_t> waiting_;   // prompts to be computed here
-  std::deque<uint64_t> kv_ready_;  // their prompts' KV is here, they have no row yet
-  std::vector<uint64_t> running_;  // with a row, in the order of their coming
-  std::set<uint64_t> awaiting_;    // a prefill worker's KV
-  std::deque<Job> jobs_;           // of a prefill worker; the started ones first
+  std::deque<uint64_t> waiting_;   // prompts to prefill here
+  std::deque<uint64_t> kv_ready_;  // their KV has arrived, they have no row yet
+  std::vector<uint64_t> running_;  // with a row, in order of arrival
+  std::set<uint64_t> awaiting_;    // wait for a prefill worker's KV
+  std::deque<Job> jobs_;           // of a prefill worker; started ones first
   Step step_;
-  Instant launched_ = kNever;  // of the step that is planned; what came later is not in it
-  Instant link_free_;          // of a prefill worker: when its last transfer is through
+  Instant launched_ = kNever;  // launch of the step that is planned; later work is not in it
+  Instant link_free_;          // of a prefill worker: end of its last transfer
 
   v1::TokenBatch tokens_;
   std::vector<Hash128> stored_;
@@ -232,12 +232,12 @@ class Worker {
   uint64_t telemetry_sequence_ = 0;
   bool telemetry_due_ = false;
   Instant telemetry_sent_{INT64_MIN / 2};
-  double warmth_ = 0;  // at `prompts_until_`: the part of the last moments with prompts
+  double warmth_ = 0;  // at `prompts_until_`: recent fraction of time with prefill
   Instant prompts_until_;
   Duration busy_{};
   uint64_t steps_ = 0;
   uint64_t requests_ = 0;
-  bool any_yields_ = false;  // ever
+  bool any_yields_ = false;  // whether any sequence ever yielded
   uint64_t preemptions_ = 0;
   int64_t computed_prompt_tokens_ = 0;
 };

@@ -1,12 +1,12 @@
-// Beginnings of prompts that a simulated worker fetches from another one's cache, as PrefixPuller
-// does (decode/prefix_puller.h): its holder computes nothing, but sends one after the other.
+// Pulls of prefixes by a simulated worker, as in PrefixPuller (decode/prefix_puller.h). The holder
+// computes nothing and sends one prefix after the other.
 #include <algorithm>
 
 #include "simulate/worker.h"
 
 namespace aisp::simulate {
 
-// Of its prompt, in whole blocks; the last token is computed whatever is cached.
+// Cached tokens of its prompt, in whole blocks; the last token is always computed.
 size_t Worker::HeldTokens(const Sequence& sequence) const {
   const size_t blocks = PromptBlocks(std::min(sequence.prompt, sequence.length() - 1));
   return cache_.Match(BlockNames(sequence.units, blocks)) * static_cast<size_t>(block_);
@@ -50,7 +50,7 @@ void Worker::OnPulled(Worker& decode, uint64_t wire_id) {
   NoteLoad();
 }
 
-// What came is cached, in use by nobody yet; false where there is no room for it.
+// Caches the pulled blocks, not yet in use; false if there is no room.
 bool Worker::KeepPulled(const Sequence& sequence) {
   const size_t own = HeldTokens(sequence) / static_cast<size_t>(block_);
   const size_t all = sequence.pull.tokens() / static_cast<size_t>(block_);

@@ -1,4 +1,4 @@
-// A simulated worker that takes another role, as RoleSwitch does (worker/role_switch.h).
+// Role changes of a simulated worker, as in RoleSwitch (worker/role_switch.h).
 #include <algorithm>
 
 #include "simulate/worker.h"
@@ -43,7 +43,7 @@ void Worker::OnRoleTimer() {
   }
   if (now >= move_at_) {
     move_at_ = kNever;
-    // Whoever takes them over goes on from here.
+    // Their next workers continue from these tokens.
     for (auto& [wire_id, sequence] : sequences_) {
       if (sequence->emitted < sequence->max_new) QueueTokens(*sequence);
     }
@@ -85,7 +85,7 @@ void Worker::MaybeRejoin() {
   becoming_ = v1::ROLE_UNSPECIFIED;
   ++role_epoch_;
   world_->Rejoin(*this);
-  // Its cache is as it was.
+  // Its cache is unchanged.
   v1::RouterMessage snapshot;
   snapshot.mutable_kv_snapshot();
   OnRouterMessage(snapshot);

@@ -1,4 +1,4 @@
-// What a simulated step holds and what it leaves behind.
+// Planning and end of simulated steps.
 #include <algorithm>
 #include <cmath>
 
@@ -9,9 +9,9 @@
 namespace aisp::simulate {
 namespace {
 
-// Prompts of a prefill worker that are looked at when the first ones find no room.
+// Prompts of a prefill worker that are tried if the first ones find no room.
 constexpr int kLookAhead = 16;
-// Of a paced prompt, so that it always goes on.
+// Least rows of a paced prompt, so that it always progresses.
 constexpr int32_t kLeastRows = 64;
 
 }  // namespace
@@ -25,7 +25,7 @@ void Worker::Plan() {
 void Worker::PlanLaunched() {
   launched_ = profile_.launched_ahead > 0 ? step_.begin : kNever;
   PlanWhatIsThere();
-  // Nothing was to be launched then.
+  // There was no work to launch then.
   Plan();
 }
 
@@ -46,7 +46,7 @@ void Worker::BeginStep() {
   step_.running = true;
   step_.begin = world_->Now();
   step_.duration = FromMs(StepMs() * Jitter());
-  // A step takes some time whatever its profile says, or the world would stand still.
+  // A minimum duration, or a free step would stop simulated time.
   step_.duration = std::max(step_.duration, Duration(1000));
   world_->StepEndsAt(*this, step_.begin + step_.duration);
 }
@@ -59,7 +59,7 @@ double Worker::StepMs() {
     return ms;
   }
   const double beside_ms = step_.shape.decode_rows > 0 ? profile_.beside_rows_ms : 0;
-  // Of the last moments, the part in which it computed prompts.
+  // Recent fraction of time with prefill.
   const double rested_ms = ToMs(step_.begin - prompts_until_);
   const double part = warmth_ * std::exp(-rested_ms / profile_.rest_ms);
   const double all_ms = (ms + beside_ms) * (1 + profile_.back_to_back * part);
@@ -69,8 +69,8 @@ double Worker::StepMs() {
   return all_ms;
 }
 
-// Rows for what decodes already and for what arrived from prefill workers; a sequence that finds no
-// block for its next token takes those of the one that came last.
+// Rows for running sequences and for those that arrived from prefill workers. A sequence without a
+// block for its next token takes those of the most recent sequence.
 void Worker::PlanDecode() {
   while (!kv_ready_.empty() && static_cast<int32_t>(running_.size()) < profile_.max_running &&
          IsThere(Find(kv_ready_.front())->came)) {
@@ -88,7 +88,7 @@ void Worker::PlanDecode() {
   }
 }
 
-// A block for its next token, if it needs one: where there is none, of those that run behind it.
+// Gets a block for its next token if needed; if there is none, preempts sequences behind it.
 bool Worker::Grow(Sequence& sequence, size_t place) {
   const int64_t held = static_cast<int64_t>(sequence.shared) + sequence.private_blocks;
   const int64_t missing = std::max<int64_t>(0, (sequence.length() + block_ - 1) / block_ - held);
@@ -142,7 +142,7 @@ int64_t Worker::BlocksFor(const Sequence& sequence, size_t* held) const {
   return sequence.length() / block_ + 1 - static_cast<int64_t>(*held);
 }
 
-// The blocks of its prompt, those of its prefix that are here shared with others.
+// Blocks for its prompt; cached prefix blocks are shared.
 bool Worker::Admit(Sequence& sequence) {
   size_t held = 0;
   const int64_t needed = BlocksFor(sequence, &held);
@@ -159,8 +159,8 @@ bool Worker::Admit(Sequence& sequence) {
   return true;
 }
 
-// What of `left` tokens this step computes at first: of a prompt that does not end in it, with
-// others behind it, half of what is left of the budget.
+// How many of `left` tokens this step computes in the first pass: half of the remaining budget if
+// the prompt does not end in it and others wait.
 int32_t Worker::Share(int32_t left, int32_t budget, bool others) const {
   const int32_t whole = std::min(profile_.chunk_tokens, budget);
   if (left <= whole || !others) return std::min(left, whole);
@@ -188,7 +188,7 @@ int32_t Worker::Paced(const Sequence& sequence, int32_t begin, int32_t rows, dou
   return std::max(least, sequence.pace.RowsWithin(part, begin, rows));
 }
 
-// Another one computes the first block that this one would.
+// Whether another sequence computes the first block that this one would compute.
 bool Worker::Follows(const Sequence& sequence) const {
   const size_t next = cache_.Match(BlockNames(sequence.units, PromptBlocks(sequence.prompt)));
   const size_t last_unit = (next + 1) * static_cast<size_t>(block_ / kHashUnitTokens);
@@ -253,7 +253,7 @@ void Worker::PlanPrompts() {
     plan_running(yielding);
     plan_waiting(yielding);
   }
-  // What nobody behind them took.
+  // Second pass: the budget that no later prompt took.
   for (size_t i = 0; i < planned.size() && budget > 0; ++i) {
     const Sequence& sequence = *Find(planned[i]);
     const auto chunk = std::find_if(step_.chunks.begin(), step_.chunks.end(),
@@ -298,7 +298,7 @@ void Worker::PlanJobs() {
     AddChunk(job.wire_id, job.decode, job.computed, more);
     budget -= more;
   }
-  // A prompt that is cached as a whole has nothing to compute.
+  // A fully cached prompt has nothing to compute.
   for (size_t i = 0; i < jobs_.size();) {
     if (jobs_[i].started && jobs_[i].computed >= jobs_[i].tokens) {
       FinishJob(jobs_[i]);

@@ -62,7 +62,7 @@ bool ReadsFeatures(Method method) {
   return method == Method::kEagle3 || method == Method::kMedusa || method == Method::kMtp;
 }
 
-// For messages.
+// For error messages.
 std::string KeysOf(Method method) {
   std::string keys = "method, num_speculative_tokens, adaptive";
   if (method == Method::kNgram) keys += ", prompt_lookup_min, prompt_lookup_max";
@@ -76,7 +76,7 @@ std::string KeysOf(Method method) {
   return keys;
 }
 
-// Keys of one method are refused with another.
+// A key of another method is refused.
 Status ReadKey(const std::string& key, const Json& value, SpeculationConfig* c) {
   const bool ngram = c->method == Method::kNgram, suffix = c->method == Method::kSuffix;
   if (key == "method") return {};
@@ -149,7 +149,7 @@ Result<SpeculationConfig> ParseSpeculationConfig(std::string_view text) {
   AISP_RETURN_IF_ERROR(ReadMethod(json["method"], &config.method));
   for (const auto& [key, value] : json.items()) AISP_RETURN_IF_ERROR(ReadKey(key, value, &config));
   config.says_num_tokens = json.contains("num_speculative_tokens");
-  // One of the two stands for both, as in vLLM.
+  // If only one of the two is given, it sets both, as in vLLM.
   const bool has_min = json.contains("prompt_lookup_min"),
              has_max = json.contains("prompt_lookup_max");
   if (has_min && !has_max) config.ngram.max = config.ngram.min;

@@ -6,8 +6,7 @@
 namespace aisp {
 namespace {
 
-// Drafts have to bring so much more than none: predictions are not exact, the less so the noisier
-// steps are.
+// Required gain over a step without drafts: predictions have errors, which grow with noise.
 constexpr double kMargin = 1.02, kMarginOfNoise = 0.15, kLittleNoise = 0.02;
 constexpr float kForgetOwn = 0.9f;
 constexpr float kForgetAll = 0.998f;
@@ -28,7 +27,7 @@ size_t Acceptance::BinOf(float confidence) {
 }
 
 float Acceptance::Calibrated(float confidence) const {
-  constexpr float kPrior = 4.0f;  // observations that the confidence itself counts for
+  constexpr float kPrior = 4.0f;  // weight of the confidence, in observations
   const Bin& bin = bins_[BinOf(confidence)];
   return (bin.hits + kPrior * confidence) / (bin.seen + kPrior);
 }
@@ -85,7 +84,7 @@ int32_t ChooseLength(std::span<const DraftCandidate> candidates, const VerifySte
   for (const DraftCandidate& each : candidates) longest = std::max(longest, each.position + 1);
   const auto limit = static_cast<size_t>(std::max(0, shape.max_drafts));
   const double context = ContextOfRow(shape);
-  // Of steps as long as they can be, of those that cost the same; every length asks for the same.
+  // Time of the longest step with the same cost; cached, because every length asks again.
   std::vector<double> seconds(std::min(candidates.size(), limit) + 1, 0);
   const auto seconds_of = [&](size_t drafts) {
     const int32_t rows = shape.rows + static_cast<int32_t>(drafts);

@@ -18,7 +18,7 @@ uint64_t KeyOf(std::span<const TokenId> gram) {
 
 void NgramProposer::Learn(std::span<const TokenId> tokens, Index* index) const {
   index->next.resize(static_cast<size_t>(options_.max - options_.min + 1));
-  // The gram that ends in front of position i is known once there is a token at i.
+  // The n-gram before position i is entered once a token at i exists.
   const auto size = static_cast<int32_t>(tokens.size());
   for (int32_t i = index->size; i < size; ++i) {
     for (int32_t n = options_.min; n <= std::min(options_.max, i); ++n) {
@@ -42,7 +42,7 @@ Status NgramProposer::Propose(std::span<const DraftContext> contexts,
       const auto at = next.find(KeyOf(gram));
       if (at == next.end()) continue;
       const auto stands = tokens.subspan(static_cast<size_t>(at->second - n), gram.size());
-      if (!std::equal(gram.begin(), gram.end(), stands.begin())) continue;  // only the keys agree
+      if (!std::equal(gram.begin(), gram.end(), stands.begin())) continue;  // a hash collision
       const auto end = std::min(size, at->second + contexts[c].limit);
       const float sure = static_cast<float>(n) / static_cast<float>(n + 1);
       for (int32_t i = at->second; i < end; ++i)

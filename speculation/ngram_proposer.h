@@ -1,5 +1,5 @@
-// NgramProposer: prompt lookup. What followed the newest earlier place in the sequence where its
-// last n tokens stand, for the greatest n within [min, max] that has one. Engine thread only.
+// NgramProposer: prompt lookup. Proposes what followed the most recent earlier occurrence of the
+// sequence's last n tokens, for the largest n in [min, max] that occurs. Engine thread only.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 namespace aisp {
 
 struct NgramOptions {
-  int32_t min = 5;  // tokens, 1 or more
-  int32_t max = 5;  // tokens, min to kLongest
+  int32_t min = 5;  // tokens, at least 1
+  int32_t max = 5;  // tokens, from min to kLongest
   static constexpr int32_t kLongest = 32;
 };
 
@@ -28,8 +28,8 @@ class NgramProposer final : public Proposer {
 
  private:
   struct Index {
-    int32_t size = 0;  // tokens that it knows of; a gram is entered when something follows it
-    std::vector<std::unordered_map<uint64_t, int32_t>> next;  // for each n: what follows begins at
+    int32_t size = 0;  // indexed tokens; an n-gram is entered once a token follows it
+    std::vector<std::unordered_map<uint64_t, int32_t>> next;  // per n: position after the n-gram
   };
 
   void Learn(std::span<const TokenId> tokens, Index* index) const;

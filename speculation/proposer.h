@@ -1,8 +1,8 @@
-// Proposer: names tokens that are likely to follow a sequence. It cannot change an answer: the
-// target draws every token itself, and a proposed one only stands where it is the one drawn.
+// Proposer: proposes draft tokens. It cannot change an answer: the target draws every token itself,
+// and a draft token is accepted only if the target draws it.
 //
 // A proposer owns its state, which follows the tokens of a sequence: they only grow, whatever
-// becomes of the sequence's KV. State of a sequence is bounded by its length, what is shared by
+// happens to the sequence's KV. State per sequence is bounded by its length, shared state by
 // options. Engine thread only.
 #pragma once
 
@@ -25,17 +25,17 @@ struct SequenceRequest;  // engine/request.h
 // A sequence that is about to draw its next token.
 struct DraftContext {
   SequenceId sequence;
-  std::span<const TokenId> tokens;  // prompt, then what was drawn; valid during the call
+  std::span<const TokenId> tokens;  // prompt, then drawn tokens; valid during the call
   int32_t prompt_tokens = 0;
-  int32_t limit = 0;       // most tokens that are of use
-  std::string_view scope;  // only sequences of one scope may learn from each other
+  int32_t limit = 0;                         // maximum draft length
+  std::string_view scope;                    // only sequences of one scope may share learnt tokens
   const SamplingParams* sampling = nullptr;  // null in tests
-  const SequenceRequest* request = nullptr;  // all that its draws depend on; null in tests
+  const SequenceRequest* request = nullptr;  // all parameters of its draws; null in tests
 };
 
 struct TokenDraft {
   std::vector<TokenId> tokens;
-  // Of each token, given those before it: how sure the proposer is, in [0, 1]. As many as tokens.
+  // Confidence of each token given those before it, in [0, 1]; as many as tokens.
   std::vector<float> confidence;
 
   void Clear() {
@@ -48,16 +48,16 @@ struct TokenDraft {
   }
 };
 
-// What a step has made known of a sequence: the target's features (engine/executor.h) of positions
-// whose tokens stand. The token behind the last of them is known.
+// New features (engine/executor.h) of a sequence after a step, at positions of accepted tokens. The
+// token after the last position is known.
 struct ComputedRows {
   DraftContext context;
-  int32_t begin = 0;  // the first of the positions
-  // [positions, feature_size], in the memory and the format of the target's device; valid until the
-  // call returns, and for whatever the call enqueues behind the target's steps.
+  int32_t begin = 0;  // first position
+  // [positions, feature_size] in the target device's memory and format. Valid until the call
+  // returns, and for work that the call enqueues after the target's steps.
   std::span<const std::byte> features;
-  // They are f32 in the host's memory instead, valid during the call: of positions that no step has
-  // computed, but a cache or another worker knew.
+  // `features` are f32 in host memory, valid during the call, for positions that no step here
+  // computed: they came from a cache or from another worker.
   bool on_host = false;
 };
 
@@ -65,28 +65,27 @@ class Proposer {
  public:
   virtual ~Proposer() = default;
   virtual std::string_view name() const = 0;
-  // Whether a token costs so much that the number of tokens has to be chosen beforehand.
+  // Whether drafting costs so much that the draft length must be chosen beforehand.
   virtual bool costly() const { return false; }
-  // Whether all tokens of a draft are made together, so that a longer one takes hardly longer.
+  // Whether all tokens of a draft are made at once, so that a longer draft costs hardly more.
   virtual bool at_once() const { return false; }
-  // One draft for each context, empty ones to begin with. An error is that of all contexts.
+  // One draft per context, initially empty. An error applies to all contexts.
   virtual Status Propose(std::span<const DraftContext> contexts, std::span<TokenDraft> drafts) = 0;
-  // Elements of the features that it wants of every position that is computed; 0: none.
+  // Size of the features that it needs per computed position, in elements; 0: none.
   virtual int32_t feature_size() const { return 0; }
-  // Of how many of a prompt's last positions features are of use, whoever computes them.
+  // Number of a prompt's last positions whose features it can use, wherever they are computed.
   static constexpr int32_t kWholePrompt = std::numeric_limits<int32_t>::max();
   virtual int32_t feature_window() const { return kWholePrompt; }
-  // Comes behind every step, where it wants features. Positions may come again, and some never
-  // come: they lie in front of the window, their KV was found in a cache, or came from another
-  // worker. An error is that of all sequences.
+  // Called after every step if feature_size() > 0. Positions may repeat, and some never come: those
+  // before the window, or whose KV came from a cache or another worker. An error applies to all
+  // sequences.
   virtual Status Computed(std::span<const ComputedRows> /*rows*/) { return {}; }
-  // Of the last Propose: time that went into taking up tokens which it had not seen, a prompt above
-  // all, and not into proposing.
+  // Time that the last Propose spent on unseen tokens, mainly prompts, and not on drafting.
   virtual Duration catch_up() const { return {}; }
-  // False: the last Propose waited for such work, for it does not know how long, and its time says
-  // nothing of tokens.
+  // False: the last Propose waited for such work for an unknown time, so its duration must not be
+  // used.
   virtual bool timed() const { return true; }
-  // The sequence has ended with these tokens; nothing is asked for it any more.
+  // The sequence has ended with these tokens; no further calls for it.
   virtual void Ended(const DraftContext& context) = 0;
 };
 

@@ -10,24 +10,23 @@
 namespace aisp {
 namespace {
 
-// Steps that are launched without waiting for the last one, behind proposals that were not worth a
-// row: twice as many each time.
+// Maximum number of steps launched ahead after useless drafts; the number doubles each time.
 constexpr int32_t kMostPlainSteps = 16;
 
-// Of positions of drafts, all sequences together.
+// First guess of the acceptance rate at a position, for all sequences together.
 constexpr double kFirstStands = 0.7;
-constexpr double kPrior = 4.0;  // drafts that a guess counts for
+constexpr double kPrior = 4.0;  // weight of the guess, in drafts
 constexpr float kForget = 0.995f;
-// Of one sequence: drafts that those of all count for.
+// Weight of all sequences' acceptance rate in that of one sequence, in drafts.
 constexpr double kOthers = 24.0;
 constexpr float kForgetOwn = 0.98f;
-// Standard deviations of what a sequence's tokens may stand more often than they did.
+// Optimism about acceptance of one sequence, in standard deviations.
 constexpr double kUnsure = 0.4;
-// The fewer sequences a probe asks, the less it tells: the wait between probes grows with them, up
-// to so many times the first one.
+// A probe of few sequences tells little, so those are probed more often: the longest interval is
+// kProbeSteps for each sequence, up to kMostProbed of them.
 constexpr int32_t kMostProbed = 4, kProbeSteps = 64;
 
-// Of its time, what part a draft may take longer.
+// Bound on the relative growth of a draft's measured time; weight of a new measurement.
 constexpr double kMostLonger = 2.0, kForgetTime = 0.1;
 
 void Count(AcceptanceRecord* record, size_t slot, float forget, bool stood) {
@@ -35,8 +34,8 @@ void Count(AcceptanceRecord* record, size_t slot, float forget, bool stood) {
   record->expected[slot] = forget * record->expected[slot] + 1.0f;
 }
 
-// What became of forced runs is told apart for the last token, which stands where the text behind
-// the run is spelled apart from it.
+// Acceptance of forced runs, with the last token apart: it is rejected if the text after the run is
+// tokenised differently.
 constexpr size_t kInside = 0, kLast = 1;
 
 }  // namespace
@@ -55,7 +54,7 @@ void Speculator::ListExpected(std::span<const SpeculativeSequence> sequences) {
   std::array<double, AcceptanceRecord::kPositions> of_all;
   double before = kFirstStands;
   for (size_t at = 0; at < of_all.size(); ++at) {
-    // A position of which little is known stands as often as the one in front of it.
+    // A position with few observations gets the acceptance rate of the one before it.
     before = (everybody_.hits[at] + kPrior * before) / (everybody_.expected[at] + kPrior);
     of_all[at] = before;
   }
@@ -110,7 +109,7 @@ void Speculator::Computed(std::span<const ComputedRows> rows) {
   SwitchOff(contexts_, &stats_.failed);
 }
 
-// Tokens that cost time are not bought where the constraint names some for nothing.
+// A costly proposer is not used where the constraint gives draft tokens for free.
 bool Speculator::Asks(const SpeculativeSequence& sequence) {
   if (!sequence.proposes || (sequence.forced > 0 && proposer_->costly())) return false;
   return !states_[sequence.context.sequence].off;
@@ -180,16 +179,16 @@ void Speculator::Propose(std::span<SpeculativeSequence> sequences, const VerifyS
 
 void Speculator::NoteDraftTime(int32_t length, double seconds) {
   if (draft_seconds_.empty()) draft_seconds_.resize(static_cast<size_t>(options_.num_tokens), 0);
-  // Drafts that are made at once have one price, whatever their length.
+  // At-once drafts cost the same at any length.
   const int32_t slot = proposer_->at_once() ? 1 : std::min(length, options_.num_tokens);
   double& mean = draft_seconds_[static_cast<size_t>(slot) - 1];
   mean += mean == 0 ? seconds : kForgetTime * (std::min(seconds, kMostLonger * mean) - mean);
-  // No shorter one bounds then what a call that was held up said: a much shorter call disproves it.
+  // No shorter draft bounds the mean here, so a much shorter call proves that it included a delay.
   if (proposer_->at_once() && mean > kMostLonger * seconds) mean = seconds;
 }
 
-// A draft takes at most as long for each token as a shorter one, whatever was seen of it: that may
-// have been held up. One that was never made is hoped to take no longer for each than a longer one.
+// A draft costs at most as much per token as a shorter one: its own measurement may include a
+// delay. A length without measurements is assumed to cost no more per token than a longer one.
 std::vector<double> Speculator::DraftSeconds() const {
   std::vector<double> seconds(static_cast<size_t>(options_.num_tokens), 0);
   if (draft_seconds_.empty()) return seconds;

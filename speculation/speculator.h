@@ -1,9 +1,9 @@
-// Speculator: what an engine asks before each step. It has a proposer name tokens, decides how many
-// of them the step verifies, and learns from what became of them and from how long steps take. The
-// runs of tokens that constraints leave one text for come with the sequences and need no proposer.
+// Speculator: called by the engine before each step. It gets drafts from a proposer, decides how
+// many tokens the step verifies, and learns from acceptance and step times. Forced runs (tokens
+// that a constraint leaves no choice for) come with the sequences and need no proposer.
 //
-// A proposer that fails, or is slow several times running, is not asked again for the sequences it
-// was asked for then; they go on without. Engine thread only; statistics too.
+// A proposer that fails, or is slow several times in a row, is no longer asked for the sequences of
+// that call; they continue without drafts. Engine thread only; statistics too.
 #pragma once
 
 #include <cstdint>
@@ -23,16 +23,16 @@ namespace aisp {
 struct SpeculatorOptions {
   int32_t num_tokens = 8;  // longest draft
   bool adaptive = true;    // false: whole drafts are verified
-  // A call of the proposer that takes longer is slow; so many in a row end it.
+  // A proposer call that takes longer is slow; after so many in a row it is dropped.
   Duration slow = std::chrono::milliseconds(100);
   int32_t slow_calls = 3;
-  bool forced_runs = true;  // the engine asks constraints for theirs (DrawGuide::Forced)
+  bool forced_runs = true;  // the engine asks constraints for forced runs (DrawGuide::Forced)
 };
 
-// How a device takes steps.
+// How a device runs steps.
 struct DeviceSteps {
-  std::vector<int32_t> sizes;  // that they are padded to, ascending; empty: they are not
-  bool ahead = false;          // plain ones are launched before the tokens of the last are known
+  std::vector<int32_t> sizes;  // sizes that steps are padded to, ascending; empty: no padding
+  bool ahead = false;  // steps without drafts are launched before the last step's tokens are known
   bool operator==(const DeviceSteps&) const = default;
 };
 
@@ -40,61 +40,61 @@ struct DeviceSteps {
 struct SpeculativeSequence {
   DraftContext context;
   TokenDraft draft;
-  int32_t rows = 0;      // leading tokens of the draft to verify
-  int32_t forced = 0;    // leading tokens of it that a constraint named; there before Propose
-  bool proposes = true;  // the proposer is asked
+  int32_t rows = 0;      // leading draft tokens to verify
+  int32_t forced = 0;    // leading draft tokens forced by a constraint; set before Propose
+  bool proposes = true;  // whether the proposer is asked
 };
 
 struct SpeculatorStats {
   uint64_t failed = 0;     // sequences that lost their proposer because it failed
-  uint64_t slow = 0;       // or because it was slow
-  uint64_t proposals = 0;  // drafts with at least one token, verified or not
+  uint64_t slow = 0;       // because it was slow
+  uint64_t proposals = 0;  // non-empty drafts, verified or not
 };
 
 class Speculator {
  public:
-  // `proposer` may be null: then only forced runs are verified.
+  // `proposer` null: only forced runs are verified.
   Speculator(const SpeculatorOptions& options, std::unique_ptr<Proposer> proposer,
              const Clock* clock);
 
-  // Before the first step; what was learnt of steps on another device is forgotten.
+  // Call before the first step; forgets step times of another device.
   void RunsOn(const DeviceSteps& device);
   bool forced_runs() const { return options_.forced_runs; }
   bool has_proposer() const { return proposer_ != nullptr; }
-  // Elements of the features that Computed wants; 0: it need not be called.
+  // Size in elements of the features that Computed needs; 0: Computed need not be called.
   int32_t feature_size() const { return has_proposer() ? proposer_->feature_size() : 0; }
-  // Of a prompt.
+  // Proposer::feature_window.
   int32_t feature_window() const { return has_proposer() ? proposer_->feature_window() : 0; }
   void Computed(std::span<const ComputedRows> rows);
-  // Fills the drafts; one that holds a forced run goes on where the proposer names all of the run
-  // and more. What an owner then cuts off them is not proposed.
+  // Fills the drafts. A forced run is extended if the proposer's draft starts with all of it and is
+  // longer. Tokens that the owner then cuts off do not count as proposed.
   void Propose(std::span<SpeculativeSequence> sequences, const VerifyStep& shape);
-  // Fills `rows`.
+  // Sets `rows`.
   void Choose(std::span<SpeculativeSequence> sequences, const VerifyStep& shape);
-  // Behind Choose: so many steps may run before it is worth asking again. The longer nothing was
-  // worth a row, the more, where waiting for tokens costs something.
+  // After Choose: the number of steps to run before asking again. It grows while no draft token is
+  // worth a row, if waiting for the last step's tokens costs time.
   int32_t plain_steps() const { return plain_steps_; }
-  // Of the draft of the last Choose, `drafted` tokens had rows and `accepted` stood; `next_stood`:
-  // the token drawn behind them is that which the draft has there.
+  // Result for the last Choose's draft: `drafted` tokens had rows, `accepted` were accepted.
+  // `next_stood`: the token drawn after them equals the draft's next token.
   void Verified(SequenceId sequence, int32_t drafted, int32_t accepted, bool next_stood);
-  // A step without prompts, `drafts` of whose rows verified a proposed token.
+  // Time of a step without prefill rows; `drafts` of its rows verified a draft token.
   void StepTook(int32_t rows, int32_t drafts, int64_t context_tokens, Duration took);
   void Ended(const DraftContext& context);
 
   const SpeculatorStats& stats() const { return stats_; }
   const VerifyCost& cost() const { return cost_; }
   std::string_view method() const { return has_proposer() ? proposer_->name() : "none"; }
-  // Those that it remembers something of.
+  // Number of sequences with state.
   size_t sequences() const { return states_.size(); }
 
  private:
-  // Without drafts for so many steps, a costly proposer is asked for one token all the same, to see
-  // whether it stands now; then behind twice as many, and so on.
+  // After so many steps without drafts a costly proposer is asked for one token (for a whole draft
+  // if made at once), to probe the acceptance rate; then after twice as many, and so on.
   static constexpr int32_t kFirstProbe = 16;
   struct State {
     AcceptanceRecord acceptance, of_runs;
-    AcceptanceRecord stood;  // whatever the proposer thought of them
-    // Of the draft that is being verified, and how many of its tokens are a forced run.
+    AcceptanceRecord stood;  // acceptance by position, ignoring confidence
+    // Of the draft being verified, and its number of forced tokens.
     std::vector<float> confidence;
     int32_t forced = 0;
     bool off = false;
@@ -102,15 +102,15 @@ class Speculator {
 
   void SwitchOff(std::span<const DraftContext> contexts, uint64_t* count);
   void NoteDraftTime(int32_t length, double seconds);
-  // What drafts of 1, 2, ... tokens of all sequences may take.
+  // Expected seconds to draft 1, 2, ... tokens for all sequences.
   std::vector<double> DraftSeconds() const;
   int32_t LengthFor(std::span<const SpeculativeSequence> sequences, const VerifyStep& shape);
-  // What drafts of `sequences` may be worth, before they are made, in `candidates_`.
+  // Expected values of drafts before they are made, into `candidates_`.
   void ListExpected(std::span<const SpeculativeSequence> sequences);
-  // Whom to ask: `contexts_` of the sequences `asked_`.
+  // Selects the sequences to ask: `contexts_` of `asked_`.
   void ListAsked(std::span<const SpeculativeSequence> sequences, int32_t length);
   bool Asks(const SpeculativeSequence& sequence);
-  // A proposed draft becomes the sequence's, or goes on where its forced run ends. False: neither.
+  // Makes the proposed draft the sequence's, or appends it to its forced run. False: neither.
   static bool Join(TokenDraft* proposed, SpeculativeSequence* sequence);
   double StandsAt(const State& state, int32_t at, float confidence) const;
   void Learn(State* state, int32_t at, bool stood);
@@ -120,14 +120,14 @@ class Speculator {
   const Clock* const clock_;
   VerifyCost cost_;
   Acceptance acceptance_, run_acceptance_;
-  AcceptanceRecord everybody_;         // of all sequences together, for costly proposers
+  AcceptanceRecord everybody_;         // of all sequences, for costly proposers
   double spent_seconds_ = 0;           // by the last Propose
-  std::vector<double> draft_seconds_;  // of a costly proposer, by length; 0: none was made
+  std::vector<double> draft_seconds_;  // of a costly proposer, by length; 0: not measured
   int32_t slow_in_row_ = 0;
   DeviceSteps device_;
   int32_t plain_steps_ = 0;
   int32_t idle_steps_ = 0;             // since a costly proposer was asked
-  int32_t probe_steps_ = kFirstProbe;  // behind which it is asked all the same
+  int32_t probe_steps_ = kFirstProbe;  // steps until the next probe
   std::unordered_map<SequenceId, State> states_;
   SpeculatorStats stats_;
 

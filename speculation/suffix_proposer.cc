@@ -51,7 +51,7 @@ void SuffixProposer::ProposeOne(const DraftContext& context, TokenDraft* draft) 
     const auto [best, best_weight] =
         *std::max_element(votes_.begin(), votes_.end(),
                           [](const auto& x, const auto& y) { return x.second < y.second; });
-    // One place more that knows nothing: a single short match is no certainty.
+    // One extra vote for no token: a single short match is not certain.
     const float sure = best_weight / (total + 1.0f);
     together *= sure;
     if (together < options_.min_probability) break;
@@ -90,7 +90,7 @@ void SuffixProposer::Ended(const DraftContext& context) {
   Shared& shared = SharedOf(context.scope);
   if (shared.young.size() + static_cast<int32_t>(output.size()) > half)
     shared.old = std::exchange(shared.young, {});
-  // The first tokens of an answer follow the prompt's last ones.
+  // Keeps the prompt's last tokens, which precede the answer's first ones.
   const auto lead = std::min<size_t>(4, static_cast<size_t>(context.prompt_tokens));
   shared.young.Append(context.tokens.subspan(static_cast<size_t>(context.prompt_tokens) - lead));
   shared.young.AppendBreak();

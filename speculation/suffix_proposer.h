@@ -1,9 +1,9 @@
-// SuffixProposer: what followed the last tokens before, in the sequence itself and in finished
-// ones of its scope. Places vote for the next token, a longer match with more weight; those that
-// agree go on voting.
+// SuffixProposer: proposes what followed the last tokens at earlier occurrences, in the sequence
+// itself and in finished ones of its scope. Occurrences vote for the next token, longer matches
+// with more weight; those that agree keep voting.
 //
-// Of each scope the newest `shared_tokens` of finished outputs are kept, of at most `scopes`
-// scopes, those used last. Engine thread only.
+// Per scope the newest `shared_tokens` of finished outputs are kept, for the `scopes` most recently
+// used scopes. Engine thread only.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +20,10 @@
 namespace aisp {
 
 struct SuffixOptions {
-  int32_t shared_tokens = 1 << 17;  // of finished outputs, for each scope; 0: none
+  int32_t shared_tokens = 1 << 17;  // of finished outputs, per scope; 0: none
   int32_t scopes = 64;
-  float min_probability = 0.1f;  // a draft ends where its tokens together are less likely
-  float max_factor = 4.0f;       // tokens for each token of the longest match
+  float min_probability = 0.1f;  // a draft ends when its joint probability falls below this
+  float max_factor = 4.0f;       // maximum draft length relative to the longest match
 };
 
 class SuffixProposer final : public Proposer {
@@ -36,11 +36,11 @@ class SuffixProposer final : public Proposer {
 
   size_t sequences() const { return own_.size(); }
   size_t scopes() const { return shared_.size(); }
-  // Of all scopes together.
+  // Sum over all scopes.
   int64_t shared_tokens() const;
 
  private:
-  // Two generations: when the younger is half of what may be kept, the elder is dropped.
+  // Two generations: when the younger one reaches half of the limit, the older one is dropped.
   struct Shared {
     TokenChains young, old;
     std::list<std::string>::iterator used;
@@ -58,7 +58,7 @@ class SuffixProposer final : public Proposer {
   const SuffixOptions options_;
   std::unordered_map<SequenceId, TokenChains> own_;
   std::unordered_map<std::string, Shared> shared_;
-  std::list<std::string> by_use_;  // the last one first
+  std::list<std::string> by_use_;  // most recently used first
   std::vector<TokenChains::Match> matches_;
   std::vector<Place> places_;
   std::vector<std::pair<TokenId, float>> votes_;

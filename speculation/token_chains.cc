@@ -45,7 +45,7 @@ void TokenChains::Find(std::span<const TokenId> suffix, std::vector<Match>* matc
       while (length < limit && tokens_[static_cast<size_t>(end - 1 - length)] ==
                                    suffix[suffix.size() - 1 - static_cast<size_t>(length)])
         ++length;
-      // The keys of different grams may be equal.
+      // Different grams may have equal keys.
       if (length >= kGrams[g] && end < size() && tokens_[static_cast<size_t>(end)] != kBreak)
         matches->push_back({end, length});
       end = before_[g][static_cast<size_t>(end - 1)];

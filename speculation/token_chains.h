@@ -1,7 +1,7 @@
-// TokenChains: finds where the last tokens of a text occurred before, in it or in another one.
+// TokenChains: finds earlier occurrences of a text's last tokens, in it or in another text.
 //
-// Positions with equal grams (of one, two and four tokens) are linked, newest first, as compressors
-// of the LZ77 family do it: a token costs O(1) to add, sixteen bytes to keep. One thread.
+// Positions with equal grams (of one, two and four tokens) are linked, newest first, as in
+// compressors of the LZ77 family. Adding a token costs O(1) time and sixteen bytes. One thread.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@ namespace aisp {
 
 class TokenChains {
  public:
-  // A place where the last `length` tokens stand; what followed them begins at `next`.
+  // An occurrence of the last `length` tokens; `next`: position after it.
   struct Match {
     int32_t next = 0;
     int32_t length = 0;
@@ -25,10 +25,10 @@ class TokenChains {
   static constexpr int32_t kLongestMatch = 64;
 
   void Append(std::span<const TokenId> tokens);
-  // No match reaches over it.
+  // No match extends across a break.
   void AppendBreak() { Append(std::array<TokenId, 1>{kBreak}); }
-  // The newest places where the end of `suffix` stands and something follows, at most
-  // kMostMatches of them; those that share four tokens or more, else two or more, else one.
+  // The newest occurrences of the end of `suffix` that have a successor, at most kMostMatches, with
+  // matches of at least four tokens; if there are none, two tokens; else one.
   void Find(std::span<const TokenId> suffix, std::vector<Match>* matches) const;
 
   std::span<const TokenId> tokens() const { return tokens_; }
@@ -41,7 +41,7 @@ class TokenChains {
   static uint64_t KeyOf(std::span<const TokenId> gram);
 
   std::vector<TokenId> tokens_;
-  // For each length of grams: the newest end of a gram, and of each end the one before it.
+  // For each gram length: the newest end of a gram, and for each end the previous one.
   std::array<std::unordered_map<uint64_t, int32_t>, kGrams.size()> heads_;
   std::array<std::vector<int32_t>, kGrams.size()> before_;
 };

@@ -8,36 +8,35 @@
 namespace aisp {
 namespace {
 
-constexpr double kMostSeen = 20;    // samples that a mean stands for: older ones are forgotten
-constexpr double kHalfLife = 2048;  // of what a knot says, in samples of others
-constexpr double kFaded = 0.3;      // samples; a knot that stands for fewer is as one never seen
-constexpr double kFewSamples = 3;   // among as many, one that is much shorter counts alone
-constexpr double kLevel = 0.03;     // weight of a sample in the level of all knots
-// The mean of what samples of knots that stand for so many were off by, and how much is too much.
+constexpr double kMostSeen = 20;    // maximum weight of a mean, in samples
+constexpr double kHalfLife = 2048;  // half-life of a knot, in samples of other knots
+constexpr double kFaded = 0.3;      // weight below which a knot counts as never seen
+constexpr double kFewSamples = 3;   // up to so many samples, a much shorter one replaces the mean
+constexpr double kLevel = 0.03;     // weight of a sample in the common level
+// Drift: mean error of samples of knots with at least kWellKnown samples, and its limit.
 constexpr double kWellKnown = 10, kDrift = 0.1, kMuchDrift = 0.15;
-constexpr double kShortest = 0.6, kLongest = 1.4;  // of what was predicted: more is an outlier
-constexpr double kHope = 0.25;                     // of a step that was never seen
+constexpr double kShortest = 0.6, kLongest = 1.4;  // of the prediction; beyond are outliers
+constexpr double kHope = 0.25;                     // optimism for a step never seen
 constexpr double kTrusted = 2.5;                   // samples
 
-// By the noise of samples, a variance relative to what was predicted: that from which a mean is of
-// more of them, and a knot is less sure of itself than its neighbours are of it; what part of a
-// deviation may be hoped for, and is no drift.
+// Thresholds of the relative variance: above kNoisy means average over more samples and knots rely
+// more on their neighbours. Optimism and the drift limit scale with the standard deviation.
 constexpr double kNoisy = 0.02, kMuchNoise = 0.04;
 constexpr double kMostMore = 10;  // times kMostSeen
 constexpr double kHopeOfNoise = 0.15, kDriftOfNoise = 1.0, kMostHope = 0.6;
-constexpr double kLeastOff = 0.3, kMostOff = 1.7;  // of what was predicted: more says no more
+constexpr double kLeastOff = 0.3, kMostOff = 1.7;  // relative to the prediction; clamped
 constexpr double kForgetNoise = 0.02;
 
-// What a row more costs of a step, and as many rows again, and what no rows would leave of it,
-// before two knots are known: all little enough to be tried.
+// Before two knots are known: relative cost of one more row, of twice the rows, and the base. All
+// are low, so that drafts are tried.
 constexpr double kFirstSlope = 0.05, kFirstDouble = 0.35;
-constexpr double kUnsureSlope = 3;  // times that slope, a standard deviation
+constexpr double kUnsureSlope = 3;  // standard deviation, relative to that slope
 constexpr double kLeastLeft = 0.3;
 
-constexpr double kForget = 0.02;        // in what is known of contexts
-constexpr double kLittleSpread = 0.01;  // contexts within a tenth of each other tell nothing
+constexpr double kForget = 0.02;        // in the covariance of time and context
+constexpr double kLittleSpread = 0.01;  // contexts within a tenth of each other give no information
 
-// Tokens that a row reads.
+// Context tokens that a row reads.
 double OfRow(int64_t context_tokens, int32_t rows) {
   return std::max(1.0, static_cast<double>(context_tokens) / std::max(1, rows));
 }
@@ -50,7 +49,7 @@ double VerifyCost::Elasticity() const {
   return std::clamp(together_ / (spread_ + kLittleSpread), 0.0, 1.0);
 }
 
-// One for each number of rows up to 16, then for every 4, from 64 on every 8, from 128 on every 16.
+// Knots: every number of rows up to 16, then every 4; from 64 every 8; from 128 every 16.
 VerifyCost::VerifyCost() {
   constexpr std::array<int32_t, 5> kWidths{1, 4, 8, 16, 32}, kEnds{16, 64, 128, 256, 640};
   int32_t end = 0;
@@ -105,10 +104,10 @@ void VerifyCost::Add(int32_t rows, int32_t drafts, int64_t context_tokens, Durat
 void VerifyCost::Learn(Knot* at, double seen, double rows, double context, double seconds) {
   Knot& knot = *at;
   knot.last = samples_;
-  // Where all samples are noisy a short one is as much of an accident as a long one.
+  // If all samples are noisy, a short one is as accidental as a long one.
   const bool held_up =
       seen < kFewSamples && noise_ < kMuchNoise && seconds < kShortest * SecondsAt(knot, context);
-  if (seen < kFaded || held_up) {  // the first one, or the one before was held up
+  if (seen < kFaded || held_up) {  // the first sample, or the earlier ones were delayed
     knot = {seconds, rows, context, 1, samples_};
     return;
   }
@@ -125,14 +124,14 @@ void VerifyCost::Learn(Knot* at, double seen, double rows, double context, doubl
   knot.seen = std::min(seen + 1, kMostSeen * std::clamp(noise_ / kNoisy, 1.0, kMostMore));
   level_ *= 1 + kLevel / std::max(1.0, noise_ / kNoisy) * off;
   if (seen < kWellKnown) return;
-  // Of sizes that are well known a few in a row that all took longer are the machine's doing.
+  // If several well-known knots all take longer, the machine has become slower.
   drift_ += kDrift * (off - drift_);
   if (std::abs(drift_) < std::max(kMuchDrift, kDriftOfNoise * std::sqrt(noise_))) return;
   level_ *= 1 + drift_;
   drift_ = 0;
 }
 
-// From one sample to the next, so that a machine which becomes slower for all does not count.
+// Between consecutive samples, so that a general slowdown does not count as noise.
 void VerifyCost::NoteNoise(double of_expected) {
   const double off = std::clamp(of_expected, kLeastOff, kMostOff);
   const double step = off - std::exchange(last_off_, off);
@@ -140,7 +139,8 @@ void VerifyCost::NoteNoise(double of_expected) {
   noise_ += part * (step * step / 2 - noise_);
 }
 
-// Of padded steps those with drafts or those without, where another of its kind is known; else all.
+// For padded steps: those with drafts or those without, if another knot of that kind is known; else
+// all.
 VerifyCost::Kind VerifyCost::KindOf(size_t knot) const {
   if (!padded_) return {0, knots_.size()};
   const Kind kind = knot < ends_.size() ? Kind{0, ends_.size()} : Kind{ends_.size(), knots_.size()};
@@ -150,7 +150,7 @@ VerifyCost::Kind VerifyCost::KindOf(size_t knot) const {
   return {0, knots_.size()};
 }
 
-// Of all that was seen, with what slope is usual counting against it the more, the noisier it was.
+// Least squares over all knots with a prior on the slope, stronger for noisier samples.
 VerifyCost::Line VerifyCost::LineThroughAll(Kind kind, double context) const {
   double weight = 0, rows = 0, seconds = 0;
   for (size_t k = kind.begin; k < kind.end; ++k) {
@@ -175,7 +175,7 @@ VerifyCost::Line VerifyCost::LineThroughAll(Kind kind, double context) const {
   return line;
 }
 
-// A few noisy samples say less of a knot than the line through all knots does.
+// Few noisy samples of a knot are less reliable than the line through all knots.
 double VerifyCost::Smoothed(size_t knot, double context, const Line& line) const {
   const double own = SecondsAt(knots_[knot], context);
   const double weight = noise_ / kNoisy - 1;
@@ -188,8 +188,8 @@ double VerifyCost::Smoothed(size_t knot, double context, const Line& line) const
 double VerifyCost::AlongOthers(double rows, double context, size_t but) const {
   const Kind kind = KindOf(but);
   const Line line = noise_ > kNoisy ? LineThroughAll(kind, context) : Line{};
-  Point first, last, below, above;  // of known knots: the two ends, and the neighbours
-  // Neighbours of another kind are better than none, but not where they count against own samples.
+  Point first, last, below, above;  // of known knots: both ends, and the neighbours
+  // Neighbours of another kind serve if there is no better data, but do not override own samples.
   const bool any = noise_ <= kNoisy || seen_[but] < kFaded;
   const Kind near = any ? Kind{0, knots_.size()} : kind;
   for (size_t k = near.begin; k < near.end; ++k) {
@@ -219,7 +219,7 @@ double VerifyCost::OfRows(const Place& place, double context) const {
   if (seen < kFaded) return along > 0 ? along : 1.0 + kFirstSlope * (place.rows - 1);
   double own = SecondsAt(knots_[at], context);
   if (along <= 0) return own;
-  // Of these rows; those of a knot differ little.
+  // Within a knot, adjusts for the exact number of rows.
   own = std::max(0.5 * own, own + along - AlongOthers(knots_[at].rows, context, at));
   const double weight = std::max(1.0, noise_ / kNoisy);
   return own + (along - own) * weight / (weight + seen);
@@ -233,7 +233,7 @@ double VerifyCost::Hopeful(int32_t rows, int32_t drafts, int64_t context_tokens)
   const Place place = PlaceOf(rows, drafts);
   const double seen = seen_[place.knot];
   double seconds = Predict(rows, drafts, context_tokens);
-  // It may have been held up: what the others say has to be disproved twice.
+  // The first samples may include a delay: the lower of both predictions counts.
   if (seen < kTrusted) {
     const double context = OfRow(context_tokens, rows);
     const double along = level_ * AlongOthers(place.rows, context, place.knot);

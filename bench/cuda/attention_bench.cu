@@ -1,12 +1,12 @@
-// What attention costs on one GPU: decode against the read-only memory stream that the same run
-// measures, prefill against the tensor cores. Random data; launches in CUDA graphs; layers rotate
-// through more memory than the L2 holds.
+// Times attention on one GPU: decode compared with a read-only memory stream measured in the same
+// run, prefill with the tensor cores' peak. Random data; launches in CUDA graphs; layers rotate
+// through more memory than the L2 cache holds.
 //
-//   attention_bench [decode|prefill|all] [repetitions] [part of a load's name] [CTAs a
-//   multiprocessor in RunDecode]
+//   attention_bench [decode|prefill|all] [repetitions] [part of a load's name]
+//                   [CTAs per multiprocessor in RunDecode]
 //
-// Decode is timed three ways: the attention of a planned step alone; RoPE with append and that;
-// RunDecode, which is all of it.
+// Decode is timed three ways: the attention of a planned step alone; the same with RoPE and append
+// before it; RunDecode, which does all of this.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -62,7 +62,7 @@ __device__ uint32_t Mix(uint64_t x) {
   return static_cast<uint32_t>(x >> 32);
 }
 
-// About normal (a sum of four uniforms), as bf16 or as e4m3 below 32.
+// Roughly normal (a sum of four uniforms), as bf16 or as e4m3 below 32.
 __global__ void FillRandom(uint16_t* to, size_t words, bool fp8, uint64_t seed) {
   for (size_t i = blockIdx.x * static_cast<size_t>(blockDim.x) + threadIdx.x; i < words;
        i += static_cast<size_t>(gridDim.x) * blockDim.x) {
@@ -114,8 +114,8 @@ double Time(cudaStream_t stream, int repetitions, const std::function<void()>& w
 }
 
 #ifdef AISP_ATTENTION_TRACE
-// When the CTAs of the last launch passed: entry, predecessor done, first tile there, last tile
-// done, splits merged, end.
+// Times at which the CTAs of the last launch passed: entry, predecessor done, first tile loaded,
+// last tile done, splits merged, end.
 void PrintTrace() {
   static uint64_t trace[512][8];
   Must(ReadDecodeTrace(trace), "trace");
@@ -150,12 +150,12 @@ enum class How : uint8_t { kAttention, kRopeAndAttention, kOneLaunch };
 
 struct Timing {
   double us = 0;
-  double bytes = 0;  // keys and values read once
-  double flops = 0;  // of the scores and values that causality leaves
+  double bytes = 0;  // keys and values, read once
+  double flops = 0;  // of the scores and values under the causal mask
   std::string description;
 };
 
-// Long: one load set up as the engine would, in order.
+// Long: one load, set up in order as the engine would.
 Timing Measure(const Load& load, int repetitions, cudaStream_t stream, How how = How::kAttention,
                int32_t decode_ctas = 0) {
   AttentionConfig config;
@@ -196,7 +196,7 @@ Timing Measure(const Load& load, int repetitions, cudaStream_t stream, How how =
   const size_t q_bytes = static_cast<size_t>(rows * row) * 2;
   Memory pool(layers * layer_bytes), q(q_bytes), out(q_bytes),
       workspace(attention->workspace_bytes());
-  // Where the rows of a step in which every sequence has one are, and the angles up to the longest
+  // Slots of a step in which every sequence has one row, and the RoPE angles up to the longest
   // context.
   std::vector<int32_t> slots;
   for (size_t s = 0; s < spans.size(); ++s) {

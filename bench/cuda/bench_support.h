@@ -1,5 +1,5 @@
-// What the benches of the linear layers share: ending on errors, arguments, device memory, timing
-// by CUDA graphs. Host code; one thread.
+// Shared by the benchmarks of linear layers: error exits, arguments, device memory, timing by CUDA
+// graphs. Host code; one thread.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -17,7 +17,7 @@
 
 namespace aisp::cuda {
 
-// A bench has nobody to report an error to.
+// Exits on an error, after printing it: a benchmark has no caller to report to.
 inline void Require(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
   std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
@@ -43,7 +43,7 @@ inline std::string Argument(int argc, char** argv, const std::string& name,
   return value;
 }
 
-// rows=1,8,32, each of them 1 to `most`.
+// rows=1,8,32; each from 1 to `most`.
 inline std::vector<int> RowsArgument(int argc, char** argv, const std::string& fallback, int most) {
   const std::string list = Argument(argc, argv, "rows", fallback);
   std::vector<int> rows;
@@ -59,7 +59,7 @@ inline std::vector<int> RowsArgument(int argc, char** argv, const std::string& f
   return rows;
 }
 
-// Device memory for `count` elements; the process's end frees it, if nobody does before.
+// Device memory for `count` elements, freed at process exit at the latest.
 template <typename T>
 T* Allocate(size_t count) {
   void* p = nullptr;
@@ -67,7 +67,7 @@ T* Allocate(size_t count) {
   return static_cast<T*>(p);
 }
 
-// `count` calls in a graph, and how long its runs took.
+// `count` calls in a graph, and the times of its runs.
 class Captured {
  public:
   Captured(int count, cudaStream_t stream, const std::function<void(int)>& call)
@@ -95,7 +95,7 @@ class Captured {
     Require(cudaEventElapsedTime(&ms, events_[0], events_[1]), "event");
     times_.push_back(ms);
   }
-  // Microseconds of a call, without the first run.
+  // Median time of one call in microseconds, without the first run.
   double Median() {
     std::sort(times_.begin() + 1, times_.end());
     return times_[1 + (times_.size() - 1) / 2] * 1000.0 / count_;
@@ -109,8 +109,8 @@ class Captured {
   std::vector<float> times_;
 };
 
-// Microseconds of one of `count` calls: the median of `runs` replays of a graph of them, after one
-// that is not counted.
+// Time of one of `count` calls in microseconds: the median of `runs` replays of their graph, after
+// a warm-up.
 inline double Time(int count, cudaStream_t stream, int runs, const std::function<void(int)>& call) {
   Captured captured(count, stream, call);
   for (int i = 0; i <= runs; ++i) captured.Run();

@@ -1,17 +1,16 @@
 // aisp_bench_cuda_chain: the linear layers between two attentions (o, gate+up, down, the next qkv)
-// in one launch, beside the same layers in four launches and beside what a read-only pass over
-// memory takes for their bytes in the same run.
+// in one launch, compared with the same layers in four launches and with a read-only pass over
+// their bytes in the same run.
 //
 //   aisp_bench_cuda_chain [format=bf16|fp8|fp8block|nvfp4|all] [rows=1,8,32] [model=8b|1b]
-//   [layers=32] [gap=0]
-//                         [attention=0] [verify=0]
+//                         [layers=32] [gap=0] [attention=0] [verify=0]
 //
-// Every layer has weights of its own (copies of random ones), so that the L2 cache holds none; a
-// CUDA graph holds all layers, the median of seven replays is taken. The four launches have no
-// norms in front: those would be kernels of their own. With gap=7 a small kernel of 7 us lies in
-// front of each layer, as attention does; its time is in the figures. With attention=1024 it is
-// decode attention over so many keys of each row's sequence, which reads the q, k and v of the
-// layer before; with verify=1 the rows are the last ones of one sequence.
+// Every layer has its own weights (copies of random ones), so that the L2 cache holds none. A CUDA
+// graph holds all layers; the median of seven replays is reported. The four launches do not include
+// norms, which would be separate kernels. gap=7: a small kernel of 7 us runs before each layer, in
+// place of attention; its time is included. attention=1024: decode attention over this many keys of
+// each row's sequence runs there instead, on the q, k and v of the layer before. verify=1: the rows
+// are the last ones of one sequence.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -80,7 +79,7 @@ class ChainBench {
     cudaStreamDestroy(stream_);
   }
 
-  // Of a layer, by a read-only pass over the largest weights.
+  // Time for a layer's bytes, from a read-only pass over the largest weights.
   double StreamMicroseconds() {
     double best = 1e30;
     for (int blocks = 4; blocks <= 16; blocks *= 2) {
@@ -115,7 +114,7 @@ class ChainBench {
         std::fprintf(stderr, "no chain\n");
         std::exit(1);
       }
-      // One token's rows are published in slots from the second layer on.
+      // From the second layer on, one token's rows are published in slots.
       const bool by_slots = attention != nullptr && form->one_token && gap_ == 0;
       before(layer, by_slots && layer > 0);
       form->consumes = by_slots && layer > 0;
@@ -188,8 +187,8 @@ class ChainBench {
   Format format_;
   int layers_;
   int gap_;      // microseconds
-  int context_;  // keys of attention in front; 0: none
-  bool verify_;  // its rows are of one sequence
+  int context_;  // keys of the attention before each layer; 0: none
+  bool verify_;  // its rows belong to one sequence
   cudaStream_t stream_ = nullptr;
   std::unique_ptr<LinearKernels> kernels_;
   std::vector<std::vector<PackedWeight>> weights_;

@@ -1,12 +1,12 @@
-// aisp-gemm-bench: products of many rows in Llama-3.1-8B's shapes on one GPU: our kernels, an
-// instance each, beside cuBLASLt's best with the passes that it needs (SiLU(gate) * up as a kernel
-// of its own; beta = 1 for the residual).
+// aisp-gemm-bench: products of many rows in Llama-3.1-8B's shapes on one GPU: each instance of our
+// kernels, compared with cuBLASLt's best plus the passes that it needs (SiLU(gate) * up as a
+// separate kernel; beta = 1 for the residual).
 //
 //   aisp-gemm-bench [format=bf16|fp8|fp8block|fp8x8|fp8blockx8|nvfp4|all]
-//   [rows=256,512,1024,2048,4096,8192]
+//                   [rows=256,512,1024,2048,4096,8192]
 //
 // Random weights and activations; calls rotate over copies of the weight; a CUDA graph holds all
-// calls of a measurement; the graphs of a line take turns, and the median of seven runs is taken.
+// calls of a measurement; the graphs of one output line alternate; the median of seven runs counts.
 // Each instance's results are compared with sampled sums on the host before it is timed.
 #include <cuda_bf16.h>
 #include <cuda_fp8.h>
@@ -123,7 +123,7 @@ class Bench {
       names.emplace_back("Lt");
       captured.push_back(std::move(lt));
     }
-    // In turns: the card's clock falls with the power that the work before has drawn.
+    // Alternating, because the card's clock falls with the power that earlier work has drawn.
     for (int run = 0; run < 8; ++run) {
       for (auto& one : captured) one->Run();
     }
@@ -135,7 +135,7 @@ class Bench {
     std::fflush(stdout);
   }
 
-  // cuBLASLt's best on the same operands, and SiLU.
+  // cuBLASLt's best for the same operands, and SiLU.
   std::unique_ptr<Captured> CaptureLt(const Shape& shape, const Format& format,
                                       const LinearCall& call, int count) {
     const bool fp8 = format.weight == WeightFormat::kFp8 && format.x8;
@@ -167,13 +167,13 @@ class Bench {
     });
   }
 
-  // Relative error of sampled tokens and groups of 16 weight rows, against sums in double.
+  // Relative error of sampled tokens and groups of 16 weight rows against sums in double.
   double CheckSample(const Shape& shape, const LinearCall& call, int kernel) {
     const auto k = static_cast<size_t>(shape.k);
     const bool f32 = shape.store == Store::kAccumulateF32;
     const auto out = static_cast<size_t>(call.weight->out_features());
     const auto rows = static_cast<size_t>(call.rows);
-    // Poison; what the sums are added to where they are.
+    // Poison, or the initial values if the kernel accumulates.
     Require(cudaMemset(y_, f32 ? 0x3f : 0xff, rows * out * (f32 ? 4 : 2)), "memset");
     Require(gemm_.Launch(call, kernel, true, stream_));
     Require(cudaStreamSynchronize(stream_), "product");

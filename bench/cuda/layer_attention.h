@@ -1,6 +1,6 @@
-// Decode attention in front of a layer's chain, as the engine runs it: random keys and values of
-// `rows` sequences for each layer, one launch a layer, and, for one sequence, slots between it and
-// the layers. Host code; one thread.
+// Decode attention before each layer's chain, as the engine runs it: random keys and values of
+// `rows` sequences per layer, one launch per layer, and, for one sequence, slots between it and the
+// layers. Host code; one thread.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,13 +15,14 @@ namespace aisp::cuda {
 
 class LayerAttention {
  public:
-  // Heads of 128 on `kv_heads`; every sequence has `context` keys, the step's own included. Each
-  // row is of a sequence of its own, with `verify` all are the last ones of one.
+  // `heads` query heads of 128 on `kv_heads`. Every sequence has `context` keys, including those of
+  // the step. Each row belongs to its own sequence; with `verify` all rows are the last ones of one
+  // sequence.
   LayerAttention(int32_t heads, int32_t kv_heads, int32_t context, int32_t rows, bool verify,
                  int layers, cudaStream_t stream);
 
-  // From qkv [rows, (heads + 2 kv_heads) * 128] to out [rows, heads * 128], both bf16; with `slots`
-  // as AttentionCall.
+  // qkv [rows, (heads + 2 kv_heads) * 128] to out [rows, heads * 128], both bf16; `slots` as in
+  // AttentionCall.
   void Run(int layer, void* qkv, void* out, const TokenSlots& slots, cudaStream_t stream) const;
 
  private:
@@ -34,7 +35,7 @@ class LayerAttention {
   float* cos_sin_ = nullptr;
   char* pool_ = nullptr;
   char* workspace_ = nullptr;
-  int64_t blocks_ = 0;  // of a layer
+  int64_t blocks_ = 0;  // per layer
   size_t layer_bytes_ = 0;
   int32_t rows_ = 0;
   int32_t sequences_ = 0;

@@ -1,11 +1,11 @@
-// aisp-linear-bench: linear layers of Llama-3.1-8B's shapes on one GPU, ours beside cuBLASLt's
-// best, as a share of what a read-only pass over memory reaches in the same run.
+// aisp-linear-bench: linear layers of Llama-3.1-8B's shapes on one GPU, our kernels and cuBLASLt's
+// best, relative to the bandwidth of a read-only pass over memory in the same run.
 //
 //   aisp-linear-bench [format=bf16|fp8|fp8x8|nvfp4|all] [rows=1,8,16,32,64,128] [lm_head=0|1]
 //
-// Weights are normal random numbers; calls rotate over enough copies of one to exceed 1 GB, so that
-// the L2 cache holds none; a CUDA graph holds all calls of a measurement, and the median of five
-// replays is taken.
+// Weights are normal random numbers. Calls rotate over more than 1 GB of copies of a weight, so
+// that the L2 cache holds none. A CUDA graph holds all calls of a measurement; the median of five
+// replays counts.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -127,7 +127,7 @@ class Bench {
     const double tbs = static_cast<double>(weights[0].streamed_bytes()) / us * 1e-6;
     std::printf("%-8s %-6s M=%-4d %8.2f us %5.2f TB/s %3.0f %%", shape.name, format.name, m, us,
                 tbs, 100.0 * tbs / stream_tbs_);
-    // cuBLASLt's best on the same operands: bf16 output, without SiLU.
+    // cuBLASLt's best for the same operands: bf16 output, without SiLU.
     if (format.weight == WeightFormat::kBf16 || format.input == InputFormat::kFp8) {
       LtProduct product;
       product.weight = weights[0].data;
@@ -152,7 +152,7 @@ class Bench {
       } else {
         std::printf("   cuBLASLt: none");
       }
-      Require(kernels_->SetWorkspace(workspace, workspace_bytes, stream_));  // it wrote there too
+      Require(kernels_->SetWorkspace(workspace, workspace_bytes, stream_));  // cuBLASLt used it too
     }
     std::printf("  %s\n", kernels_->Describe(call).c_str());
     std::fflush(stdout);

@@ -17,10 +17,10 @@ __global__ void __launch_bounds__(256) ReadKernel(const uint4* data, size_t coun
     for (int j = 0; j < 8; ++j) sum ^= v[j].x ^ v[j].y ^ v[j].z ^ v[j].w;
   }
   for (; i < count; i += step) sum ^= data[i].x;
-  if (sum == 0x12345678) *sink = sum;  // keeps the loads
+  if (sum == 0x12345678) *sink = sum;  // keeps the compiler from removing the loads
 }
 
-// Waits its turn, then `nanoseconds`, as a short kernel between others does.
+// Waits for its predecessor, then for `nanoseconds`, like a short kernel between others.
 __global__ void __launch_bounds__(128) WaitKernel(uint64_t nanoseconds) {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -1,4 +1,4 @@
-// A read-only pass over memory: the yardstick of the bandwidth-bound kernels.
+// A read-only pass over memory: the reference for bandwidth-bound kernels.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,11 +7,11 @@
 
 namespace aisp::cuda {
 
-// Reads `bytes` (a multiple of 16) with `blocks` blocks; `sink` is four bytes that it may write.
+// Reads `bytes` (a multiple of 16) with `blocks` CTAs; `sink`: four bytes that it may write.
 void ReadOnlyPass(const void* data, size_t bytes, int blocks, void* sink, cudaStream_t stream);
 
-// A kernel of `blocks` small CTAs that takes a few microseconds, reads nothing and lets the next
-// one start beside it.
+// Launches a kernel of `blocks` small CTAs that takes `microseconds`, reads nothing and lets the
+// next one start early.
 cudaError_t WaitOnDevice(int microseconds, int blocks, cudaStream_t stream);
 
 }  // namespace aisp::cuda

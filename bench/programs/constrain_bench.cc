@@ -1,8 +1,7 @@
 // aisp_bench_constrain FOLDER TOKENIZER_FOLDER: compile and mask times over a folder of schemas
-// with instances ({schema, tests: [{valid, data}]}), and over grammars beside a text of theirs
-// (NAME.gbnf, NAME.txt), on this thread alone, in its own CPU time: what else runs on the machine
-// does not count. Instances that are objects are also walked as the arguments of a call in Python
-// and in tags.
+// with instances ({schema, tests: [{valid, data}]}), and over grammars with a text each (NAME.gbnf,
+// NAME.txt), in CPU time of this thread. Instances that are objects are also matched as the
+// arguments of a call in Python and in tags.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -56,7 +55,7 @@ std::string InPython(const Json& value) {
   return text == "true" ? "True" : text == "false" ? "False" : text == "null" ? "None" : text;
 }
 
-// What follows the name of a called function.
+// The text after the name of a called function.
 std::string Spell(Body body, const Json& arguments, const std::vector<std::string>& texts) {
   std::string out;
   for (const auto& [name, value] : arguments.members) {
@@ -172,7 +171,7 @@ void PrintSchemas(const TokenTrie& trie, double trie_us, const Times& times) {
       times.spelled, times.spelled_to_the_end);
 }
 
-// Draws tokens by chance from the masks: states that no sensible text has.
+// Draws tokens at random from the masks, to reach states that no sensible text has.
 void RandomWalk(Matcher* matcher, uint32_t seed, TokenMask* mask, std::vector<double>* mask_us) {
   constexpr int kSteps = 100;
   std::mt19937 random(seed);
@@ -188,8 +187,8 @@ void RandomWalk(Matcher* matcher, uint32_t seed, TokenMask* mask, std::vector<do
   }
 }
 
-// The grammar is compiled once; then the text token by token, then random walks, then the text by
-// another matcher: what earlier requests of a grammar left behind serves later ones.
+// The grammar is compiled once. Then the text token by token, random walks, and the text with
+// another matcher: later requests reuse what earlier ones cached.
 bool MeasureGrammar(const std::filesystem::path& path, const Tokenizer& tokenizer,
                     const std::shared_ptr<const TokenTrie>& trie) {
   const double start = CpuMicros();

@@ -1,6 +1,6 @@
-// What the engine costs a step, without model and sampler: planning, reserving, building the batch,
-// taking the tokens in, publishing blocks. The executor here computes nothing; its own time is
-// measured and taken off.
+// Cost of the engine per step, without model and sampler: planning, reserving, building the batch,
+// accepting tokens, publishing blocks. The executor computes nothing; its own time is measured and
+// subtracted.
 #include <algorithm>
 #include <string>
 #include <vector>

@@ -1,4 +1,4 @@
-// What the BlockManager's bookkeeping costs. Moving blocks between processes: `aisp bench kv`.
+// Cost of the BlockManager's bookkeeping. For moving blocks between processes: `aisp bench kv`.
 
 #include <vector>
 

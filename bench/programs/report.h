@@ -1,6 +1,6 @@
-// How a benchmark says what it measured: one JSON object a line on stdout, {"name", "value",
-// "unit", "target", "ok"}, so that runs can be collected and compared. `target` is a bound such as
-// "<= 50" where `value` has one; without, it is null.
+// Output of benchmarks: one JSON object per line on stdout, {"name", "value", "unit", "target",
+// "ok"}, so that runs can be collected and compared. `target` is the bound of `value`, such as "<=
+// 50", or null.
 #pragma once
 
 #include <fmt/format.h>

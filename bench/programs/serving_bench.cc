@@ -1,7 +1,7 @@
-// What a client sees of the whole house on this machine, as ratios taken in one run: many streams
-// against one, a cached prompt against a cold one, split over two workers against one process, time
-// until ready, and the memory of an idle worker. Real processes of the built binary on the built-in
-// model, over HTTP on loopback.
+// Client-side measurements of a whole deployment on this machine, as ratios within one run: many
+// streams against one, a cached prompt against a cold one, disaggregated against one process; time
+// until ready, and the memory of an idle worker. Real processes of the built binary with the
+// built-in model, over HTTP on loopback.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Greedy stories do not end by chance: every stream makes exactly `tokens` tokens.
+// Greedy answers do not stop at random: every stream has exactly `tokens` tokens.
 struct Shape {
   std::string prompt;
   int tokens = 200;
@@ -69,7 +69,7 @@ Timed Run(const std::string& http, const Shape& shape) {
   return out;
 }
 
-// A prompt of about `words` words that no other run has.
+// A prompt of about `words` words, unique to this run.
 std::string FreshPrompt(int words) {
   static int counter = 0;
   std::string out = fmt::format("Story number {}:", ++counter);
@@ -108,7 +108,7 @@ int64_t ResidentKiB(pid_t pid) {
 }
 
 void StreamsAgainstOne(const std::string& http) {
-  TokensPerSecond(http, 2, 50, "");  // warm
+  TokensPerSecond(http, 2, 50, "");  // warm-up
   const double one = Median({TokensPerSecond(http, 1, 300, ""), TokensPerSecond(http, 1, 300, ""),
                              TokensPerSecond(http, 1, 300, "")});
   const double many =

@@ -1,11 +1,11 @@
-// What the house costs beside the engine: CPU per token of router, HTTP and gRPC; tokens/s through
-// the router against the engine alone; requests/s of one-token completions; the latency it adds;
-// and the memory of a stream that waits. Real processes of the built binary on the built-in model,
+// Cost of everything but the engine: CPU per token of router, HTTP and gRPC; tokens/s through the
+// router compared with the engine alone; requests/s of one-token completions; added latency; and
+// the memory of a waiting stream. Real processes of the built binary with the built-in model,
 // loaded by aisp-loadgen over HTTP on loopback.
 //
-// CPU is read from the scheduler (/proc/<pid>/task/*/schedstat). The thread of a worker that plans
-// and computes steps is the engine; all other threads of the worker, and all of the router, are the
-// surface.
+// CPU time is read from the scheduler (/proc/<pid>/task/*/schedstat). The thread of a worker that
+// plans and computes steps is the engine; all other threads of the worker, and all of the router,
+// are the surface.
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -42,7 +42,7 @@ double Percentile(std::vector<double> values, double p) {
   return values[std::min(at, values.size() - 1)];
 }
 
-// CPU seconds of all threads of a process but the engine's.
+// CPU seconds of all threads of a process except the engine's.
 double SurfaceCpuSeconds(pid_t pid) {
   double total = 0;
   for (const auto& task : fs::directory_iterator(fmt::format("/proc/{}/task", pid))) {
@@ -85,7 +85,7 @@ Json Load(const std::string& http, const std::vector<std::string>& flags) {
   return result;
 }
 
-// The engine alone, in this process, on one thread: `streams` sequences that decode together.
+// The engine alone in this process, on one thread: `streams` sequences that decode together.
 double EngineTokensPerSecond(int streams, int prompt_tokens, int new_tokens) {
   const auto device = MakeCpuDevice();
   auto ops = MakeCpuOps({.threads = 1});
@@ -136,7 +136,7 @@ void TokensThroughRouter(int streams) {
                                           fmt::format("--max-concurrency {}", streams),
                                           fmt::format("--num-prompts {}", streams * 3),
                                           "--temperature 0"};
-  Load(cluster.http(), flags);  // warm
+  Load(cluster.http(), flags);  // warm-up
   const auto router_cpu = [&] { return SurfaceCpuSeconds(cluster.router->pid()); };
   const auto workers_cpu = [&] {
     return SurfaceCpuSeconds(cluster.decode[0]->pid()) +
@@ -167,8 +167,7 @@ void OneTokenCompletions() {
   ReportBench("surface.one_token_requests_per_s", result.at("request_throughput"), "requests/s");
 }
 
-// What a client waits beyond prefill and first decode step, on one kept connection, one request at
-// a time.
+// Latency beyond prefill and the first decode step, on one kept connection, one request at a time.
 void AddedLatency() {
   Cluster cluster(WithStreams(16));
   AISP_CHECK(cluster.AwaitReady());
@@ -183,7 +182,7 @@ void AddedLatency() {
     const double total_ms = Seconds(Steady::now() - begin) * 1e3;
     AISP_CHECK_MSG(answer && answer->status == 200, answer ? answer->body : answer.error().message);
     const Json timing = Json::parse(answer->body).at("usage").at("aisp");
-    if (i < 100) continue;  // warm
+    if (i < 100) continue;  // warm-up
     added_ms.push_back(total_ms - timing.at("prefill_ms").get<double>() -
                        timing.at("first_decode_ms").get<double>());
   }
@@ -212,7 +211,7 @@ void MemoryOfIdleStreams() {
       return Metric(cluster.http(), "aisp_active_requests") >= static_cast<double>(clients.size());
     }));
   };
-  open(20);  // what the first ones allocate for all
+  open(20);  // allocations shared by all streams
   const double router = ResidentKiB(cluster.router->pid());
   const double worker = ResidentKiB(cluster.decode[0]->pid());
   open(kStreams);

@@ -30,7 +30,7 @@ void ConvertElements(const TensorView& from, int64_t begin, int64_t count, DType
   }
   AISP_CHECK(to == DType::kF32 || to == DType::kBF16);
   const RowKernels& kernels = BestRowKernels();
-  // Checkpoints may be mapped at odd addresses, hence the copies.
+  // Copies, because checkpoints may be mapped at unaligned addresses.
   constexpr int64_t kChunk = 1024;
   float values[kChunk];
   uint16_t halves[kChunk];

@@ -7,8 +7,8 @@
 
 namespace aisp {
 
-// Elements [begin, begin + count) of a dense tensor of f32, bf16 or f16 as f32 or bf16 (rounded to
-// nearest, ties to even).
+// Converts elements [begin, begin + count) of a dense f32, bf16 or f16 tensor to f32, or to bf16
+// rounded to nearest, ties to even.
 void ConvertElements(const TensorView& from, int64_t begin, int64_t count, DType to, void* out);
 
 float HalfToFloat(uint16_t half);

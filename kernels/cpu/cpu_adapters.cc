@@ -1,5 +1,5 @@
-// Low-rank adapters on the CPU: a row at a time, so that its result does not depend on what else is
-// in the batch.
+// Low-rank adapters on the CPU, one row at a time, so that a row's result does not depend on the
+// batch.
 #include <algorithm>
 
 #include "common/check.h"
@@ -9,7 +9,7 @@
 namespace aisp {
 namespace {
 
-// Sixteen sums side by side, which compilers keep in vectors.
+// Sixteen partial sums, which compilers keep in vectors.
 float Dot(const float* a, const float* b, int64_t n) {
   constexpr int64_t kLanes = 16;
   float sums[kLanes] = {};

@@ -7,8 +7,7 @@
 namespace aisp {
 namespace {
 
-// Query rows times heads that share a tile of keys while it is in the cache; a matter of speed
-// alone.
+// Rows times heads that share a tile of keys in the cache; affects only speed.
 constexpr int32_t kRowHeads = 64;
 
 }  // namespace
@@ -20,7 +19,7 @@ void CpuOps::PlanAttention(const AttentionParams& p) {
   for (size_t s = 0; s < p.batch.host_sequences.size(); ++s) {
     const int32_t rows = p.batch.host_sequences[s].num_rows;
     for (int32_t head = 0; head < p.kv.num_kv_heads; ++head) {
-      // The last rows have most to do: they go first.
+      // The last rows see the most keys, so they start first.
       for (int32_t end = rows; end > 0; end -= rows_at_once) {
         const int32_t begin = std::max(0, end - rows_at_once);
         tasks_.push_back({static_cast<int32_t>(s), head, begin, end - begin});

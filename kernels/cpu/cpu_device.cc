@@ -47,7 +47,7 @@ tl::unexpected<Error> SystemFail(std::string_view what, size_t bytes) {
                   HumanBytes(bytes), bytes, std::strerror(errno)));
 }
 
-// Maps `fd` (or anonymous memory for -1); takes the descriptor over, also on failure.
+// Maps `fd`, or anonymous memory for -1. Takes ownership of the descriptor, also on failure.
 Result<Buffer> Map(size_t bytes, int fd) {
   const int flags = fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
@@ -56,12 +56,12 @@ Result<Buffer> Map(size_t bytes, int fd) {
     if (fd >= 0) close(fd);
     return error;
   }
-  // Advice only: without huge pages everything works, a little slower.
+  // Only advice: without huge pages it is slightly slower.
   if (bytes >= kHugePage) madvise(data, bytes, MADV_HUGEPAGE);
   return Buffer(data, bytes, fd, std::make_unique<Mapping>(data, bytes, fd));
 }
 
-// The memory limit of this process's control group; 0 without one.
+// The memory limit of this process's control group in bytes; 0: none.
 uint64_t MemoryLimit() {
   for (const char* path :
        {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
@@ -106,7 +106,7 @@ class CpuDevice final : public Device {
     if (kind != MemoryKind::kShareable) return Map(bytes, -1);
     const int fd = memfd_create("aisp-memory", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) return SystemFail("memfd_create for shared memory", bytes);
-    // Sealed: whoever it is shared with has the descriptor, and could make it shorter under us.
+    // Sealed: otherwise a process that has the descriptor could shrink the memory.
     if (ftruncate(fd, static_cast<off_t>(bytes)) != 0 ||
         fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
       auto error = SystemFail("reserving shared memory", bytes);

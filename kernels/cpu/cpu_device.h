@@ -1,5 +1,5 @@
-// The CPU as a Device: every operation is done when its call returns. Shareable memory is a memfd
-// mapped MAP_SHARED, which other processes map through its descriptor.
+// The CPU as a Device: every operation is complete when its call returns. Shareable memory is a
+// memfd mapped MAP_SHARED, which other processes map through its descriptor.
 #pragma once
 
 #include <memory>

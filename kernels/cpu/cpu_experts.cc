@@ -30,13 +30,13 @@ class CpuExperts final : public PackedExperts {
   int64_t intermediate = 0;
   int64_t max_rows = 0;
   std::vector<Expert> experts;
-  // One expert's rows: gathered, gate and up, activation, result. Scratch of one call.
+  // Scratch of one call for one expert's rows: gathered x, gate and up, activation, result.
   mutable std::vector<std::byte> x, activation;
   mutable std::vector<float> gate_up, y;
   mutable std::vector<int32_t> members;  // row * top_k + index of the choice
 };
 
-// Indices of the `k` greatest of values[0, n), ties to the lower index, into best[0, k).
+// Indices of the `k` largest of values[0, n), ties to the lower index, into best[0, k).
 void TopK(const float* values, int32_t n, int32_t k, int32_t* best) {
   int32_t indices[kMaxExperts];
   std::iota(indices, indices + n, 0);
@@ -46,7 +46,7 @@ void TopK(const float* values, int32_t n, int32_t k, int32_t* best) {
   std::copy(indices, indices + k, best);
 }
 
-// Leaves only the best groups' scores; the others become minus infinity.
+// Keeps the scores of the best groups; sets the others to minus infinity.
 void KeepTopGroups(float* choice, int32_t experts, int32_t num_groups, int32_t top_groups) {
   float group_scores[kMaxExperts];
   const int32_t size = experts / num_groups;
@@ -152,8 +152,7 @@ Status CpuOps::ExpertMlp(const ExpertMlpParams& p, Stream&) {
   const size_t x_bytes = static_cast<size_t>(packed.hidden) * DTypeBytes(packed.dtype);
   const size_t a_bytes = static_cast<size_t>(packed.intermediate) * DTypeBytes(packed.dtype);
   const bool bf16 = packed.dtype == DType::kBF16;
-  // Experts in ascending order, so that a row adds up its experts in the same order whoever else is
-  // in the batch.
+  // Experts in ascending order: a row's sum over experts then does not depend on the batch.
   for (int32_t e = 0; e < packed.num_experts(); ++e) {
     std::vector<int32_t>& members = packed.members;
     members.clear();

@@ -8,8 +8,8 @@ namespace {
 
 constexpr int32_t kMaxRope = 256;
 
-// Element 2i pairs with 2i + 1. The result is written de-interleaved, which no dot product notices
-// as long as q and k agree.
+// Element 2i pairs with 2i + 1. The result is written de-interleaved; dot products do not change if
+// q and k agree.
 void RotatePairs(const float* x, const float* cosine, const float* sine, int32_t half, float* out) {
   for (int32_t i = 0; i < half; ++i) {
     const float a = x[2 * i], b = x[2 * i + 1];

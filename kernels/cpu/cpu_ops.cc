@@ -33,9 +33,9 @@ std::string CpuOps::Describe() const {
                      pool_.threads(), pool_.threads() == 1 ? "" : "s");
 }
 
-// Half the bytes make bf16 faster where a step is bound by reading weights from memory. A small
-// model's stay in the cache, and f32 costs little there and gives exact tokens, the same on a CPU
-// without bf16.
+// bf16 halves the bytes, which helps if a step is bound by reading weights. Small models stay in
+// the cache, where f32 costs little and gives the same tokens on CPUs with and without bf16
+// products.
 DType CpuOps::PreferredComputeDType(DType checkpoint, int64_t elements) const {
   constexpr int64_t kLargeElements = int64_t{64} << 20;
   return checkpoint == DType::kBF16 && elements > kLargeElements && linear_.SupportsBf16()

@@ -1,5 +1,5 @@
-// CpuOps: the parts that its translation units share (cpu_ops.cc: rows; cpu_attention.cc;
-// cpu_experts.cc; cpu_programme.cc: the table that says which of them computes a node).
+// CpuOps: declarations shared by its translation units (cpu_ops.cc: rows; cpu_attention.cc;
+// cpu_experts.cc; cpu_programme.cc: the table that maps nodes to kernels).
 #pragma once
 
 #include <memory>
@@ -38,7 +38,7 @@ class CpuOps final : public Ops {
   Bucket Canonical(const Bucket& bucket) const override;
   Status Embedding(const EmbeddingParams& params, Stream& stream) override;
   Status Linear(const LinearParams& params, Stream& stream) override;
-  // Adds to `p.y` what the rows' adapters make of `p.x`.
+  // Adds the low-rank products of `p.x` by each row's adapter to `p.y`.
   void AddAdapters(const LinearParams& p, const int32_t* adapter_of_row);
   Status RmsNorm(const RmsNormParams& params, Stream& stream) override;
   Status RopeAppend(const RopeAppendParams& params, Stream& stream) override;
@@ -50,7 +50,7 @@ class CpuOps final : public Ops {
   Status ExpertMlp(const ExpertMlpParams& params, Stream& stream) override;
 
  private:
-  // A run of rows of one sequence and one KV head: what one thread does at a time.
+  // A range of rows of one sequence and one KV head: the unit of work of a thread.
   struct AttentionTask {
     int32_t sequence = 0;
     int32_t kv_head = 0;
@@ -60,7 +60,7 @@ class CpuOps final : public Ops {
 
   explicit CpuOps(int threads) : pool_(threads), kernels_(BestRowKernels()), linear_(&pool_) {}
   void PlanAttention(const AttentionParams& params);
-  // Body over row ranges, several rows at a time so that threads do not fetch work for each.
+  // Calls body for ranges of several rows, so that threads do not synchronise for each row.
   template <typename Body>
   void ForRows(int64_t rows, const Body& body) {
     constexpr int64_t kRows = 8;
@@ -73,12 +73,12 @@ class CpuOps final : public Ops {
   ThreadPool pool_;
   const RowKernels& kernels_;
   LinearEngine linear_;
-  std::vector<AttentionTask> tasks_;                 // of the call that runs; capacity is kept
-  std::vector<std::vector<float>> attend_scratch_;   // one for each worker
-  std::vector<std::vector<float>> adapter_scratch_;  // likewise: a row in f32
+  std::vector<AttentionTask> tasks_;                 // of the current call; capacity is kept
+  std::vector<std::vector<float>> attend_scratch_;   // one per worker
+  std::vector<std::vector<float>> adapter_scratch_;  // one per worker: a row in f32
 };
 
-// Writes head_dim values to a slot of the pool, converting.
+// Converts head_dim values and writes them to a slot of the pool.
 void StoreKv(const RowKernels& kernels, const PagedKvView& kv, int32_t kv_slot, int32_t head,
              bool value, const float* from, int64_t n);
 

@@ -1,6 +1,5 @@
-// The CPU's table of kernels: which one computes a node, or two nodes that follow each other. Sizes
-// do not matter: every row serves every number of rows, which is what makes results independent of
-// the batch.
+// The CPU's table of kernels: which one computes a node, or two consecutive nodes. Every kernel
+// serves any number of rows, so results do not depend on the batch.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +17,7 @@ int32_t RowsOf(const Programme& programme, const Node& node, const StepInputs& i
              : in.batch.rows;
 }
 
-// What a launcher gets: the first of its nodes, and the step.
+// A launcher's arguments: its first node, and the step.
 struct Call {
   CpuOps& ops;
   const Programme& programme;
@@ -26,7 +25,7 @@ struct Call {
   const StepInputs& in;
   Stream& stream;
 
-  // The parameters of node first + `index`.
+  // Parameters of node first + `index`.
   template <typename T>
   const T& Params(int32_t index = 0) const {
     return programme.node(first + index).As<T>();
@@ -102,7 +101,7 @@ Status AllReduce(const Call& c) {
 Status Tap(const Call& c) {
   const auto& p = c.Params<TapParams>();
   const auto size = static_cast<size_t>(p.from.cols());
-  // It has no output: its rows are those of what it reads.
+  // It has no output value, so the row count is that of its input.
   const StepValue& read = c.programme.value(c.programme.node(c.first).inputs[0]);
   const bool gathered = read.rows == RowSet::kLogits;
   const int64_t rows = gathered ? c.in.num_logit_rows : c.in.batch.rows;
@@ -144,10 +143,10 @@ struct Row {
   NodeKind first;
   std::optional<NodeKind> second;  // of a launch of two nodes
   bool (*fits)(const Node& first);
-  Status (*launch)(const Call& call);  // null: nothing to compute here
+  Status (*launch)(const Call& call);  // null: no computation on the CPU
 };
 
-// The first row that fits is taken.
+// The first matching row is used.
 constexpr Row kTable[] = {
     {"embedding", NodeKind::kEmbed, {}, Always, Embed},
     {"rms norm of gathered rows", NodeKind::kGatherRows, NodeKind::kNorm, Always, GatherNorm},
@@ -220,7 +219,7 @@ const Row* Find(const Programme& programme, NodeId id) {
 
 }  // namespace
 
-// Nothing here depends on sizes.
+// Kernels do not depend on sizes: only the part and the presence of logit rows differ.
 Bucket CpuOps::Canonical(const Bucket& bucket) const {
   Bucket one;
   one.part = bucket.part;

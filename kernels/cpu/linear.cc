@@ -14,8 +14,8 @@ namespace aisp {
 namespace {
 
 constexpr std::align_val_t kAlignment{64};
-// A panel's units and the rows of one pass stay in the second-level cache. Rows that are one tile
-// go through whole panels at once.
+// A panel's units and the rows of one pass stay in the second-level cache. If all rows fit one
+// tile, whole panels are processed at once.
 constexpr int64_t kPassUnits = 512;
 constexpr int64_t kPassRows = 240;
 constexpr int64_t kFewRows = 6;
@@ -43,9 +43,9 @@ class PanelLinear final : public PackedLinear {
   int64_t out = 0;
   DType dtype = DType::kF32;
   bool accumulate = false;
-  int64_t units = 0;  // of a panel
+  int64_t units = 0;  // per panel
   int64_t panels = 0;
-  size_t panel_bytes = 0;  // of all
+  size_t panel_bytes = 0;  // of all panels
   std::unique_ptr<std::byte, FreeAligned> data;
   std::vector<float> bias;
 };
@@ -80,10 +80,11 @@ void StackRows(const LinearSource& source, int64_t begin, int64_t count, std::by
   }
 }
 
-// Rows of units to one panel: unit by unit, its columns side by side. What lacks is zero already.
+// Transposes rows of units into one panel: unit by unit, columns side by side. Missing rows are
+// already zero.
 void FillPanel(const uint32_t* rows, int64_t count, int64_t units, int64_t columns,
                uint32_t* panel) {
-  constexpr int64_t kBlock = 16;  // units of a cache line
+  constexpr int64_t kBlock = 16;  // units per cache line
   for (int64_t begin = 0; begin < units; begin += kBlock) {
     const int64_t end = std::min(units, begin + kBlock);
     for (int64_t c = 0; c < count; ++c) {
@@ -92,7 +93,7 @@ void FillPanel(const uint32_t* rows, int64_t count, int64_t units, int64_t colum
   }
 }
 
-// What the sums start from: y itself or nothing, and the bias.
+// Initial values of the sums: y itself or zero, plus the bias.
 void Start(const PanelLinear& w, float* y, int64_t rows, int64_t column, int64_t columns) {
   for (int64_t row = 0; row < rows; ++row) {
     float* to = y + row * w.out + column;

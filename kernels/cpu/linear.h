@@ -1,8 +1,8 @@
 // Matrix products of the CPU backend. Weights are packed once, in the panels of linear_kernels.h.
 //
-// A row's result is the same bits whatever is multiplied beside it, and whatever the number of
-// threads: each output is one sum in one order. See docs/decisions/003-cpu-matmul.md.
-// Threads: Pack at load; Run by one caller at a time.
+// A row's result is bit-identical for any batch and number of threads: each output is one sum in a
+// fixed order. See docs/decisions/003-cpu-matmul.md. Threads: Pack at load; Run by one caller at a
+// time.
 #pragma once
 
 #include <memory>
@@ -16,17 +16,18 @@ namespace aisp {
 
 class LinearEngine {
  public:
-  // The pool is used by Run and outlives the engine; so do the kernels.
+  // Run uses the pool; pool and kernels outlive the engine.
   explicit LinearEngine(ThreadPool* pool, const PanelKernels& kernels = BestPanelKernels())
       : pool_(pool), kernels_(kernels) {}
   LinearEngine(const LinearEngine&) = delete;
   LinearEngine& operator=(const LinearEngine&) = delete;
 
   std::string Describe() const;
-  // Whether bf16 products run on this CPU.
+  // Whether this CPU has bf16 products.
   bool SupportsBf16() const { return kernels_.bf16 != nullptr; }
   Result<std::unique_ptr<PackedLinear>> Pack(const LinearSource& source);
-  // x and y are dense, with `rows` rows.
+  // x [rows, inputs] in the weight's compute dtype, y [rows, outputs] in f32, both dense. A weight
+  // that accumulates adds to y.
   void Run(const PackedLinear& weight, const void* x, float* y, int64_t rows);
 
  private:

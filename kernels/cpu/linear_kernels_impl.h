@@ -1,6 +1,6 @@
-// The body of the PanelKernels tables: included once by each linear_kernels_<isa>.cc, which is
-// compiled for its instruction set and defines AISP_LANES (floats in a vector: 4, 8, 16), AISP_ISA
-// (a namespace). Internal linkage only, as in row_kernels_impl.h and for the same reason.
+// The body of the PanelKernels tables. Each linear_kernels_<isa>.cc includes it once; it is
+// compiled for its instruction set and defines AISP_LANES (floats per vector: 4, 8, 16) and
+// AISP_ISA (a namespace). Internal linkage only, for the reason given in row_kernels_impl.h.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,14 +13,15 @@ namespace AISP_ISA {
 
 typedef float V __attribute__((vector_size(4 * AISP_LANES)));
 
-// Sums of 6 rows of a panel, its vectors and one input fill the registers: 32 of AVX-512, else 16.
+// The sums of 6 rows of a panel, the panel's vectors and one input fill the registers: 32 with
+// AVX-512, else 16.
 constexpr int kPanelVectors = AISP_LANES == 16 ? 4 : 2;
 constexpr int64_t kColumns = kPanelVectors * AISP_LANES;
 constexpr int64_t kTileRows = 6;
-// One row takes several panels at once, so that enough sums are under way.
+// One row covers several panels at once, to have enough independent sums.
 constexpr int kPanelsOfOneRow = AISP_LANES == 16 ? 2 : 4;
-// Weights are asked for so far ahead of a tile, for the second-level cache: the processor itself
-// looks ahead for one row, but not far enough beside the work of several.
+// Weights are prefetched this many bytes ahead into the second-level cache. The hardware prefetcher
+// suffices for one row, but not for several.
 constexpr int64_t kAhead = 16384;
 constexpr int kLine = 64;
 constexpr int kUnitLines = static_cast<int>(kColumns * kPanelUnitBytes / kLine);
@@ -38,13 +39,13 @@ struct F32Unit {
   static inline __attribute__((always_inline)) V Splat(const std::byte* x) {
     float f;
     __builtin_memcpy(&f, x, sizeof(f));
-    return f - V{};  // minus nothing is no instruction; plus would be one, for the zeros' signs
+    return f - V{};  // x - 0 compiles to nothing; x + 0 does not, because of signed zeros
   }
   static inline __attribute__((always_inline)) V Add(V sum, V x, V w) { return sum + x * w; }
 };
 
-// kRows rows of kPanels panels; all loops but that over units are unrolled. Beside each unit kLines
-// lines are asked for that lie `ahead` bytes behind it.
+// kRows rows of kPanels panels; all loops except that over units are unrolled. With each unit,
+// kLines cache lines are prefetched that lie `ahead` bytes behind it.
 template <typename Unit, int kRows, int kPanels, int kLines>
 inline __attribute__((always_inline)) void Tile(const PanelTask& t, const std::byte* x,
                                                 const std::byte* w, float* y, int64_t y_stride,
@@ -100,8 +101,8 @@ void OnePanelTile(const PanelTask& t, const std::byte* x, const std::byte* w, fl
   }
 }
 
-// One panel and all rows, of which `columns` columns exist in y. Of the next panel, where there is
-// one, each of the first two tiles asks for half.
+// One panel and all rows; `columns` of its columns exist in y. The first two tiles each prefetch
+// half of the next panel, if there is one.
 template <typename Unit>
 void Panel(const PanelTask& t, const std::byte* w, float* y, int64_t columns, bool last) {
   constexpr int kHalf = (kUnitLines + 1) / 2;

@@ -1,9 +1,9 @@
-// Attention of the RowKernels tables: included behind row_kernels_impl.h, for each instruction set.
+// Attention of the RowKernels tables: included after row_kernels_impl.h, for each instruction set.
 //
-// Running softmax over tiles of 16 positions (Milakov & Gimelshein, arXiv:1805.02867). The rows and
-// heads that see a tile go through it together: its keys and values are loaded once for several of
-// them, and what one waits for is hidden by the others. Each has sums of its own, in one order,
-// whoever is beside it: so it does not matter which of the ways below it takes.
+// Online softmax over tiles of 16 positions (Milakov & Gimelshein, arXiv:1805.02867). Rows and
+// heads that see a tile are processed together: its keys and values are loaded once for several of
+// them, and their latencies overlap. Each has its own sums in a fixed order, so the result does not
+// depend on which of the code paths below is taken.
 
 namespace aisp {
 namespace {
@@ -12,28 +12,28 @@ namespace AISP_ISA {
 constexpr int kTile = kAttentionTile;
 constexpr int kTileVectors = kTile / kLanes;
 constexpr float kMinusInfinity = -__builtin_inff();
-// Rows and heads whose scores of a tile are there at once.
+// Rows and heads whose scores of a tile are kept at once.
 constexpr int kBatch = kLanes;
-// Those that share what is loaded: as many as leave all sums in registers.
+// Rows and heads that share loads: as many as keep all sums in registers.
 constexpr int kShare = kLanes == 16 ? 2 : 1;
 constexpr int kColumns = 4;
-// From so many on it pays to weigh the scores of all together.
+// From this number on the weights of all scores are computed together.
 constexpr int32_t kWeighAll = 3;
-// From so many on bf16 is converted before it is loaded; never where a load is all that it takes.
+// From this number on bf16 is converted once beforehand; never if conversion costs only a load.
 constexpr int32_t kConvertBf16 = kLanes == 4 ? 5 : 1 << 30;
 
 inline __attribute__((always_inline)) V LoadKv(const float* p) { return Load(p); }
 inline __attribute__((always_inline)) V LoadKv(const uint16_t* p) { return FromBf16(p); }
 
-// Of 16 positions, rows `stride` elements apart. Converting bf16 on the way is exact, so whether
-// that is done beforehand or on every load changes no bit.
+// 16 positions, rows `stride` elements apart. Converting bf16 is exact, so doing it beforehand or
+// on each load gives the same bits.
 template <typename T>
 struct Rows {
   const T* first;
   int64_t stride;
 };
 
-// Of a row and head: the greatest score so far, and the sum of weights relative to it.
+// Per row and head: the running maximum score, and the sum of weights relative to it.
 struct State {
   float* max;
   float* sum;
@@ -43,11 +43,11 @@ struct State {
 struct Query {
   const float* q;
   float* out;  // sum of weighted values
-  // Lanes of the tile that it sees; those from n on may hold anything, NaN included.
+  // The lanes [from, n) of the tile that it sees; lanes from n on may hold anything, NaN included.
   int32_t from, n;
 };
 
-// Sums over d of kQueries queries and kKeys keys, lane by lane.
+// Sums over d of kQueries queries times kKeys keys, lane by lane.
 template <int kQueries, int kKeys, typename T>
 inline __attribute__((always_inline)) void Products(const Query* queries, const T* keys,
                                                     int64_t stride, int32_t dim, V (*sums)[kKeys]) {
@@ -69,7 +69,7 @@ inline __attribute__((always_inline)) void Products(const Query* queries, const 
   }
 }
 
-// Lane j of scores[i]: queries[i] . key j.
+// Lane j of scores[i] is queries[i] . key j.
 template <int kQueries, typename T>
 inline __attribute__((always_inline)) void Scores(const Query* queries, const Rows<T>& keys,
                                                   int64_t stride, int32_t dim,
@@ -97,7 +97,7 @@ inline __attribute__((always_inline)) void Mask(const Query& query, float scale,
     scores[k] = visible ? scores[k] * scale : Splat(kMinusInfinity);
   }
 }
-// Returns their sums, lane by lane.
+// Computes weights; returns their sums, lane by lane.
 inline __attribute__((always_inline)) V Weigh(const V* scores, float max, float* weights) {
   V sums = Splat(0.0f);
   for (int k = 0; k < kTileVectors; ++k) {
@@ -108,7 +108,7 @@ inline __attribute__((always_inline)) V Weigh(const V* scores, float max, float*
   return sums;
 }
 
-// Scores to weights, and by what former sums are multiplied.
+// Turns scores into weights; `correction` is the factor for the earlier sums.
 void WeighOne(const Query& query, float scale, State state, V* scores, float* weights,
               float* correction) {
   Mask(query, scale, scores);
@@ -121,7 +121,7 @@ void WeighOne(const Query& query, float scale, State state, V* scores, float* we
   *state.sum = *state.sum * *correction + SumLanes(sums);
 }
 
-// The same for kLanes of them, of which `count` are.
+// The same for kLanes queries at once, `count` of them valid.
 void WeighAll(const Query* queries, int32_t count, float scale, State state,
               V (*scores)[kTileVectors], float (*weights)[kTile], float* corrections) {
   V each[kLanes];
@@ -144,8 +144,7 @@ void WeighAll(const Query* queries, int32_t count, float scale, State state,
 }
 
 // out = out * correction + sum over j < n of weights[j] * value j, for kVectors vectors of out of
-// kQueries queries. Even and odd positions have sums of their own, so that one addition need not
-// wait for the one before.
+// kQueries queries. Even and odd positions have separate sums, to shorten the dependency chain.
 template <int kQueries, int kVectors, typename T>
 inline __attribute__((always_inline)) void AccumulateSome(const Query* queries,
                                                           const float (*weights)[kTile],
@@ -205,7 +204,7 @@ struct Tile {
   Rows<T> keys, values;
 };
 
-// At most kBatch of them.
+// At most kBatch queries.
 template <int kDim, typename T>
 void AttendBatch(const AttendTask& task, const Query* queries, int32_t count, State state,
                  const Tile<T>& tile) {
@@ -241,7 +240,7 @@ int32_t FirstVisible(const AttendTask& task, int32_t position) {
   return task.window > 0 && position >= task.window ? position - task.window + 1 : 0;
 }
 
-// All rows that see something of the tile at `begin`.
+// All rows that see part of the tile at `begin`.
 template <int kDim, typename T>
 void AttendRows(const AttendTask& task, const Tile<T>& tile, int32_t begin, State state,
                 float* out) {
@@ -283,7 +282,7 @@ void Widen(const AttendTask& task, const uint8_t* x, float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] = task.fp8_values[x[i]];
 }
 
-// A tile as f32, its rows as far apart as in the pool.
+// Converts a tile to f32 with the same row stride as in the pool.
 template <typename T>
 Tile<float> Convert(const AttendTask& task, const Tile<T>& from, float* to) {
   float* const values = to + kTile * task.slot_dim;
@@ -294,7 +293,7 @@ Tile<float> Convert(const AttendTask& task, const Tile<T>& from, float* to) {
   return {{to, task.slot_dim}, {values, task.slot_dim}};
 }
 
-// `converted`: room for a tile.
+// `converted`: space for one tile.
 template <typename T, int kDim>
 void AttendAll(const AttendTask& task, State state, float* out, float* converted) {
   const bool converts =
@@ -327,7 +326,7 @@ void AttendAll(const AttendTask& task, State state, float* out, float* converted
 
 void Attend(const AttendTask& task) {
   const int32_t states = task.rows * task.group;
-  // What is behind a batch is read and written back.
+  // Padded by kLanes: a batch reads and writes all its lanes, valid or not.
   const State state{task.scratch, task.scratch + states + kLanes};
   float* out = task.scratch + 2 * (states + kLanes);
   float* const converted = out + static_cast<int64_t>(states) * task.v_dim;

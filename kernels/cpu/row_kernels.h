@@ -1,8 +1,8 @@
-// RowKernels: the vectorised inner loops of the CPU backend, one table for each instruction set. A
-// table is chosen once, at start; results may differ in the last bits between tables, never between
-// calls of one table.
+// RowKernels: the vectorised inner loops of the CPU backend, one table per instruction set. The
+// table is chosen once, at start. Results may differ in the last bits between tables, but never
+// between calls of one table.
 //
-// Pure functions over caller's memory: any thread.
+// Pure functions over the caller's memory: any thread.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +11,10 @@
 namespace aisp {
 
 inline constexpr int32_t kAttentionTile =
-    16;  // positions; tiles start at multiples of it, whatever the chunk or block
+    16;  // positions; tiles start at multiples of it, for any chunk or block
 inline constexpr int32_t kMaxHeadDim = 512;
 
-// Rows of one sequence against one KV head. Row r stands at position first_position + r.
+// Rows of one sequence and one KV head. Row r is at position first_position + r.
 struct AttendTask {
   const float* q = nullptr;  // first row, first query head of the KV head
   int64_t q_row_stride = 0;
@@ -28,11 +28,10 @@ struct AttendTask {
   float scale = 1.0f;
   const std::byte* keys = nullptr;  // of block 0, this KV head
   size_t block_bytes = 0;
-  size_t value_offset = 0;  // from a block's keys to its values
-  int32_t slot_dim = 0;     // elements from one slot to the next
+  size_t value_offset = 0;  // bytes from a block's keys to its values
+  int32_t slot_dim = 0;     // elements between slots
   bool kv_bf16 = false;
-  const float* fp8_values =
-      nullptr;  // set: KV is fp8, of which these are the numbers by their bits
+  const float* fp8_values = nullptr;  // if set, KV is fp8 and this maps its bits to values
   int32_t block_tokens = 0;
   const int32_t* table = nullptr;
   void* out = nullptr;  // first row, first head
@@ -42,8 +41,8 @@ struct AttendTask {
   float* scratch = nullptr;     // AttendScratchFloats(rows * group, slot_dim, v_dim)
 };
 
-// Running softmax of each row and head (maximum, sum, output), and one tile of keys and values in
-// f32.
+// Online softmax state of each row and head (maximum, sum, output), and one tile of keys and values
+// in f32.
 constexpr size_t AttendScratchFloats(int32_t row_heads, int32_t slot_dim, int32_t v_dim) {
   return static_cast<size_t>(row_heads) * static_cast<size_t>(v_dim + 2) +
          static_cast<size_t>(kAttentionTile) * static_cast<size_t>(2 * slot_dim) + 64;
@@ -65,12 +64,12 @@ struct RowKernels {
   void (*attend)(const AttendTask& task);
 };
 
-// nullptr where this CPU cannot run it.
+// nullptr if this CPU cannot run it.
 const RowKernels* Avx512RowKernels();
 const RowKernels* Avx2RowKernels();
 const RowKernels& BaselineRowKernels();
 
-// The widest that this CPU can run.
+// The widest table that this CPU can run.
 const RowKernels& BestRowKernels();
 
 }  // namespace aisp

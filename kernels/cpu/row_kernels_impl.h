@@ -1,12 +1,12 @@
-// The body of the RowKernels tables: included once by each row_kernels_<isa>.cc, which is compiled
-// for its instruction set and defines AISP_LANES (floats in a vector: 4, 8, 16), AISP_ISA (a
+// The body of the RowKernels tables. Each row_kernels_<isa>.cc includes it once; it is compiled for
+// its instruction set and defines AISP_LANES (floats per vector: 4, 8, 16) and AISP_ISA (a
 // namespace).
 //
-// Everything has internal linkage and uses no function of the standard library, so that no code
-// compiled for a wide instruction set can be merged into what every CPU runs.
+// Everything has internal linkage and uses no standard library function. Otherwise the linker could
+// merge code compiled for a wide instruction set into code that every CPU runs.
 //
-// Every loop runs in an order that depends on the row alone: that is what makes the forward pass
-// batch- and chunk-invariant.
+// The order of every loop depends on the row alone, which makes the forward pass batch- and
+// chunk-invariant.
 
 #if AISP_LANES > 4
 #include <immintrin.h>
@@ -36,10 +36,10 @@ inline __attribute__((always_inline)) V Load(const float* p) {
 inline __attribute__((always_inline)) void Store(float* p, V v) {
   __builtin_memcpy(p, &v, sizeof(v));
 }
-// Minus nothing is no instruction; plus would be one, for the zeros' signs.
+// x - 0 compiles to nothing; x + 0 does not, because of signed zeros.
 inline __attribute__((always_inline)) V Splat(float x) { return x - V{}; }
 
-// GCC 12 makes five instructions of __builtin_convertvector here, where one does.
+// GCC 12 emits five instructions for __builtin_convertvector here; one suffices.
 inline __attribute__((always_inline)) V FromBf16(const uint16_t* p) {
 #if AISP_LANES == 16
   return (V)((U)_mm512_maskz_cvtepu16_epi32(0xffff, _mm256_loadu_si256((const __m256i*)p)) << 16);
@@ -51,7 +51,7 @@ inline __attribute__((always_inline)) V FromBf16(const uint16_t* p) {
   return (V)(__builtin_convertvector(h, U) << 16);
 #endif
 }
-// Round to nearest, ties to even; a NaN stays one.
+// Round to nearest, ties to even; NaN stays NaN.
 inline __attribute__((always_inline)) void StoreBf16(uint16_t* p, V v) {
   const U u = (U)v;
   const U rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
@@ -110,7 +110,7 @@ inline __attribute__((always_inline)) V Exp(V x) {
   return (x < low) ? Splat(0.0f) : y;
 }
 
-// Lanes of (a, b) whose bit `h` is Odd, a's before b's.
+// The lanes of (a, b) whose bit `h` equals `odd`, a's before b's.
 template <int h, bool odd, size_t... i>
 inline __attribute__((always_inline)) V Pick(V a, V b, std::index_sequence<i...>) {
   constexpr int half = kLanes / 2;
@@ -124,8 +124,8 @@ inline __attribute__((always_inline)) V Fold(V a, V b) {
   return Pick<h, false>(a, b, std::make_index_sequence<kLanes>()) +
          Pick<h, true>(a, b, std::make_index_sequence<kLanes>());
 }
-// Lane j of the result is the sum of v[j]'s lanes: SumEach<1> takes kLanes vectors. By recursion
-// and not by a loop, because only constant indices let the vectors stay in registers.
+// Lane j of the result is the sum of v[j]'s lanes: SumEach<1> takes kLanes vectors. Recursive,
+// because only constant indices let the vectors stay in registers.
 template <int h>
 inline __attribute__((always_inline)) V SumEach(const V* v) {
   if constexpr (h == kLanes) {
@@ -150,9 +150,9 @@ inline __attribute__((always_inline)) float SumLanes(V v) {
   v += Swap<1>(v);
   return v[0];
 }
-// The greater; a NaN wins over all.
+// The maximum; NaN if either is NaN.
 inline __attribute__((always_inline)) V Max(V a, V b) { return ((a > b) | (a != a)) ? a : b; }
-// Lane j of the result is the greatest of v[j]'s lanes, as with SumEach.
+// Lane j of the result is the maximum of v[j]'s lanes, as with SumEach.
 template <int h>
 inline __attribute__((always_inline)) V MaxEach(const V* v) {
   if constexpr (h == kLanes) {

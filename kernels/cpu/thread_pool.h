@@ -1,7 +1,7 @@
-// ThreadPool: a fixed set of threads that work on one loop at a time, the caller among them.
+// ThreadPool: a fixed set of threads, including the caller, that run one loop at a time.
 //
-// One caller at a time. A worker waits by spinning briefly and then sleeping, because processes may
-// share the cores. With one thread there are no workers and a loop is a plain loop.
+// One caller at a time. A worker spins briefly and then sleeps, because processes may share the
+// cores. With one thread there are no workers, and the caller runs the loop.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@ namespace aisp {
 
 class ThreadPool {
  public:
-  // `threads` counts the caller; at least 1.
+  // `threads`: at least 1, including the caller.
   explicit ThreadPool(int threads);
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -22,8 +22,8 @@ class ThreadPool {
 
   int threads() const { return threads_; }
 
-  // body(index, worker) for index in [0, count), in any order; worker in [0, threads()) is unique
-  // among concurrent calls. Returns when all are done.
+  // Calls body(index, worker) for each index in [0, count), in any order; worker in [0, threads())
+  // is unique among concurrent calls. Returns when all are done.
   template <typename Body>
   void For(int64_t count, const Body& body) {
     if (threads_ == 1 || count <= 1) {

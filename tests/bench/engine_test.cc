@@ -1,4 +1,4 @@
-// The engine's bench: a closed loop ends with every request answered and numbers that fit together.
+// The engine's benchmark: a closed loop answers every request, and its numbers are consistent.
 #include "bench/engine.h"
 
 #include <gmock/gmock.h>
@@ -45,7 +45,7 @@ TEST_F(BenchEngineTest, AClosedLoopCountsWholeRequests) {
   EXPECT_EQ(loop.streams, 3);
   EXPECT_EQ(loop.requests, 12);
   EXPECT_NEAR(loop.output_tokens_per_s * loop.seconds, 12 * 16, 1e-6);
-  // Three streams of 16 tokens, four times one after the other; no step draws more than three.
+  // Three streams of 16 tokens, four rounds each; no step draws more than three tokens.
   EXPECT_GE(loop.steps, 64u);
   EXPECT_LE(loop.steps, 12 * 16u);
   EXPECT_GT(loop.mixed_percent, 0);

@@ -1,4 +1,4 @@
-// A prompt beside its parts: what is printed holds the numbers that were measured, and their ratio.
+// A prompt and its parts: the output holds the measured numbers and their ratio.
 #include "bench/prefill.h"
 
 #include <gmock/gmock.h>

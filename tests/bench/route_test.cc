@@ -1,4 +1,4 @@
-// `aisp bench route`: it counts what it says, and the same seed places alike.
+// `aisp bench route`: its counts are right, and the same seed gives the same placements.
 #include "bench/route.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ class ABenchOfTheRouter : public ::testing::Test {
     return bench ? *bench : RouteBench{};
   }
 
-  // The router's own lines would be two for each request.
+  // The router's log would have two lines per request.
   LogSession log_{{.level = LogLevel::kError}};
 };
 
@@ -40,7 +40,8 @@ TEST_F(ABenchOfTheRouter, CountsEveryRequestAndItsTime) {
   EXPECT_LE(b.place_p99_us, b.place_max_us);
   EXPECT_LE(b.place_mean_us, b.place_max_us);
   EXPECT_GT(b.heard_us, 0);
-  // Twenty prefixes of four fifths of each prompt: most of it is where the router sends it.
+  // Twenty prefixes of four fifths of each prompt: the router sends most of them where they are
+  // cached.
   EXPECT_GT(b.cached, 0.5);
   EXPECT_LT(b.cached, 0.8);
 }

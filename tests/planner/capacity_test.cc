@@ -35,12 +35,12 @@ TEST(Capacity, WhatIsCachedNeedsNoPrefill) {
             2 * Headroom(LoadOf(10, 6000, 128), card, {0, 4}, {1500, 12}));
 }
 
-// As much computing for as many tokens: of few long prompts some streams have two beside them,
-// where of many short ones all have about as many.
+// The same computing for the same tokens: with few long prompts some streams meet two of them, with
+// many short ones all streams meet about as many.
 TEST(Capacity, FewLongPromptsBesideStreamsCostMoreThanManyShortOnes) {
   Machine card = Card();
   card.cost.prefill.per_prefill_context_ms = 0;
-  card.cost.prefill.base_ms = 10;  // shorter steps would leave prompts next to nothing
+  card.cost.prefill.base_ms = 10;  // shorter steps would leave prompts almost no tokens
   card.chunk_tokens = 1024;
   const double small = Headroom(LoadOf(32, 1024, 32), card, {0, 4}, {5000, 12});
   const double large = Headroom(LoadOf(4, 8192, 256), card, {0, 4}, {5000, 12});
@@ -49,10 +49,10 @@ TEST(Capacity, FewLongPromptsBesideStreamsCostMoreThanManyShortOnes) {
   EXPECT_LT(few, 0.9 * large);
 }
 
-// Steps of prompts and steps of streams in turn are too long for a load that shorter steps of both
-// serve: prompts wait a little, and streams keep their time.
+// Alternating steps of whole prompts and of decode rows are too long for this load; paced steps
+// serve both: prompts wait a little, and streams keep their TPOT.
 TEST(Capacity, PromptsThatArePacedLeaveStreamsTheirTime) {
-  Machine card = Card();  // as an H100
+  Machine card = Card();  // an H100's costs
   card.cost.decode = {3.35, 0.02, 3.4e-5};
   card.cost.prefill = {1.7, 0.0135, 6.8e-7, 0.02, 3.4e-5};
   const Load load = LoadOf(100, 1024, 256);
@@ -60,11 +60,11 @@ TEST(Capacity, PromptsThatArePacedLeaveStreamsTheirTime) {
   Machine whole = card;
   whole.chunk_tokens = 1 << 20;  // no pace leaves an eighth of such a chunk
   EXPECT_GT(paced, 1.05 * Headroom(load, whole, {0, 4}, kLimits));
-  // What prompts alone fill is not served, however short the steps.
+  // A load that prefill alone saturates is not served, however short the steps.
   const StepCost& cost = card.cost;
   const double prompts_s = 1e-3 * cost.PromptMs(PromptWork::Of(0, 1024), card.chunk_tokens, {});
   EXPECT_LT(paced * load.requests_per_s, 4 / prompts_s);
-  // A first token that may take no longer than a step leaves nothing to wait for.
+  // If the TTFT limit equals one step, there is no time to wait.
   EXPECT_LT(Headroom(load, card, {0, 4}, {25, 12}), 0.8 * paced);
 }
 

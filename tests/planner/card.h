@@ -1,11 +1,11 @@
-// What tests of the planner plan for.
+// The machine that tests of the planner use.
 #pragma once
 
 #include "planner/capacity.h"
 
 namespace aisp::planner {
 
-// About a card: a prompt of 1,024 tokens takes 15 ms, a step of 32 rows 3.6.
+// Roughly a current GPU: a prompt of 1,024 tokens takes 15 ms, a step of 32 rows 3.6 ms.
 inline Machine Card() {
   Machine m;
   m.cost.decode = {2.9, 0.01, 1e-5};

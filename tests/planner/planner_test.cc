@@ -15,7 +15,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
 
-// Workers that do what they are asked, some time later.
+// Workers that carry out role changes after some time.
 class Fleet {
  public:
   Fleet(int prefill, int decode, int parked = 0) {
@@ -27,10 +27,10 @@ class Fleet {
   Duration takes = seconds(2);
   int working_at_most = 0;
   int changes = 0;
-  bool refuses = false;                                // all that it is asked for
-  std::vector<std::pair<Instant, std::string>> asked;  // of those: when, and which worker
+  bool refuses = false;                                // all changes
+  std::vector<std::pair<Instant, std::string>> asked;  // of refused changes: time and worker
 
-  // `rate` requests a second arrive for `time`; the planner decides every second.
+  // `rate` requests arrive per second for `time`; the planner decides every second.
   void Run(Planner* planner, const Load& load, Duration time) {
     for (Duration t{}; t < time; t += seconds(1)) {
       now_ = now_ + seconds(1);
@@ -84,7 +84,7 @@ class Fleet {
     w.total_blocks = 25'000;
     seen.workers.push_back(w);
   }
-  // On its way it may still do some of its work, or already.
+  // A worker that is changing may still do, or already do, some of its work.
   int Working() const { return static_cast<int>(seen.workers.size()) - Parked(); }
   void Arrive(const Load& load) {
     const auto n = static_cast<uint64_t>(load.requests_per_s * (0.9 + 0.2 * random_.Uniform()));
@@ -155,8 +155,8 @@ TEST(Planner, ASteadyLoadIsLeftAlone) {
   EXPECT_EQ(fleet.changes, settled) << "it must not swing: " << fleet.last.reason;
 }
 
-// Of mixes of which two aggregated workers serve a little more than 1P1D do: enough to change
-// where there is too much to do, and not where either is enough.
+// Mixes of which two aggregated workers serve slightly more than 1P1D: enough for a change under
+// overload, but not if either split suffices.
 TEST(Planner, WhatIsALittleBetterIsTakenWhereThereIsTooMuchToDo) {
   const Machine card = Card();
   const Objective limits = Options().limits;
@@ -191,7 +191,7 @@ TEST(Planner, WithoutALoadNothingChangesAndWithParkingOneWorkerIsLeft) {
   fleet.Run(&parks, {}, seconds(100));
   EXPECT_EQ(fleet.split(), (Split{0, 1}));
   EXPECT_EQ(fleet.Parked(), 3);
-  // They come back for a load, faster than they went.
+  // They return for a load faster than they were parked.
   fleet.Run(&parks, LoadOf(kMany, 1024, 256), seconds(30));
   EXPECT_GE(fleet.split().workers(), 2) << fleet.last.reason;
   EXPECT_GE(fleet.last.wanted.workers(), fleet.split().workers());
@@ -221,8 +221,8 @@ TEST(Planner, AGrowingLoadIsSeenAheadAndNoiseIsNone) {
   EXPECT_NEAR(fleet.last.load.requests_per_s, 400, 40);
 }
 
-// In a burst prompts wait for prefill workers while decode workers have room for them; the mean
-// over the seconds does not show it.
+// In a burst prompts wait for prefill workers while decode workers have room; the mean over seconds
+// does not show it.
 TEST(Planner, BurstsLeaveFewerToPrefillAlone) {
   PlannerOptions options = Options();
   options.limits = kLimits;
@@ -247,8 +247,8 @@ TEST(Planner, BurstsLeaveFewerToPrefillAlone) {
   EXPECT_EQ(bursts.changes, settled) << "it must not swing: " << bursts.last.reason;
 }
 
-// Prompts have a pace wherever they are computed: a queue before prefill workers spares no stream
-// that workers which do everything would not.
+// Prefill is paced everywhere: a queue before prefill workers protects no stream better than
+// aggregated workers do.
 TEST(Planner, WorkersThatDoEverythingStaySoWhereTooMuchComes) {
   const double most = 100 * Headroom(LoadOf(100, 1024, 256), Card(), {0, 4}, kLimits);
   PlannerOptions options = Options();
@@ -261,7 +261,7 @@ TEST(Planner, WorkersThatDoEverythingStaySoWhereTooMuchComes) {
   }
 }
 
-// Its streams would be in the way, and the load that was seen coming does not come.
+// Its streams would have to move, and the predicted load does not come.
 TEST(Planner, NoDecodeWorkerIsTakenForALoadThatOnlySeemsToCome) {
   const double most = 100 * Headroom(LoadOf(100, 1024, 256), Card(), {0, 4}, kLimits);
   PlannerOptions options = Options();
@@ -273,7 +273,7 @@ TEST(Planner, NoDecodeWorkerIsTakenForALoadThatOnlySeemsToCome) {
   EXPECT_EQ(fleet.changes, 0) << fleet.last.reason;
 }
 
-// Home without prefill workers is reached while little is asked, and in bursts.
+// The home split without prefill workers is reached under low load, and in bursts.
 TEST(Planner, WorkersGoHomeWhileLittleIsAskedAndInBursts) {
   PlannerOptions options = Options();
   options.limits = kLimits;
@@ -414,8 +414,8 @@ TEST(Planner, TheOnlyOtherDecodeWorkerIsNotTakenAwayUnderALoadForALittleMore) {
   EXPECT_EQ(fleet.changes, 0) << fleet.last.reason;
 }
 
-// Of a worker that does everything the fit of prompts' steps is a poor one: rows and prompts share
-// them. It must not undo at once what the costs of a worker of prompts alone led to.
+// An aggregated worker's fit of prefill steps is poor, because they also hold decode rows. It must
+// not undo at once a decision based on the costs of a prefill-only worker.
 TEST(Planner, WhoTakesTheLastPrefillWorkerJudgesByTheSameCostsAfterwards) {
   const Objective limits = {300, 12};
   Machine card = Card();

@@ -1,4 +1,4 @@
-// LoRA adapters that come and go, as the router sees it.
+// Loading and unloading of LoRA adapters, as seen by the router.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -41,7 +41,7 @@ class RouterAdapters : public testing::Test {
     return said;
   }
   const v1::RouterMessage& Last(LinkId link) { return h_.sender.sent[link].back(); }
-  // To what the worker was asked last.
+  // Answers the last load request on that link.
   void Answer(LinkId link, const std::string& digest, const std::string& error = "") {
     ASSERT_TRUE(Last(link).has_load_adapter());
     v1::WorkerMessage message;
@@ -51,7 +51,7 @@ class RouterAdapters : public testing::Test {
     if (!error.empty()) answer->mutable_error()->set_message(error);
     h_.router.OnMessage(link, message);
   }
-  // The last set that the worker was told.
+  // The last set sent to the worker.
   const v1::AdapterSet& LastSet(LinkId link) {
     const auto& sent = h_.sender.sent[link];
     const auto last = std::find_if(sent.rbegin(), sent.rend(), [](const auto& each) {
@@ -117,14 +117,14 @@ TEST_F(RouterAdapters, AWorkerThatCannotIsNamedAndTheOthersDropIt) {
   EXPECT_THAT((*loaded)->error().message, HasSubstr("worker d1: /one: no such file"));
   EXPECT_TRUE(names_.empty());
   EXPECT_THAT(Told(d0), ElementsAre("g"));
-  // Files that differ.
+  // The files differ.
   loaded = Load("one");
   Answer(d0, "1");
   Answer(d1, "2");
   ASSERT_TRUE(*loaded);
   EXPECT_EQ((*loaded)->error().code, Code::kFailedPrecondition);
   EXPECT_THAT((*loaded)->error().message, HasSubstr("d0 has the digest 1, worker d1 has 2"));
-  // One that says nothing.
+  // A worker does not answer.
   loaded = Load("one");
   Answer(d0, "1");
   for (int i = 0; i < 125; ++i) {
@@ -248,7 +248,7 @@ TEST_F(RouterAdapters, ALaterSetThatAWorkerKnowsOfIsTakenOver) {
   RecordingObserver observer;
   ASSERT_TRUE(Submit("o", &observer).has_value());
   EXPECT_EQ(h_.Generates(d1).size(), 1u) << "the other one has not loaded it yet";
-  // An older one is not, and its worker is told.
+  // An older set is not used, and its worker gets the current one.
   const LinkId d2 = AddReporting("d2", Report(Options().adapters));
   EXPECT_THAT(names_, ElementsAre("other"));
   EXPECT_THAT(Told(d2), ElementsAre("o"));

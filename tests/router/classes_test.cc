@@ -1,4 +1,4 @@
-// Classes of service at the router: what waits for room, when it is sent, gives way and ages.
+// Service classes at the router: which requests wait for room, when they are sent, yield and age.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,13 +19,13 @@ RouterOptions Options() {
   RouterOptions options;
   options.slo_ttft = 500ms;
   options.slo_tpot = 50ms;
-  // Nothing is reported for as long as a test wants.
+  // Long limits, so that workers may stay silent during a test.
   options.silence_limit = 1h;
   options.default_timeout = 1h;
   return options;
 }
 
-// A worker of which a row that decodes takes 5 ms of a step, and a token of a prompt 1 ms.
+// A worker whose decode rows take 5 ms of a step each, and whose prefill takes 1 ms per token.
 v1::Telemetry KnownSteps(RouterHarness& h) {
   v1::Telemetry t = h.ReadyTelemetry();
   for (uint32_t i = 0; i < 40; ++i) {
@@ -61,7 +61,7 @@ class Classes : public testing::Test {
     for (const v1::GenerateRequest& g : h.Generates(link)) names.push_back(g.trace_id());
     return names;
   }
-  // One that runs 32 sequences.
+  // A worker with room for 32 sequences.
   LinkId Add(const std::string& id) {
     v1::Register registration = h.Registration(id, v1::ROLE_DECODE);
     registration.set_max_running(32);
@@ -69,7 +69,7 @@ class Classes : public testing::Test {
     h.Report(link, KnownSteps(h));
     return link;
   }
-  // So many rows run on it, all of them interactive requests of others.
+  // Reports `rows` running rows, all interactive requests of others.
   void ReportRows(LinkId link, uint32_t rows) {
     v1::Telemetry busy = h.ReadyTelemetry();
     busy.set_running(rows);
@@ -84,7 +84,7 @@ TEST_F(Classes, BatchIsSentWhereInteractiveRequestsKeepTheirTpotWithRoomToSpare)
   const LinkId d = Add("d");
   for (int i = 0; i < 20; ++i) ASSERT_TRUE(Submit(Of(kBatch, "batch" + std::to_string(i))));
   h.Advance(1s);
-  // 50 ms a step are ten rows; four fifths of that are eight.
+  // 50 ms per step allow ten rows; four fifths of that are eight.
   const size_t sent = Sent(d).size();
   EXPECT_GE(sent, 6u);
   EXPECT_LE(sent, 8u);
@@ -93,7 +93,7 @@ TEST_F(Classes, BatchIsSentWhereInteractiveRequestsKeepTheirTpotWithRoomToSpare)
     EXPECT_EQ(generate.tenant().service_class(), v1::CLASS_BATCH);
     EXPECT_GT(generate.tenant().patience_ms(), 0u);
   }
-  // One ends, the next one goes; none is lost.
+  // One ends and the next one is sent; none is lost.
   h.Tokens(d, h.Generates(d).front().request_id(), 20, {1}, v1::FINISH_STOP);
   ReportRows(d, static_cast<uint32_t>(sent - 1));
   h.Advance(1s);
@@ -115,7 +115,7 @@ TEST_F(Classes, BatchWaitsWhileInteractiveRequestsHaveTheRoomAndIsSentOnceTheyHa
       << "batch goes before best-effort, whoever came first";
 }
 
-// A token takes it four times the limit, whatever runs there: to wait brings nothing.
+// A token takes four times the limit in any case, so waiting does not help.
 TEST_F(Classes, AWorkerSlowerThanAnyLimitComputesBatchWhenNothingElseRunsThere) {
   const LinkId d = h.Attach(h.Registration("d", v1::ROLE_DECODE));
   v1::Telemetry slow = KnownSteps(h);
@@ -137,7 +137,7 @@ TEST_F(Classes, AnInteractiveRequestTakesTheRowsOfBatchThatItsTpotWants) {
   h.Advance(40ms);
   const size_t sent = Sent(d).size();
   ASSERT_GE(sent, 6u);
-  // The newest has brought a token; it goes on behind it.
+  // The newest has one token and continues after it.
   const uint64_t newest = h.Generates(d).back().request_id();
   h.Tokens(d, newest, 20, {7});
   v1::Telemetry busy = h.ReadyTelemetry();
@@ -147,7 +147,7 @@ TEST_F(Classes, AnInteractiveRequestTakesTheRowsOfBatchThatItsTpotWants) {
   h.Report(d, busy);
   int cancelled = 0;
   for (int i = 0; i < 9; ++i) {
-    // All at once their prompts would be more than a worker computes.
+    // Their prompts together would be more than a worker computes in time.
     h.Advance(100ms);
     RouterRequest request = Of(ServiceClass::kInteractive, "interactive");
     request.objective.tpot_ms = 50;
@@ -163,7 +163,7 @@ TEST_F(Classes, AnInteractiveRequestTakesTheRowsOfBatchThatItsTpotWants) {
   ASSERT_NE(first_cancel, nullptr);
   EXPECT_EQ(first_cancel->cancel().request_id(), newest);
   for (const RecordingObserver& each : seen) EXPECT_EQ(each.finishes, 0);
-  // Their room comes back: it is placed again, with the token that it has.
+  // Room is free again: it is placed again, with its token.
   h.Advance(10ms);
   ReportRows(d, 0);
   h.Advance(1s);
@@ -227,7 +227,7 @@ TEST_F(Classes, ALostWorkersBatchWaitsForRoomAndNotForTheTakeoverLimit) {
   EXPECT_EQ(Sent(d1).size(), 1u);
 }
 
-// It may have ended the worker that it was taken from, and is refused while it waits for room.
+// It may have crashed the worker that it was taken from, and is refused while it waits for room.
 TEST_F(Classes, WhoEndedTwoWorkersIsRefusedFromTheQueueToo) {
   const Error gone{Code::kUnavailable, "gone"};
   const LinkId d0 = Add("d0");

@@ -1,4 +1,4 @@
-// A worker that has just registered has no history: it is neither flooded nor left idle.
+// A worker that has just registered has no history: it must be neither flooded nor left idle.
 #include <gtest/gtest.h>
 
 #include "tests/router/router_harness.h"
@@ -6,7 +6,7 @@
 namespace aisp {
 namespace {
 
-// Four rows run there; steps of decodes take 5 ms, those with prompts 5 ms and 0.1 a token.
+// Four rows run; decode steps take 5 ms, steps with prefill 5 ms plus 0.1 ms per token.
 v1::Telemetry BusySteps(RouterHarness& h) {
   v1::Telemetry t = h.ReadyTelemetry();
   t.set_running(4);
@@ -32,7 +32,7 @@ RouterRequest Fresh(RouterHarness& h, int number) {
   return request;
 }
 
-// Of `requests` that come within a moment, how many go to each of the links.
+// Places `requests` requests at once; returns the number sent on each link.
 std::vector<size_t> Placed(RouterHarness& h, const std::vector<LinkId>& links, int requests) {
   std::vector<RecordingObserver> observers(static_cast<size_t>(requests));
   for (int i = 0; i < requests; ++i) {
@@ -43,7 +43,7 @@ std::vector<size_t> Placed(RouterHarness& h, const std::vector<LinkId>& links, i
   for (const LinkId link : links) counts.push_back(h.Generates(link).size());
   for (const LinkId link : links)
     h.router.OnLinkDown(link, {Code::kUnavailable, "the test is over"});
-  h.Advance(std::chrono::hours(1));  // nobody is left to wait for
+  h.Advance(std::chrono::hours(1));  // nothing waits any more
   return counts;
 }
 
@@ -55,7 +55,7 @@ TEST(ColdStart, AWorkerWithoutHistoryIsNeitherFloodedNorStarved) {
   const LinkId fresh = h.AddDecode("fresh");
   const std::vector<size_t> counts = Placed(h, {a, b, fresh}, 30);
   EXPECT_EQ(counts[0] + counts[1] + counts[2], 30u);
-  // It is idle, so that it may get more than its third; what it was sent counts at once.
+  // It is idle, so it may get more than its third; requests sent to it count at once.
   EXPECT_GE(counts[2], 8u);
   EXPECT_LE(counts[2], 18u);
 }
@@ -69,8 +69,7 @@ TEST(ColdStart, WorkersOfWhichNobodyKnowsAnythingShareABurst) {
   }
 }
 
-// It said what four long steps took: a burst behind them is not sent to it on the ground that no
-// more is known.
+// It reported four long steps: a burst must not go to it only because little is known.
 TEST(ColdStart, WhatAFewStepsSayCountsWhereThereIsWork) {
   RouterHarness h;
   const LinkId d = h.AddDecode("a");
@@ -94,7 +93,7 @@ TEST(ColdStart, WhatAFewStepsSayCountsWhereThereIsWork) {
   EXPECT_TRUE(h.Submit(std::move(patient), &taken));
 }
 
-// The same steps, and nothing to do: how long it takes is tried.
+// The same steps on an idle worker: it is tried.
 TEST(ColdStart, AWorkerWithoutWorkIsTriedHoweverSlowItsFirstStepsWere) {
   RouterHarness h;
   const LinkId d = h.AddDecode("a");

@@ -1,4 +1,4 @@
-// Workers that say what no worker has a reason to say; fuzz_router_peer looks for more of it.
+// Messages that no correct worker sends; fuzz_router_peer searches for more.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

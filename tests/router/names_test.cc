@@ -1,4 +1,4 @@
-// Who holds a worker's name when two processes want it.
+// Two processes that claim one worker name.
 #include <gtest/gtest.h>
 
 #include "tests/router/router_harness.h"
@@ -23,7 +23,7 @@ v1::WorkerMessage ProbeAnswer() {
   return message;
 }
 
-// Greater and smaller ones: incarnations are random.
+// Larger and smaller ones: incarnations are random.
 class Names : public ::testing::TestWithParam<std::pair<uint64_t, uint64_t>> {
  protected:
   const uint64_t first_ = GetParam().first;
@@ -67,7 +67,7 @@ TEST_P(Names, WithoutAnAnswerTheNewProcessIsAcceptedAndTheOldOneToldThatItIsOust
   h_.Tokens(first, h_.Generates(first)[0].request_id(), 10, {66});
   EXPECT_TRUE(seen.tokens.empty()) << "a closed link is not heard";
 
-  // It wakes up and dials again: its successor is not even asked.
+  // The old process wakes up and dials again: its successor is not even probed.
   const LinkId zombie = h_.Attach(h_.Registration("d", v1::ROLE_DECODE, first_));
   ASSERT_NE(Refusal(h_, zombie), nullptr);
   EXPECT_TRUE(Refusal(h_, zombie)->ousted());

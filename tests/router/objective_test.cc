@@ -1,4 +1,4 @@
-// What a request asks for in time, and what the router learns from how it went.
+// Limits that requests ask for, and what the router learns from finished requests.
 #include <gtest/gtest.h>
 
 #include "tests/router/router_harness.h"
@@ -6,7 +6,7 @@
 namespace aisp {
 namespace {
 
-// A worker of which a step with `tokens` tokens of a prompt takes a millisecond for each.
+// A worker whose prefill takes a millisecond per token.
 v1::Telemetry SlowSteps(RouterHarness& h) {
   v1::Telemetry t = h.ReadyTelemetry();
   for (uint32_t i = 0; i < 40; ++i) {
@@ -41,7 +41,7 @@ TEST(Objective, ARequestThatNobodyCanServeInTimeIsRefusedAtOnceWithBothTimes) {
   EXPECT_EQ(h.Generates(d).size(), 1u);
 }
 
-// A limit a little above what is predicted leaves no room for the usual error.
+// A limit just above the prediction leaves no margin for the usual error.
 TEST(Objective, WhoIsRefusedForTheUsualErrorIsToldOfIt) {
   RouterHarness h;
   const LinkId d = h.AddDecode("d");
@@ -96,7 +96,7 @@ TEST(Objective, TheNextPredictionKnowsByHowMuchTheLastOnesWereWrong) {
     const auto id = h.Submit(h.Request(100), &observer);
     ASSERT_TRUE(id);
     (i == 0 ? first_ms : last_ms) = observer.routes.back().predicted_ttft_ms;
-    // It always takes 30 ms longer than the steps that were reported say.
+    // It always takes 30 ms longer than the reported steps suggest.
     h.Advance(std::chrono::milliseconds(130));
     h.Tokens(d, h.Generates(d).back().request_id(), 100, {1, 2, 3, 4}, v1::FINISH_LENGTH);
     h.Report(d, h.ReadyTelemetry());
@@ -124,7 +124,7 @@ TEST(Objective, WhatAWorkerHasComputedSinceItsReportIsNotWaitedForAgain) {
   busy.set_queued_prefill_context(400 * 401 / 2);
   busy.set_prefill_age_ns(50'000'000);
   h.Report(d, busy);
-  // 400 ms of prompts, 50 of them done at the report; Cancel does not take back what was sent.
+  // 400 ms of prompts, 50 ms done at the report; Cancel does not remove sent work.
   EXPECT_NEAR(PredictedMs(h), 350 + 100, 25);
   h.Advance(std::chrono::milliseconds(300));
   EXPECT_NEAR(PredictedMs(h), 350 + 100 - 300 + 100, 25);
@@ -132,7 +132,7 @@ TEST(Objective, WhatAWorkerHasComputedSinceItsReportIsNotWaitedForAgain) {
   EXPECT_NEAR(PredictedMs(h), 100, 15);
 }
 
-// Steps of decodes take 10 ms and 1 more for each row.
+// Decode steps take 10 ms plus 1 ms per row.
 v1::Telemetry StepsByRows(RouterHarness& h) {
   v1::Telemetry t = h.ReadyTelemetry();
   for (uint32_t i = 0; i < 40; ++i) {
@@ -155,7 +155,7 @@ TEST(Objective, WhoIsRefusedForStepsThatAreTooLongIsToldWhenEnoughStreamsWillHav
   }
   v1::Telemetry busy = h.ReadyTelemetry();
   busy.set_running(8);
-  // What the prompts added to steps is over.
+  // The time that prefill added to steps is over.
   for (int i = 0; i < 10; ++i) {
     h.Advance(std::chrono::seconds(1));
     h.Report(d, busy);
@@ -168,10 +168,10 @@ TEST(Objective, WhoIsRefusedForStepsThatAreTooLongIsToldWhenEnoughStreamsWillHav
     EXPECT_FALSE(h.Submit(asks, &observer)) << tpot_ms;
     return ToMs(h.retry_after);
   };
-  // A step takes 18 ms, and less once the four short answers are through.
+  // A step takes 18 ms, and less after the four short answers.
   EXPECT_NEAR(refused_for(16), 100 * 18, 100);
-  // That needs some of the long ones to end, of which nothing more is known than that the usual
-  // answer has 128 tokens.
+  // Some of the long ones must end; all that is known of them is the usual answer length, 128
+  // tokens.
   EXPECT_NEAR(refused_for(12.5), 128 * 18, 130);
   EXPECT_EQ(refused_for(5), 60'000) << "an idle worker takes longer";
 }

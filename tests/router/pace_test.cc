@@ -1,4 +1,4 @@
-// How much of a prompt a step takes beside streams, as the cost policy decides it.
+// The cost policy's prefill pace in steps with streams.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -18,8 +18,8 @@ TEST(Pace, ALocalPromptHasThePaceThatLeavesStreamsTheirTimeForAToken) {
   d.chunk_tokens = 2048;
   d.rows = 10;
   d.pace = PaceWithin(d, 20);
-  // Nine tenths of 20 ms, less 2 ms and a tenth for each row; a hundred positions are a row's
-  // worth.
+  // Nine tenths of 20 ms, minus 2 ms and 0.1 ms per decode row; 10,000 positions cost as much as a
+  // prefill row.
   EXPECT_EQ(d.pace.rows, 1500);
   EXPECT_EQ(d.pace.positions, 10'000);
   EXPECT_EQ(Pick("cost", Request(4096), workers)->pace.rows, 1500);
@@ -36,9 +36,9 @@ TEST(Pace, ALocalPromptHasThePaceThatLeavesStreamsTheirTimeForAToken) {
   EXPECT_FALSE(Pick("cost", remote, workers)->pace.any());
 }
 
-// Each alone is no matter, but prompts that come all the time would make all streams late.
+// Each prompt alone does no harm, but a constant stream of prompts would delay all streams.
 TEST(Pace, WhatIsToComePacesAPromptAsLongAsItKeepsItsOwnLimit) {
-  // Steps of 6 ms, of 12: with prompts beside them for a third of each second they take 9.
+  // Steps of 6 ms, limit 12 ms: with prefill rows for a third of the time they take 9 ms.
   EXPECT_NEAR(SpareMs(100, 6, 12), 480, 1e-9);
   EXPECT_NEAR(SpareMs(100, 6, 12, 1.0 / 3), 120, 1e-9);
   EXPECT_EQ(SpareMs(100, 6, 12, 0.5), 0);

@@ -1,4 +1,4 @@
-// A request that ends prefill workers, as told by the decode workers that asked them.
+// A request that crashes prefill workers, as reported by the decode workers that asked them.
 #include <gmock/gmock.h>
 
 #include "tests/router/router_harness.h"
@@ -23,7 +23,7 @@ RouterRequest Remote(const RouterHarness& h) {
   return request;
 }
 
-// The word of a decode worker about its last request; `back`: it is handed back.
+// A decode worker reports lost prefill workers for its last request; `back`: it hands it back.
 void SayLost(RouterHarness& h, LinkId decode, uint64_t wire_id,
              const std::vector<std::string>& lost, bool back = false) {
   v1::WorkerMessage message;
@@ -81,7 +81,7 @@ TEST(PoisonPrefill, APrefillWorkerAndADecodeWorkerAreTwoEndsToo) {
   EXPECT_THAT(poison.error.message, HasSubstr("2 workers ended"));
 }
 
-// The decode worker says that it lost the prefill worker, and ends before the router sees that.
+// The decode worker reports the lost prefill worker, and ends before the router sees that loss.
 TEST(PoisonPrefill, WhoseLostPrefillWorkerIsNotKnownToHaveEndedWaitsAfterADecodeWorkersEnd) {
   RouterHarness h(Patient());
   const LinkId decode = h.AddDecode("d");
@@ -100,7 +100,7 @@ TEST(PoisonPrefill, WhoseLostPrefillWorkerIsNotKnownToHaveEndedWaitsAfterADecode
   EXPECT_THAT(poison.error.message, HasSubstr("2 workers ended"));
 }
 
-// It was only the session: whoever waited for that goes on.
+// Only the session was lost: requests that waited for the verdict continue.
 TEST(PoisonPrefill, WhoseLostPrefillWorkerIsThereGoesOnAfterADecodeWorkersEnd) {
   RouterHarness h(Patient());
   const LinkId decode = h.AddDecode("d");
@@ -115,8 +115,8 @@ TEST(PoisonPrefill, WhoseLostPrefillWorkerIsThereGoesOnAfterADecodeWorkersEnd) {
   EXPECT_EQ(honest.finishes, 0) << honest.error.message;
 }
 
-// Beside others on decode workers, and on a prefill worker whose end is known last of all; `told`:
-// the first decode worker could still say that it lost that one.
+// With others on the decode workers, and on a prefill worker whose end becomes known last; `told`:
+// the first decode worker could still report it lost.
 TEST(PoisonPrefill, AnEndThatIsKnownLastConvictsWhoWaits) {
   for (const bool told : {false, true}) {
     RouterHarness h(Patient());
@@ -150,7 +150,8 @@ TEST(PoisonPrefill, AnEndThatIsKnownLastConvictsWhoWaits) {
   }
 }
 
-// Its decode worker was told to drop it, and says nothing of the prefill worker that it had asked.
+// Its decode worker was told to drop it, and reports nothing about the prefill worker that it
+// asked.
 TEST(PoisonPrefill, WhoMovedMayHaveEndedThePrefillWorkerItHadBeenSentTo) {
   RouterHarness h(Patient());
   const LinkId first = h.AddDecode("a");
@@ -189,7 +190,7 @@ TEST(PoisonPrefill, WhoMovedMayHaveEndedThePrefillWorkerItHadBeenSentTo) {
   EXPECT_EQ(other.finish, v1::FINISH_LENGTH) << other.error.message;
 }
 
-// Sessions broke, and the prefill workers are there.
+// Sessions broke, but the prefill workers are alive.
 TEST(PoisonPrefill, WhoLostOnlyTheConnectionToPrefillWorkersGoesOn) {
   RouterHarness h(Patient());
   const LinkId decode = h.AddDecode("d");
@@ -223,7 +224,7 @@ TEST(PoisonPrefill, APrefillWorkerThatComesBackAsTheSameProcessWasNotEnded) {
   EXPECT_EQ(honest.finishes, 0) << honest.error.message;
 }
 
-// Both were on both; the one that is not to blame gets its token when it is tried alone.
+// Both requests were on both workers; the innocent one gets its token when it runs alone.
 TEST(PoisonPrefill, OfTwoOnTheSamePrefillWorkersOnlyTheCulpritIsRefused) {
   RouterHarness h(Patient());
   LinkId decode = h.AddDecode("d");
@@ -262,7 +263,7 @@ TEST(PoisonPrefill, OfTwoOnTheSamePrefillWorkersOnlyTheCulpritIsRefused) {
   EXPECT_EQ(innocent.finish, v1::FINISH_LENGTH) << innocent.error.message;
 }
 
-// Another decode worker is quicker to say who was there, and to compute that one itself.
+// The loss of the innocent request is reported first, and that request gets its token.
 TEST(PoisonPrefill, WhoWasThereTooAndHasItsTokenLeavesTheCulpritToBeTold) {
   RouterHarness h(Patient());
   const LinkId decode = h.AddDecode("d");
@@ -285,7 +286,7 @@ TEST(PoisonPrefill, WhoWasThereTooAndHasItsTokenLeavesTheCulpritToBeTold) {
   EXPECT_EQ(innocent.finish, v1::FINISH_LENGTH);
 }
 
-// All who may have been on it have got their tokens: somebody kills workers.
+// All requests that may have been on it have their tokens: the end has an outside cause.
 TEST(PoisonPrefill, AnEndThatNobodyIsLeftToHaveCausedIsSomebodyElses) {
   RouterHarness h(Patient());
   const LinkId decode = h.AddDecode("d");
@@ -304,7 +305,8 @@ TEST(PoisonPrefill, AnEndThatNobodyIsLeftToHaveCausedIsSomebodyElses) {
   EXPECT_EQ(unlucky.finishes, 0);
 }
 
-// Somebody kills prefill workers while a long prompt waits on one after the other, beside others.
+// Prefill workers are killed from outside while a long prompt waits on one after the other, with
+// other requests.
 TEST(PoisonPrefill, WhoIsNeverAloneOnPrefillWorkersIsNotRefusedAfterTwoEnds) {
   RouterHarness h(Patient());
   const LinkId decode = h.AddDecode("d");
@@ -313,7 +315,7 @@ TEST(PoisonPrefill, WhoIsNeverAloneOnPrefillWorkersIsNotRefusedAfterTwoEnds) {
   ASSERT_TRUE(h.Submit(Remote(h), &lengthy));
   const uint64_t id = h.Generates(decode).at(0).request_id();
   for (int i = 0; i < 2; ++i) {
-    // Its client leaves before anybody says where it was: once before the end, once after it.
+    // Its client leaves before its location is reported: once before the end, once after it.
     RouterRequest other = Remote(h);
     other.tokens = h.Request(2100 + i).tokens;
     const auto gone = h.Submit(other, &left[i]);
@@ -334,7 +336,7 @@ TEST(PoisonPrefill, WhoIsNeverAloneOnPrefillWorkersIsNotRefusedAfterTwoEnds) {
 TEST(PoisonPrefill, WherePrefillWorkersEndWithNobodyToBlameTwoEndsProveNothing) {
   RouterHarness h(Patient());
   const LinkId decode = h.AddDecode("d");
-  h.router.OnLinkDown(h.AddPrefill("idle"), kLost);  // somebody kills them
+  h.router.OnLinkDown(h.AddPrefill("idle"), kLost);  // killed from outside
   const LinkId p[] = {h.AddPrefill("p0"), h.AddPrefill("p1")};
   RecordingObserver unlucky;
   ASSERT_TRUE(h.Submit(Remote(h), &unlucky));

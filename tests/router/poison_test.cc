@@ -1,4 +1,5 @@
-// A request that ends workers is told from those that were beside it, and from machines that fail.
+// A request that crashes workers is distinguished from requests next to it, and from machine
+// failures.
 #include <gmock/gmock.h>
 
 #include "tests/router/router_harness.h"
@@ -17,7 +18,7 @@ RouterOptions Patient() {
   return options;
 }
 
-// Prompts of eleven tokens get their answer.
+// Answers all prompts of eleven tokens.
 void ServeShort(RouterHarness& h, LinkId at) {
   for (const v1::GenerateRequest& sent : h.Generates(at)) {
     if (sent.prompt_tokens() == 11)
@@ -48,7 +49,7 @@ TEST(Poison, ARequestThatEndedTwoWorkersIsRefusedAndTheThirdLives) {
   EXPECT_TRUE(h.HasMetric("aisp_poison_requests_total", "1"));
 }
 
-// As the libraries of clients do, several times, after a 500.
+// Client libraries do this several times after a 500.
 TEST(Poison, TheSameRequestSentAgainEndsNoMoreWorkers) {
   RouterHarness h(Patient());
   const LinkId first = h.AddDecode("a");
@@ -68,19 +69,19 @@ TEST(Poison, TheSameRequestSentAgainEndsNoMoreWorkers) {
   EXPECT_EQ(refused.error().code, Code::kInternal);
   EXPECT_THAT(refused.error().message, HasSubstr("the same request"));
   EXPECT_TRUE(h.HasMetric("aisp_poison_requests_total", "2"));
-  // What differs is computed, and what another tenant asks.
+  // A different request is computed, and so is one of another tenant.
   EXPECT_TRUE(h.Submit(h.Request(11), &other));
   same.tenant.name = "another";
   EXPECT_TRUE(h.Submit(same, &neighbour));
   EXPECT_EQ(h.Generates(third).size(), 2u);
-  // It may be mended by then.
+  // The cause may be fixed by then.
   h.Advance(std::chrono::minutes(10));
   h.AddDecode("d");
   const auto later = h.Submit(h.Request(10), &again);
   EXPECT_TRUE(later) << later.error().message;
 }
 
-// Somebody ends workers: then the two were met by chance.
+// Workers end from an outside cause: the two ends were chance.
 TEST(Poison, WhatWasRefusedIsTriedAgainWhereWorkersEndOfThemselves) {
   RouterHarness h(Patient());
   const LinkId first = h.AddDecode("a");
@@ -97,7 +98,7 @@ TEST(Poison, WhatWasRefusedIsTriedAgainWhereWorkersEndOfThemselves) {
   EXPECT_TRUE(h.Submit(h.Request(10), &again));
 }
 
-// Each end is told only after the culprit's client has left, who then asks again.
+// Each end becomes known only after the culprit's client has left; it then asks again.
 TEST(Poison, WhoIsLeftWhenTheCulpritsClientHasGoneIsNotTakenForIt) {
   RouterHarness h(Patient());
   LinkId at = h.AddDecode("w0");
@@ -120,7 +121,7 @@ TEST(Poison, WhoIsLeftWhenTheCulpritsClientHasGoneIsNotTakenForIt) {
   EXPECT_EQ(h.Generates(at).size(), 1u);
 }
 
-// A request that gives way to another one is taken from its worker while that computes it.
+// A request that yields is taken from its worker while that computes it.
 TEST(Poison, WhoWasTakenFromAWorkerMayHaveEndedItStill) {
   RouterHarness h(Patient());
   const LinkId first = h.AddDecode("a");
@@ -134,7 +135,7 @@ TEST(Poison, WhoWasTakenFromAWorkerMayHaveEndedItStill) {
   moves.mutable_draining()->set_move(false);
   moves.mutable_draining()->set_over(true);
   h.router.OnMessage(first, moves);
-  // The first one ends under it all the same, and then the second one.
+  // The first worker still ends because of it, and then the second one.
   h.router.OnLinkDown(first, kLost);
   h.AddDecode("c");
   h.router.OnLinkDown(second, kLost);
@@ -143,7 +144,7 @@ TEST(Poison, WhoWasTakenFromAWorkerMayHaveEndedItStill) {
   EXPECT_THAT(poison.error.message, HasSubstr("2 workers ended"));
 }
 
-// Somebody kills two workers, and a long request was on both; so were others.
+// Two workers are killed from outside; a long request was on both, and so were others.
 TEST(Poison, WhoWasNeverAloneIsNotRefusedAfterTwoEnds) {
   RouterHarness h(Patient());
   LinkId at = h.AddDecode("w0");
@@ -201,7 +202,7 @@ TEST(Poison, BesideOthersTheThirdEndIsAskedFor) {
   for (const RecordingObserver& each : other) EXPECT_EQ(each.finish, v1::FINISH_LENGTH);
 }
 
-// Somebody kills a worker each few seconds; all who were there but one have got their tokens since.
+// A worker is killed every few seconds; all requests there but one have got tokens since.
 TEST(Poison, AnEndThatNobodyIsLeftToHaveCausedIsSomebodyElses) {
   RouterHarness h(Patient());
   const LinkId killed = h.AddDecode("k");
@@ -281,7 +282,7 @@ TEST(Poison, WhereWorkersEndWithNobodyToBlameTwoEndsProveNothing) {
   RecordingObserver unlucky;
   ASSERT_TRUE(h.Submit(h.Request(10), &unlucky));
   const LinkId idle = h.AddDecode("idle");
-  h.router.OnLinkDown(idle, kLost);  // somebody kills workers
+  h.router.OnLinkDown(idle, kLost);  // workers are killed from outside
   for (int i = 0; i < 3; ++i) {
     const LinkId next = h.AddDecode("w" + std::to_string(i + 1));
     h.router.OnLinkDown(at, kLost);
@@ -317,7 +318,7 @@ TEST(Poison, WhoseWorkerEndedTakesNoPrefillWorkerAlong) {
     ASSERT_TRUE(h.Submit(request, &seen));
     ASSERT_TRUE(h.Generates(first)[0].has_prefill());
     const LinkId second = h.AddDecode("b");
-    if (storm) h.router.OnLinkDown(h.AddDecode("idle"), kLost);  // somebody kills workers
+    if (storm) h.router.OnLinkDown(h.AddDecode("idle"), kLost);  // workers are killed from outside
     h.router.OnLinkDown(first, kLost);
     ASSERT_EQ(h.Generates(second).size(), 1u);
     EXPECT_EQ(h.Generates(second)[0].has_prefill(), storm);
@@ -371,7 +372,7 @@ TEST(Poison, OfSeveralThatWereThereTwiceOnlyTheCulpritIsRefused) {
   ASSERT_EQ(h.Generates(second).size(), 2u);
   LinkId at = h.AddDecode("c");
   h.router.OnLinkDown(second, kLost);
-  // One of the two at a time: whoever brings a token is cleared, whoever ends the worker is not.
+  // One of the two at a time: a token clears the request, a worker's end does not.
   for (int round = 0; round < 6 && poison.finishes + innocent.finishes < 2; ++round) {
     ASSERT_LE(h.Generates(at).size(), 2u);
     for (const v1::GenerateRequest& sent : h.Generates(at)) {
@@ -397,7 +398,7 @@ TEST(Poison, OfSeveralThatWereThereTwiceOnlyTheCulpritIsRefused) {
   EXPECT_EQ(innocent.finish, v1::FINISH_LENGTH) << innocent.error.message;
 }
 
-// Choices of one request are the same prompt, and on the worker together.
+// The choices of one request have the same prompt and are on the worker together.
 TEST(Poison, TheChoicesOfOneRequestAreOneSuspect) {
   RouterHarness h(Patient());
   const LinkId first = h.AddDecode("a");

@@ -81,7 +81,7 @@ TEST(RoutingPolicy, PowerOfTwoTakesTheLessLoadedOfTwoAndReachesAll) {
     request.tie_break = SplitMix64(i).Next();
     ++counts[Pick("power-of-two", request, workers)->decode];
   }
-  // The busy one never wins against another; the others share what is left.
+  // The busy one never wins; the others share the rest.
   EXPECT_EQ(counts[3], 0);
   for (int i = 0; i < 3; ++i) EXPECT_GT(counts[i], 1000);
 }
@@ -128,10 +128,10 @@ TEST(CostPolicy, InALargeClusterItFindsTheWorkersThatAreBest) {
   EXPECT_EQ(placement->decode, 37);
   EXPECT_EQ(placement->prefill, 99);
   EXPECT_EQ(placement->fallbacks.size(), kMaxFallbacks);
-  // A prefill worker that holds nearly all of the prompt.
+  // A prefill worker that has nearly all of the prompt cached.
   workers[70].cached_tokens = 3984;
   EXPECT_EQ(Pick("cost", request, workers)->prefill, 70);
-  // And one that cannot be had.
+  // And one that is not available.
   workers[70].available = false;
   EXPECT_EQ(Pick("cost", request, workers)->prefill, 99);
 }
@@ -270,7 +270,7 @@ TEST(CostPolicy, PredictionsAddUpForAnIdleDecodeWorker) {
                     .per_context_ms = 0};
   const WorkerView workers[] = {d};
   auto placement = Pick("cost", Request(1000), workers);
-  // Two chunks of 512: two bases and a thousand tokens.
+  // Two chunks of 512: two base costs and a thousand tokens.
   EXPECT_NEAR(placement->ttft_ms, 2 * 10 + 1000 * 0.1, 1e-9);
   EXPECT_NEAR(placement->tpot_ms, 10 + 1, 1e-9);
 }
@@ -289,8 +289,8 @@ TEST(CostPolicy, AClientsWishDecidesWhereThePromptIsComputed) {
 }
 
 TEST(CostPolicy, WhatMeetsTheObjectiveComesBeforeWhatIsCheaper) {
-  // The remote placement is slower in all, because its prefill worker has a queue, but the local
-  // one would hold up streams that want a token every 20 ms.
+  // The remote placement is slower overall, because its prefill worker has a queue, but the local
+  // one would delay streams with a TPOT limit of 20 ms.
   WorkerView workers[] = {Decode("d"), Prefill("p")};
   workers[0].rows = 2;
   workers[0].known = true;
@@ -299,7 +299,7 @@ TEST(CostPolicy, WhatMeetsTheObjectiveComesBeforeWhatIsCheaper) {
   ASSERT_EQ(Pick("cost", request, workers)->prefill, -1);
   request.objective = request.others = {.ttft_ms = 1000, .tpot_ms = 3};
   EXPECT_EQ(Pick("cost", request, workers)->prefill, 1);
-  // A time to the first token that the queue does not allow: the others have to wait.
+  // A TTFT limit that the queue would miss: then the streams are delayed.
   request.objective.ttft_ms = 200;
   const auto placement = Pick("cost", request, workers);
   EXPECT_EQ(placement->prefill, -1);
@@ -345,10 +345,10 @@ TEST(CostPolicy, ARemotePromptsFirstStepWaitsForPromptsThatItsDecodeWorkerStillC
   RequestSummary request = Request(1000);
   request.preference = PrefillPreference::kRemote;
   const double free_ms = Pick("cost", request, workers)->ttft_ms;
-  workers[0].backlog_ms = 10;  // over before the KV comes
+  workers[0].backlog_ms = 10;  // done before the KV arrives
   EXPECT_DOUBLE_EQ(Pick("cost", request, workers)->ttft_ms, free_ms);
   workers[0].backlog_ms = 500;
-  // A step with 512 tokens of a prompt takes 2 + 512 * 0.05 ms and more, one of decodes 2.3.
+  // A step with 512 prefill tokens takes at least 2 + 512 * 0.05 ms, a decode step 2.3 ms.
   EXPECT_GT(Pick("cost", request, workers)->ttft_ms, free_ms + 25);
   EXPECT_LT(Pick("cost", request, workers)->ttft_ms, free_ms + 60);
 }
@@ -386,17 +386,17 @@ TEST(CostPolicy, AShortPromptDoesNotWaitForAllTheLongOnesAhead) {
   WorkerView workers[] = {Decode("d")};
   workers[0].backlog_ms = 1000;
   workers[0].queued_prompts = 2;
-  // A quarter of each step of 512 tokens is for the third prompt: 128 of them take one step.
+  // A quarter of each step of 512 tokens is for the third prompt: its 128 tokens take one step.
   const double step_ms = workers[0].cost.PromptMs(PromptWork::Of(0, 512), 512, {});
   EXPECT_LT(Pick("cost", Request(120), workers)->ttft_ms, 1.01 * step_ms);
   EXPECT_GT(Pick("cost", Request(5000), workers)->ttft_ms, 1000);
-  // Deep in a prompt of 100,000 tokens a step takes long, and the short prompt is in it.
+  // Deep in a prompt of 100,000 tokens a step is long, and the short prompt is part of it.
   workers[0].queued_prefill = PromptWork::Of(90'000, 10'000);
   workers[0].cost.prefill.per_prefill_context_ms = 1e-5;
   EXPECT_GT(Pick("cost", Request(120), workers)->ttft_ms, 450);
 }
 
-// A worker may report anything; the product with a step's tokens is more than 64 bits hold.
+// A worker may report any number; the product with a step's tokens exceeds 64 bits.
 TEST(CostPolicy, AQueueOfImpossibleDepthIsALongWait) {
   WorkerView workers[] = {Decode("d")};
   workers[0].backlog_ms = 1e6;
@@ -420,7 +420,7 @@ TEST(CostPolicy, ARequestFollowsThePromptThatWillLeaveItsPrefix) {
 }
 
 TEST(CostPolicy, WhatComputingCostsTheRequestsThatComeMeanwhileCounts) {
-  // Computing the prompt anew beside fewer rows is a little faster for the request itself.
+  // For the request itself, computing the prompt again with fewer rows is slightly faster.
   WorkerView workers[] = {Decode("d0"), Decode("d1")};
   workers[0].cached_tokens = 4096;
   workers[0].rows = 12;
@@ -433,7 +433,7 @@ TEST(CostPolicy, WhatComputingCostsTheRequestsThatComeMeanwhileCounts) {
 }
 
 TEST(CostPolicy, ComputingAnewCostsMoreWhereOtherPromptsLeaveLittleTimeForIt) {
-  // As above; few requests come while it is computed, but many until that is made up for.
+  // As above; few requests arrive while it is computed, but many until the queue has caught up.
   WorkerView workers[] = {Decode("d0"), Decode("d1")};
   workers[0].cached_tokens = 4096;
   workers[0].rows = 12;

@@ -36,7 +36,7 @@ v1::KvEventBatch Event(uint64_t number, v1::KvEvent::Kind kind, const std::vecto
 }
 
 TEST(PrefixDirectory, SaysForAllWorkersWhatEachOneSays) {
-  // Workers that come, go, store and forget by chance; also more than one word of slots.
+  // Workers that come, go, store and forget at random; with more than one word of slots.
   SplitMix64 random(11);
   PrefixDirectory directory;
   struct Known {
@@ -90,8 +90,8 @@ TEST(PrefixTable, HoldsWhatAMapHolds) {
   SplitMix64 random(5);
   PrefixTable<Entry> table;
   std::map<Hash128, uint64_t> map;
-  // Keys that differ in one half only, that of all zeros, and ever more of them: it grows, and
-  // shrinks to nothing, several times while entries still move.
+  // Keys that differ in one half only, the all-zero key, and a growing number of keys: the table
+  // grows and shrinks to empty several times while entries are still moving.
   for (int round = 0; round < 200'000; ++round) {
     const uint64_t range = 1 + static_cast<uint64_t>(round % 50'000);
     const Hash128 key = random.Below(2) == 0 ? Hash128{random.Below(range), 0}

@@ -1,4 +1,4 @@
-// When a decode worker is told to fetch the beginning of a prompt from another worker's cache.
+// When a decode worker is told to pull a prefix from another worker's cache.
 #include "router/prefix_pulls.h"
 
 #include <gtest/gtest.h>
@@ -59,7 +59,7 @@ TEST_F(Pulls, WhatABusyWorkerHoldsGoesToAnIdleOne) {
   const auto placement = Pick(Request(4010), workers);
   ASSERT_TRUE(placement);
   EXPECT_EQ(placement->decode, 1);
-  // The holder is inside that step itself, and answers between two of its layers.
+  // The holder itself runs that step, and answers between two of its layers.
   EXPECT_EQ(placement->pull.holder, 0);
   workers[0].busy_ms = 0;
   workers[0].rows = 64;
@@ -91,7 +91,7 @@ TEST_F(Pulls, AnIdleWorkerThatHoldsItIsAsGoodWithoutAPull) {
 TEST_F(Pulls, APullThatGainsNextToNothingIsNotWorthItsHoldersTime) {
   Learn(0.0001);
   WorkerView workers[] = {Worker("d0", 4000), Worker("d1")};
-  // Their answers take so long that a few milliseconds of prompt are lost in them.
+  // Their answers are so long that a few milliseconds of prefill do not matter.
   RequestSummary request = Request(4010);
   request.expected_new_tokens = 1000;
   workers[0].backlog_ms = 1.5;
@@ -190,10 +190,10 @@ TEST_F(Pulls, WhatAHolderHasInATierCountsWithTheTimeToBringItUp) {
   placement = Pick(Request(4010), workers);
   EXPECT_EQ(placement->pull.tokens, 4000);
   EXPECT_GT(placement->pull.pull_ms, host_ms);
-  // Where bringing it up takes longer than computing, what lies in the pool is pulled alone.
+  // If loading from tiers takes longer than computing, only what is in the pool is pulled.
   workers[0].host_block_ms = workers[0].disk_block_ms = 1e6;
   EXPECT_EQ(Pick(Request(4010), workers)->pull.tokens, 1008);
-  // Nobody has measured it.
+  // The loading time is not known.
   workers[0].host_block_ms = workers[0].disk_block_ms = 0;
   EXPECT_EQ(Pick(Request(4010), workers)->pull.tokens, 1008);
 }
@@ -248,7 +248,7 @@ TEST(PullRates, APairThatNeverPulledIsTakenForWhatOthersOfItsKindTook) {
   WorkerView far = Worker("far");
   far.host_id = "another";
   const Instant now{1'000'000'000};
-  // A gigabyte between GPUs: less than computing it takes, so that it is tried at all.
+  // A gigabyte between GPUs: predicted faster than computing, so that it is tried.
   EXPECT_LT(*rates.PredictMs(d0, d1, 1e9, now), 100);
   rates.Started(d0, d1, now);
   EXPECT_GT(*rates.PredictMs(d2, d1, 1e9, now), 500) << "one trial at a time";
@@ -265,7 +265,7 @@ TEST(PullRates, WhatAPairTookIsWhatItTakes) {
   const Instant now{1'000'000'000};
   for (int i = 1; i <= 30; ++i) rates.Learn("d0", "d1", Took(2 + 0.5 * (i % 7), i % 7), now);
   EXPECT_NEAR(*rates.PredictMs(holder, decode, 10e6, now), 7, 0.5);
-  // The other way round is another lane, which is being tried.
+  // The opposite direction is another lane, which is being tried.
   rates.Started(decode, holder, now);
   EXPECT_GT(*rates.PredictMs(decode, holder, 1e9, now), 100);
 }
@@ -281,7 +281,7 @@ TEST(PullRates, APairThatWasLateIsLeftAloneTwiceAsLongEachTime) {
   rates.Learn("d0", "d1", Took(0, 0, v1::PrefixPull::FAILED), now);
   EXPECT_FALSE(rates.PredictMs(holder, decode, 1e6, now + milliseconds(900)));
   EXPECT_TRUE(rates.PredictMs(holder, decode, 1e6, now + seconds(2)));
-  // What the directory had wrong says nothing of the lane.
+  // A wrong directory entry tells nothing about the lane.
   rates.Learn("d0", "d1", Took(0, 0, v1::PrefixPull::MISSED), now + seconds(2));
   EXPECT_TRUE(rates.PredictMs(holder, decode, 1e6, now + seconds(2)));
 }
@@ -295,7 +295,8 @@ TEST(PullRates, PairsAreBounded) {
   EXPECT_EQ(rates.pairs(), PullRates::kMaxPairs);
 }
 
-// The next turn of a conversation: its prefill worker has the turns before from the decode worker.
+// The next turn of a conversation: its prefill worker pulls the earlier turns from the decode
+// worker.
 TEST_F(Pulls, APrefillWorkerHasEarlierTurnsFromTheDecodeWorkerThatHoldsThem) {
   for (int i = 1; i <= 20; ++i) rates_.Learn("d0", "p0", Took(1 + 0.1 * i, i), now_);
   WorkerView workers[] = {Worker("d0", 4000), Worker("p0")};
@@ -310,7 +311,7 @@ TEST_F(Pulls, APrefillWorkerHasEarlierTurnsFromTheDecodeWorkerThatHoldsThem) {
   EXPECT_EQ(placement->pull.holder, 0);
   EXPECT_EQ(placement->pull.tokens, 4000);
   EXPECT_NE(placement->reason, "local-pull");
-  // What it has itself it does not pull.
+  // It does not pull what it has itself.
   workers[1].cached_tokens = 4000;
   EXPECT_EQ(Pick(request, workers)->pull.holder, -1);
   request.pulls = nullptr;
@@ -318,7 +319,7 @@ TEST_F(Pulls, APrefillWorkerHasEarlierTurnsFromTheDecodeWorkerThatHoldsThem) {
   EXPECT_EQ(Pick(request, workers)->pull.holder, -1);
 }
 
-// In blocks of both: what arrives fills whole ones of the puller's.
+// Whole blocks of both block sizes: what arrives fills whole blocks of the puller.
 TEST_F(Pulls, WorkersWithOtherBlockSizesPullWholeBlocksOfBoth) {
   Learn(0.1);
   WorkerView workers[] = {Worker("d0", 4000), Worker("d1")};
@@ -356,7 +357,7 @@ TEST(RouterPulls, ADrainingWorkersPrefixGoesToTheOneThatTakesItsRequests) {
   EXPECT_EQ(seen.routes[0].pull_tokens, 256u);
 }
 
-// From what a worker tells of its tier to the pull that another one is sent.
+// From a worker's report of its tier to the pull requested from another worker.
 TEST(RouterPulls, WhatLiesInATierAloneIsPulled) {
   RouterOptions options;
   options.pulls = PrefixPulls::kAlways;

@@ -1,4 +1,4 @@
-// Requests that are sent again under their key, through any router.
+// Requests repeated under their key, through any router.
 #include <gtest/gtest.h>
 
 #include "proto/answer_key.h"
@@ -78,7 +78,7 @@ TEST(Repeats, WhatIsDroppedOrWasOnALostWorkerIsPlacedAnew) {
   EXPECT_EQ(lost.routes[0].decode_worker, "d0");
 }
 
-// The holder dies while it is asked: another one computes it, from what was heard.
+// The holder dies after it was asked: another worker continues from the received tokens.
 TEST(Repeats, AHolderThatIsLostIsReplacedLikeAnyWorker) {
   RouterHarness h;
   const LinkId d0 = h.AddDecode("d0");
@@ -105,7 +105,7 @@ TEST(Repeats, AnotherBodyEndsTheRequestWithAConflict) {
   EXPECT_EQ(seen.error.code, Code::kAlreadyExists);
 }
 
-// Digests of the wrong length, the same twice, more than a worker may keep.
+// Digests of the wrong length, duplicates, and more than a worker may keep.
 TEST(Repeats, NonsenseFromAWorkerIsNotKept) {
   RouterHarness h;
   const LinkId d0 = h.AddDecode("d0");

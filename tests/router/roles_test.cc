@@ -1,4 +1,4 @@
-// Workers that take other roles, as the router sees it.
+// Role changes of workers, as seen by the router.
 #include <gmock/gmock.h>
 
 #include <optional>
@@ -12,7 +12,7 @@ using ::testing::HasSubstr;
 
 class RouterRoles : public testing::Test {
  protected:
-  // The outcome, once it is known.
+  // The outcome, once known.
   std::optional<Result<Router::RoleState>> Ask(const std::string& worker, const RoleWish& wish) {
     auto said = std::make_shared<std::optional<Result<Router::RoleState>>>();
     last_ = said;
@@ -62,13 +62,13 @@ TEST_F(RouterRoles, TheLastDecodeWorkerIsNotGivenAway) {
   ASSERT_TRUE(refused);
   EXPECT_EQ(refused->error().code, Code::kFailedPrecondition);
   EXPECT_THAT(refused->error().message, HasSubstr("d0 is the last decode worker"));
-  // One that drains is none.
+  // A draining worker does not count.
   const LinkId d1 = h_.AddDecode("d1");
   v1::WorkerMessage draining;
   draining.mutable_draining();
   h_.router.OnMessage(d1, draining);
   EXPECT_TRUE(Ask("d0", To(v1::ROLE_PARKED)));
-  // It takes work again.
+  // It accepts work again.
   draining.mutable_draining()->set_over(true);
   h_.router.OnMessage(d1, draining);
   EXPECT_FALSE(Ask("d0", To(v1::ROLE_PARKED))) << "the worker is asked";

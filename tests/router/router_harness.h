@@ -1,4 +1,4 @@
-// A router with recorded outgoing messages, a clock that stands still, and workers made of
+// A router with recorded outgoing messages, a manual clock, and workers that exist only as
 // messages.
 #pragma once
 
@@ -28,7 +28,7 @@ class RecordingSender final : public LinkSender<v1::RouterMessage> {
 
   std::map<LinkId, std::vector<v1::RouterMessage>> sent;
   std::set<LinkId> closed;
-  std::map<LinkId, Error> refuses;  // what is offered on these links
+  std::map<LinkId, Error> refuses;  // links on which sends fail, and the error
 };
 
 class RecordingObserver final : public RequestObserver {
@@ -66,20 +66,20 @@ class RouterHarness {
 
   static v1::Fingerprint Fingerprint();
   v1::Register Registration(const std::string& id, v1::Role role, uint64_t incarnation = 1) const;
-  // A new link on which `registration` was said.
+  // A new link on which `registration` was received.
   LinkId Attach(const v1::Register& registration);
-  // As Attach, with a first telemetry that says ready.
+  // As Attach, followed by telemetry that reports ready.
   LinkId AddDecode(const std::string& id, uint64_t incarnation = 1);
   LinkId AddPrefill(const std::string& id, uint64_t incarnation = 1);
   v1::Telemetry ReadyTelemetry(uint64_t incarnation = 1) const;
   void Report(LinkId link, const v1::Telemetry& telemetry);
-  // KV events of the whole units of `tokens`.
+  // Sends KV events for the whole units of `tokens`.
   void Store(LinkId link, const std::vector<TokenId>& tokens, uint64_t first_sequence,
              bool snapshot, const std::string& scope = "", v1::KvTier tier = v1::KV_TIER_POOL);
 
   RouterRequest Request(int prompt_tokens, uint32_t max_new_tokens = 4) const;
   Result<RequestId> Submit(RouterRequest request, RecordingObserver* observer);
-  // Tokens (and perhaps an end) from a worker.
+  // Sends tokens, and optionally an end, from a worker.
   void Tokens(LinkId link, uint64_t wire_id, uint32_t first_position,
               const std::vector<TokenId>& tokens, v1::FinishReason finish = v1::FINISH_NONE);
   void Fail(LinkId link, uint64_t wire_id, Code code, bool retryable);

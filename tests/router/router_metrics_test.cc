@@ -1,4 +1,4 @@
-// What the router measures: held against requests whose truth is known.
+// The router's metrics, compared with requests of known timing.
 #include "router/router_metrics.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace aisp {
 namespace {
 
-// Values of a rendering by name and labels, those left out that are the same everywhere.
+// Values by name and labels, without labels that are the same everywhere.
 std::map<std::string, double> Values(const Metrics& metrics) {
   std::map<std::string, double> out;
   std::istringstream lines(metrics.Render());
@@ -41,7 +41,7 @@ TEST(RouterMetrics, PartsOfTheTimeToTheFirstTokenAddUpToIt) {
   timing.set_transfer_ns(Duration(kMs(5)).count());
   timing.set_first_decode_ns(Duration(kMs(4)).count());
   router.ObserveFirstToken(kMs(50), timing, ServiceClass::kInteractive);
-  // A worker whose clock runs fast: what it claims is cut to what passed here.
+  // A worker whose clock runs fast: its times are capped to the time measured here.
   timing.set_prefill_ns(Duration(kMs(500)).count());
   router.ObserveFirstToken(kMs(100), timing, ServiceClass::kInteractive);
   auto values = Values(metrics);
@@ -77,7 +77,7 @@ TEST(RouterMetrics, RefusalsAreCountedByReason) {
 }
 
 TEST(RouterMetrics, GoodputCountsTheRequestsThatKeepBothLimits) {
-  RouterHarness h;  // 500 ms to the first token, 50 ms for each other one
+  RouterHarness h;  // TTFT 500 ms, TPOT 50 ms
   const LinkId d = h.AddDecode("d");
   const auto serve = [&](std::chrono::milliseconds first, std::chrono::milliseconds each,
                          int more) {
@@ -94,8 +94,8 @@ TEST(RouterMetrics, GoodputCountsTheRequestsThatKeepBothLimits) {
     ASSERT_EQ(seen.finishes, 1);
   };
   serve(kMs(500), kMs(50), 3);  // just within both
-  serve(kMs(501), kMs(10), 3);  // late
-  serve(kMs(10), kMs(51), 3);   // slow
+  serve(kMs(501), kMs(10), 3);  // TTFT missed
+  serve(kMs(10), kMs(51), 3);   // TPOT missed
   serve(kMs(10), kMs(0), 0);    // a single token
   auto values = Values(h.metrics);
   EXPECT_EQ(values["aisp_requests_in_slo_total{slo=\"ttft\"}"], 3);

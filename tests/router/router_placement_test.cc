@@ -1,4 +1,4 @@
-// Where requests go, and what of them travels.
+// Where requests go, and what is sent with them.
 #include <algorithm>
 
 #include <gtest/gtest.h>
@@ -269,7 +269,7 @@ TEST(Router, WhoWaitsForAWorkerIsPlacedByTenantsTurns) {
   ASSERT_EQ(order.size(), 11u);
   EXPECT_EQ(order[0], "c10") << "a rank goes first";
   EXPECT_EQ(order[1], "a6") << "priority within a tenant";
-  // Both came where a stood; what was placed of a before b came is no debt.
+  // Both tenants start equal: what was placed of a before b came does not count against a.
   const auto turn = [&](const char* name) {
     return std::find(order.begin(), order.end(), name) - order.begin();
   };

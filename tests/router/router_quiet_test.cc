@@ -1,4 +1,4 @@
-// Workers that say nothing for a while, though not for so long that they are forgotten.
+// Quiet workers: silent, but not long enough to be forgotten.
 #include <gtest/gtest.h>
 
 #include "tests/router/router_harness.h"
@@ -10,7 +10,7 @@ using Kind = v1::RouterMessage;
 
 class Quiet : public testing::Test {
  protected:
-  // Time passes in which these say that they are there.
+  // Advances the time while `heard` send signs of life.
   void PassWith(const std::vector<LinkId>& heard, Duration time) {
     const Duration turn = options_.quiet_limit / 5;
     for (Duration passed{}; passed < time; passed += turn) {
@@ -39,7 +39,7 @@ TEST_F(Quiet, WhatWaitsForItsFirstTokenGoesToAnotherOneAndStreamsStay) {
   EXPECT_EQ(h_.Count(d0, Kind::kCancel), 1);
   h_.Tokens(d1, moved[0].request_id(), 12, {2}, v1::FINISH_STOP);
   EXPECT_EQ(waits.finish, v1::FINISH_STOP);
-  // It goes on: its stream too, and what it computed for the other one is not heard.
+  // It continues, with its stream; its result for the moved request is ignored.
   h_.Tokens(d0, sent[1].request_id(), 12, {66});
   h_.Tokens(d0, sent[0].request_id(), 11, {8}, v1::FINISH_STOP);
   EXPECT_EQ(streams.tokens, (std::vector<TokenId>{7, 8}));
@@ -93,7 +93,7 @@ TEST_F(Quiet, PromptsThatAPrefillWorkerIsAskedForGoElsewhere) {
   EXPECT_EQ(h_.Count(d0, Kind::kCancel), 1);
 }
 
-// Where each worker stutters, moving on makes it worse.
+// If every worker stutters, moving on makes it worse.
 TEST_F(Quiet, ARequestMovesTwiceAtTheMost) {
   std::vector<LinkId> workers;
   for (int i = 0; i < 2; ++i) workers.push_back(h_.AddDecode("d" + std::to_string(i)));
@@ -103,7 +103,7 @@ TEST_F(Quiet, ARequestMovesTwiceAtTheMost) {
     return h_.Generates(workers[0]).size() + h_.Generates(workers[1]).size();
   };
   for (int turn = 0; turn < 6; ++turn) {
-    // Whoever has it is quiet, the other one speaks.
+    // The worker that has it is quiet, the other one is not.
     const bool first = h_.Generates(workers[0]).size() > h_.Generates(workers[1]).size();
     PassWith({workers[first ? 1 : 0]}, a_while_);
     h_.Report(workers[first ? 0 : 1], h_.ReadyTelemetry());
@@ -111,7 +111,7 @@ TEST_F(Quiet, ARequestMovesTwiceAtTheMost) {
   EXPECT_EQ(generates(), 3u);
 }
 
-// Its own thread was held up: what workers said meanwhile is not read yet.
+// The router's own thread was paused: messages sent meanwhile are not read yet.
 TEST_F(Quiet, ARouterThatWasStalledItselfTakesNobodyForQuiet) {
   const LinkId d0 = h_.AddDecode("d0");
   RecordingObserver seen;

@@ -268,7 +268,7 @@ TEST(Router, AWorkerWhoseHeartbeatsStopIsForgotten) {
 TEST(Router, AStalledRouterDoesNotBlameItsWorkers) {
   RouterHarness h;
   const LinkId d = h.AddDecode("d");
-  h.clock.Advance(seconds(30));  // stopped, then continued: timers first, messages after
+  h.clock.Advance(seconds(30));  // paused, then continued: timers first, messages after
   h.router.OnTimer(h.clock.Now());
   EXPECT_EQ(h.sender.closed.count(d), 0u);
   h.Advance(seconds(3));
@@ -378,7 +378,7 @@ TEST(Router, ImpossibleRequestsAreRefusedWithBothNumbers) {
   EXPECT_NE(too_long.message.find("4096"), std::string::npos);
 }
 
-// A completion may echo its prompt and want no more.
+// A completion may echo its prompt without new tokens.
 TEST(Router, ARequestForNoTokenIsPlacedLikeAnyOther) {
   RouterHarness h;
   h.AddDecode("d");

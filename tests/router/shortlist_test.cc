@@ -31,7 +31,7 @@ WorkerView Idle(bool prefill) {
   return w;
 }
 
-// Loads by chance, some workers with a part of the prompt, some full, some away.
+// Random loads; some workers have part of the prompt, some are full, some unavailable.
 std::vector<WorkerView> Cluster(SplitMix64* random, size_t prefills, size_t decodes) {
   std::vector<WorkerView> workers;
   for (size_t i = 0; i < prefills + decodes; ++i) {
@@ -58,7 +58,7 @@ TEST(Shortlist, OfFewWorkersItLeavesNobodyOut) {
   EXPECT_TRUE(list.any_prefill);
 }
 
-// A short rest of a prompt gets its share of the next steps, however long what waits there is.
+// A short uncached rest gets its share of the next steps, however long the queued prompts are.
 TEST(Shortlist, WhoHasThePromptIsListedBehindLongPromptsThatItDoesNotWaitFor) {
   std::vector<WorkerView> workers(64, Idle(false));
   workers[40].cached_tokens = 8192;
@@ -98,7 +98,7 @@ TEST(Shortlist, OfManyItHasAtMostSixteenPairsOfThoseThatAreThere) {
   }
 }
 
-// Winners of groups so small that nobody is left out, then winners of these.
+// Winners of groups so small that the shortlist drops nobody, then the winner of these.
 size_t BestOfAll(const RoutingPolicy& policy, const RequestSummary& request,
                  const std::vector<WorkerView>& workers) {
   std::vector<size_t> left(workers.size());
@@ -158,7 +158,7 @@ TEST(Shortlist, AWorkerWithoutRoomOrTimeIsBehindOnesThatHaveBoth) {
     if (i % 3 == 1) workers[i].free_blocks = 3;
     if (i % 3 == 2) workers[i].backlog_ms = 900;
   }
-  // The free ones are slower, but keep the limits.
+  // The free ones are slower, but meet the limits.
   for (size_t i = 32; i < 40; ++i) workers[i].backlog_ms = 300;
   const Shortlist list = MakeShortlist(request, workers, {});
   ASSERT_EQ(list.locals.size(), 8u);
@@ -178,8 +178,8 @@ TEST(MissRisk, RisesWithThePredictionToAHalfAtTheLimit) {
   EXPECT_GT(MissRisk(200, 300, 60), MissRisk(200, 300, 5)) << "who is often wrong is less sure";
 }
 
-// Both keep the limit of 300 ms, but a wait that ends just below it is a gamble that no stream that
-// runs need pay for.
+// Both meet the limit of 300 ms, but a wait that ends just below it is a risk, and avoiding it
+// costs no running stream anything.
 TEST(CostPolicy, APromptLeavesAPrefillQueueThatEndsNearItsLimit) {
   WorkerView prefill = Idle(true), decode = Idle(false);
   prefill.cost.prefill = decode.cost.prefill = {1, 0.015, 0, 0, 0};

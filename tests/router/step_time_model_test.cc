@@ -10,7 +10,7 @@
 namespace aisp {
 namespace {
 
-// A worker with known costs, some of them different where prompts are in the step.
+// A worker with known costs, some of which differ in steps with prefill rows.
 struct Truth {
   double base, token, prompt_context, row, context;
   double Ms(const StepShape& s) const {
@@ -63,7 +63,7 @@ TEST(StepTimeModel, LearnsTheCostsOfAFastAndOfASlowWorker) {
   ExpectClose(b, slow, 0.05);
 }
 
-// A device that nobody knows yet: its first steps say how far the prior is off.
+// An unknown device: its first steps show how far off the prior is.
 TEST(StepTimeModel, AFewStepsOfOneKindSayHowSlowTheOtherIs) {
   const Truth slow{40, 0.25, 1.2e-5, 0.6, 6e-4};
   const StepShape prompt{2048, 2048.0 * 2049 / 2, 0, 0}, decode{0, 0, 20, 11000};
@@ -72,7 +72,7 @@ TEST(StepTimeModel, AFewStepsOfOneKindSayHowSlowTheOtherIs) {
   EXPECT_NEAR(model.Cost().StepMs(prompt), slow.Ms(prompt), 0.05 * slow.Ms(prompt));
   EXPECT_GT(model.Cost().StepMs(decode), 0.2 * slow.Ms(decode));
   EXPECT_LT(model.Cost().StepMs(decode), 5 * slow.Ms(decode));
-  // The first of its own kind says more.
+  // The first step of its own kind gives better data.
   model.Observe(decode, static_cast<uint64_t>(slow.Ms(decode) * 1e6));
   EXPECT_NEAR(model.Cost().StepMs(decode), slow.Ms(decode), 0.05 * slow.Ms(decode));
   const StepShape more{0, 0, 80, 44000};
@@ -96,7 +96,8 @@ TEST(StepTimeModel, StepsWithPromptsMayHaveABaseOfTheirOwn) {
 }
 
 TEST(StepTimeModel, TheQuadraticPartOfALongPromptIsLearnt) {
-  // 4 us a token and 1 ns a position read: at 32,768 tokens attention is four fifths of the time.
+  // 4 us per token and 1 ns per position read: at 32,768 tokens attention is four fifths of the
+  // time.
   StepTimeModel model;
   SplitMix64 random(12);
   const auto truth_ms = [](const PromptWork& w) {
@@ -123,9 +124,8 @@ TEST(StepTimeModel, FollowsAWorkerThatBecomesSlower) {
   ExpectClose(model, slower, 0.15);
 }
 
-// A decode worker fills up and then has about as many rows for minutes, with the noise of a card's
-// steps. What half as many rows would take was learnt on the way and must not be lost: the planner
-// asks for it.
+// A decode worker fills up and then has about as many rows for minutes, with a card's noise. The
+// learnt cost of half as many rows must not be lost: the planner needs it.
 TEST(StepTimeModel, ASteadyLoadDoesNotBlurWhatFewerRowsTake) {
   const Truth truth{3.35, 0, 0, 0.02, 3.4e-5};
   for (uint64_t seed = 1; seed <= 50; ++seed) {
@@ -133,7 +133,7 @@ TEST(StepTimeModel, ASteadyLoadDoesNotBlurWhatFewerRowsTake) {
     SplitMix64 random(seed);
     const auto step = [&](double rows) {
       const StepShape shape{0, 0, rows, rows * (1100 + 100 * random.Uniform())};
-      // A sum of three has about the shape of a normal distribution; its deviation is 5 %.
+      // A sum of three is roughly normal; its standard deviation is 5 %.
       const double noise = random.Uniform() + random.Uniform() + random.Uniform() - 1.5;
       model.Observe(shape, static_cast<uint64_t>(truth.Ms(shape) * (1 + 0.1 * noise) * 1e6));
     };
@@ -153,8 +153,8 @@ TEST(StepTimeModel, ASteadyLoadDoesNotBlurWhatFewerRowsTake) {
   }
 }
 
-// Of the first few steps noise says more than their rows do, and some costs seem to be negative.
-// That must not stick: three seconds later the planner decides by what these steps said.
+// In the first few steps noise outweighs the effect of rows, and some costs seem negative. That
+// must not last: three seconds later the planner uses these costs.
 TEST(StepTimeModel, WhatNoiseSaysAtFirstIsForgotten) {
   const Truth truth{3.35, 0, 0, 0.02, 3.4e-5};
   for (uint64_t seed = 1; seed <= 50; ++seed) {
@@ -198,7 +198,7 @@ TEST(StepTimeModel, OutliersDoNotMoveTheFitFar) {
   ExpectClose(model, truth, 0.25);
 }
 
-// Times what the first step said of this device.
+// The prior, scaled by the first step of this device.
 TEST(StepTimeModel, DirectionsThatAreNeverSeenKeepThePrior) {
   StepTimeModel model;
   const StepShape prompt{256, 256 * 257 / 2.0, 0, 0};
@@ -221,7 +221,7 @@ TEST(StepTimeModel, AKindThatAWorkerHasNotRunIsTakenFromTheOthers) {
   EXPECT_NEAR(cost.StepMs({0, 0, 4, 4000}), 9, 0.2) << "what it ran itself is its own";
 }
 
-// All steps of a worker that is full hold prompts. What it ran without, at first, had few rows.
+// All steps of a full worker hold prefill rows. Those without, at the start, had few rows.
 TEST(StepTimeModel, RowsBesidePromptsTellWhatManyRowsCost) {
   const Truth truth{3.35, 0.0135, 6.8e-7, 0.02, 3.4e-5};
   const StepShape full{0, 0, 150, 150 * 2300};
@@ -293,7 +293,7 @@ TEST(RunningMean, FadesToItsStartWithoutValues) {
   EXPECT_NEAR(mean.Value(now + seconds(4)), 3, 0.3);
   EXPECT_NEAR(mean.Value(now + seconds(60)), 1, 1e-3);
   EXPECT_NEAR(mean.Spread(now + seconds(60)), 0, 1e-3);
-  // It goes on from there.
+  // It continues from there.
   now = now + seconds(60);
   mean.Add(1, now);
   EXPECT_NEAR(mean.Value(now), 1, 0.1);

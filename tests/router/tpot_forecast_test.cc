@@ -1,4 +1,4 @@
-// What is made of predictions of TPOT by what came of them.
+// Corrections of TPOT predictions by measured values.
 #include "router/tpot_forecast.h"
 
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ TEST(TpotForecast, WhereAllPredictionsWereAlikeNothingIsKnownOfDeviations) {
   EXPECT_NEAR(forecast.Median(9, now), 10, 1e-6);
 }
 
-// Most streams have no prompt beside them, a few have one: the mean is what nobody gets.
+// Most streams have no prefill rows in their steps, a few have one: the mean fits neither.
 TEST(TpotForecast, TellsTheMiddleNotTheMean) {
   SplitMix64 random(5);
   TpotForecast forecast;
@@ -78,7 +78,7 @@ TEST(TpotForecast, AStoppedProcessMovesItLittle) {
   EXPECT_NEAR(forecast.Median(5, now), 5, 0.35);
 }
 
-// The last answers' chance is not learnt: of a steady load the error is little more than that.
+// The noise of recent answers is not learnt: under steady load the error is hardly larger than it.
 TEST(TpotForecast, ASteadyLoadIsToldAboutAsWellAsItsMiddle) {
   SplitMix64 random(8);
   TpotForecast forecast;
@@ -86,7 +86,7 @@ TEST(TpotForecast, ASteadyLoadIsToldAboutAsWellAsItsMiddle) {
   double error = 0, least = 0, drift = 0;
   for (int i = 0; i < 6000; ++i) {
     now = now + milliseconds(20);
-    // What comes beside answers that follow each other is much the same.
+    // Consecutive answers see nearly the same load.
     drift = 0.95 * drift + 0.05 * (random.Uniform() - 0.5);
     const double came = 5 * (1 + drift + 0.1 * (random.Uniform() - 0.5));
     if (i >= 1000) {

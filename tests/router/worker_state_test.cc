@@ -1,4 +1,4 @@
-// What the router makes of a worker's reports and heartbeats.
+// How the router uses a worker's reports and heartbeats.
 #include "router/worker_state.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ class AWorkerState : public ::testing::Test {
     info.set_max_batch_tokens(512);
     info.set_max_prefill_chunk(512);
     worker_.emplace(LinkId(1), info, 1000, &directory_, &promised_, now_);
-    // Steps of 5 ms, and of 1 ms a token of a prompt.
+    // Steps of 5 ms, plus 1 ms per prefill token.
     for (int i = 0; i < 400; ++i) {
       Report(0, i % 2 == 0 ? 0 : static_cast<uint64_t>(20 + i % 100));
     }
@@ -38,7 +38,7 @@ class AWorkerState : public ::testing::Test {
     step.set_duration_ns(5'000'000 + step_tokens * 1'000'000);
     worker_->Report(t, now_, &pool_);
   }
-  // Of a step that began `age` ago.
+  // A heartbeat from a step that began `age` ago.
   void Beat(Duration age, Duration expected) {
     v1::Heartbeat beat;
     beat.set_incarnation(7);
@@ -61,7 +61,7 @@ TEST_F(AWorkerState, IsBusyForWhatItsQueueTakesNotForWhatItsSlowestRowOnceTook) 
   EXPECT_NEAR(BusyMs(), 205 - 60, 15);
 }
 
-// It is alive and says nothing of its load, while requests go to it.
+// It is alive but reports no load, while requests are sent to it.
 TEST_F(AWorkerState, RemembersABoundedNumberOfRequestsThatNoReportShows) {
   Report(0, 0);
   const int32_t before = worker_->View(now_, pool_).rows;

@@ -1,5 +1,5 @@
-// Workers and requests as tests of policies want them: idle, ready, and of known costs only where a
-// test sets some.
+// Workers and requests for tests of policies: idle and ready, with default costs unless a test sets
+// others.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ inline WorkerView Prefill(std::string_view id) {
   return w;
 }
 
-// A prompt of so many tokens, for a model of 32 layers.
+// A prompt of `tokens` tokens, for a model of 32 layers.
 inline RequestSummary Request(int32_t tokens) {
   RequestSummary r;
   r.tokens = tokens;
@@ -37,7 +37,7 @@ inline RequestSummary Request(int32_t tokens) {
   return r;
 }
 
-// Where a policy of this name, with the defaults, places the request.
+// The placement of the request by the policy `policy` with its defaults.
 inline Result<Placement> Pick(std::string_view policy, const RequestSummary& request,
                               std::span<const WorkerView> workers) {
   PolicyOptions options;

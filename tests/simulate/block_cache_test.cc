@@ -11,7 +11,7 @@ std::vector<Hash128> Chain(uint64_t name, size_t blocks) {
   return out;
 }
 
-// Takes the missing blocks of a prompt, publishes all and stops using it.
+// Takes the missing blocks of a prompt, publishes and releases all.
 void Compute(BlockCache* cache, const std::vector<Hash128>& prompt) {
   const size_t held = cache->Match(prompt);
   cache->Use({prompt.data(), held});

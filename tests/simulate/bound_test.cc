@@ -16,7 +16,7 @@ WorkItem Of(std::vector<loadgen::PromptPart> parts, int64_t output) {
   return item;
 }
 
-// A token of a prompt takes 1 ms, one of an answer 2 ms; nothing else takes any time.
+// A prompt token takes 1 ms, an answer token 2 ms; nothing else takes time.
 Fleet Plain(int workers) {
   WorkerProfile p;
   p.cost.prefill = {0, 1, 0, 0, 0};
@@ -37,9 +37,9 @@ TEST(WorkConservingRate, WhatCameBeforeIsCached) {
     return 1e3 * static_cast<double>(items.size()) / WorkConservingRate({Plain(1)}, items);
   };
   EXPECT_NEAR(ms({Of({{1, 100}, {2, 50}}, 1), Of({{1, 100}, {3, 20}}, 1)}), 170, 1e-6);
-  // The same words behind others are not the same prefix.
+  // The same part after another one is not the same prefix.
   EXPECT_NEAR(ms({Of({{1, 100}, {2, 50}}, 1), Of({{2, 50}}, 1)}), 200, 1e-6);
-  // A part that ends sooner is the beginning of one that does not.
+  // A shorter part is a prefix of a longer one with the same seed.
   EXPECT_NEAR(ms({Of({{1, 100}}, 1), Of({{1, 40}, {2, 10}}, 1), Of({{1, 120}}, 1)}), 130, 1e-6);
   // The last token of a prompt is always computed.
   EXPECT_NEAR(ms({Of({{1, 100}}, 1), Of({{1, 100}}, 1)}), 101, 1e-6);

@@ -14,7 +14,7 @@ namespace {
 
 using loadgen::WorkItem;
 
-// Steps of round numbers without chance, so that times can be told beforehand.
+// Steps of round numbers without jitter, so that times are known in advance.
 WorkerProfile Plain() {
   WorkerProfile p;
   p.name = "plain";
@@ -25,7 +25,7 @@ WorkerProfile Plain() {
   p.message_ms = 1;
   p.frontend_ms = 2;
   p.handoff_ms = 3;
-  p.transfer_bytes_per_s = 131072e3;  // a token in a millisecond... of 32 layers' 131,072 bytes
+  p.transfer_bytes_per_s = 131072e3;  // a token of 32 layers, 131,072 bytes, per millisecond
   p.step_jitter = 0;
   return p;
 }
@@ -68,7 +68,7 @@ TEST(Cluster, ALocalPromptTakesItsStepsAndItsMessages) {
 TEST(Cluster, APullTakesItsMessagesAndItsBytesAndTheRestIsComputed) {
   ClusterOptions options = With(0, 2, "round-robin");
   options.router.pulls = PrefixPulls::kAlways;
-  // 640 tokens, two prompts of them; the second goes to the other worker.
+  // Two prompts with 640 common tokens; the second goes to the other worker.
   const Outcome o = Play(options, {Item(1, 641, 2), Item(1, 641, 2)}, {0, 1});
   // Frontend, message; to the holder and back with 640 tokens and the hand-off; one token; message.
   EXPECT_NEAR(o.requests[1].ttft_ms, 2 + 1 + (1 + 640 + 1 + 3) + 5.1 + 1, 1e-2);
@@ -77,7 +77,7 @@ TEST(Cluster, APullTakesItsMessagesAndItsBytesAndTheRestIsComputed) {
 }
 
 TEST(Cluster, PullsOfPrefixesThatPlacementFollowsAnywayCostNothing) {
-  // Conversations of six turns, eight at a time, over two workers: those that gain are few.
+  // Conversations of six turns, eight at a time, on two workers: few of them gain.
   const auto play = [](PrefixPulls pulls) {
     std::vector<WorkItem> items;
     std::vector<double> at_s;
@@ -119,7 +119,7 @@ TEST(Cluster, StepsTakeLongerFromSoManyRowsOn) {
   ClusterOptions options = With(0, 1);
   options.fleets[0].profile.more_from_rows = {{2, 4}, {3, 30}};
   const Outcome two = Play(options, {Item(1, 100, 5), Item(2, 100, 5)}, {0, 0});
-  // The other one's prompt, beside one row, then three steps of two.
+  // The other request's prompt in a step with one row, then three steps of two rows.
   EXPECT_NEAR(two.requests[0].tpot_ms, (15 + 3 * (10 + 4)) / 4.0, 1e-3);
   const Outcome one = Play(options, {Item(1, 100, 5)}, {0});
   EXPECT_NEAR(one.requests[0].tpot_ms, 10, 1e-3);
@@ -151,11 +151,11 @@ TEST(Cluster, LongPromptsAreCutIntoChunks) {
 }
 
 TEST(Cluster, ARemotePromptAlsoTakesItsTransferAndItsFirstTokenComesWithIt) {
-  // Least-loaded always asks a prefill worker.
+  // Least-loaded always uses a prefill worker.
   const Outcome o = Play(With(1, 1, "least-loaded"), {Item(1, 101, 5)}, {0});
   const Served& r = o.requests[0];
-  // Frontend, message to D, message to P, a step of 101 tokens; 101 ms of transfer, of which the
-  // step hides its own time, and the hand-off; message.
+  // Frontend, message to D, message to P, a step of 101 tokens; 101 ms of transfer, which overlaps
+  // with the step, and the hand-off; message.
   EXPECT_NEAR(r.ttft_ms, 2 + 1 + 1 + 101 + 3 + 1, 1e-2);
   EXPECT_EQ(o.computed_prompt_tokens, 101);
   EXPECT_EQ(o.reasons.at("least-loaded"), 1);
@@ -172,7 +172,7 @@ TEST(Cluster, ASecondPromptFindsTheFirstOnesBlocks) {
 }
 
 TEST(Cluster, PromptsGoWhereTheirPrefixIs) {
-  // Four prefixes, each asked for again and again: on four workers each is computed once or twice.
+  // Four prefixes, each used repeatedly: on four workers each is computed once or twice.
   std::vector<WorkItem> items;
   std::vector<double> at_s;
   for (int i = 0; i < 80; ++i) {
@@ -188,7 +188,7 @@ TEST(Cluster, PromptsGoWhereTheirPrefixIs) {
 }
 
 TEST(Cluster, AColdBurstComputesEachPrefixAboutOnce) {
-  // Thirty prefixes, each asked for four times within the time that it takes to compute it.
+  // Thirty prefixes, each requested four times within its computing time.
   std::vector<WorkItem> items;
   std::vector<double> at_s;
   for (int i = 0; i < 120; ++i) {
@@ -258,7 +258,7 @@ TEST(Cluster, WhatCannotBeServedInTimeIsRefusedAtOnce) {
   options.router.slo_ttft = FromMs(500);
   std::vector<WorkItem> items;
   std::vector<double> at_s;
-  // A prompt of 400 tokens takes 45 ms: they come three times as fast as that.
+  // A prompt of 400 tokens takes 45 ms: they arrive three times as fast.
   for (int i = 0; i < 1200; ++i) {
     items.push_back(Item(static_cast<uint64_t>(i), 400, 2));
     at_s.push_back(i * 0.015);
@@ -268,18 +268,18 @@ TEST(Cluster, WhatCannotBeServedInTimeIsRefusedAtOnce) {
   const Outcome careful = Play(options, items, at_s, limits);
   int64_t late = 0, good = 0;
   for (const Served& r : careful.requests) {
-    // At first nobody knows how fast the worker is.
+    // At first the worker's speed is unknown.
     if (r.arrived_s < 9 || r.end != Served::End::kDone) continue;
     ++(r.Within(limits) ? good : late);
   }
-  // Nine seconds, of which all but the last have work.
+  // Nine seconds, nearly all with work.
   EXPECT_GT(good, 0.9 * 9 / 0.045 * 0.9);
   EXPECT_LT(late, 0.05 * static_cast<double>(good));
 }
 
 TEST(Cluster, ThreeTimesTheLoadKeepsTheGoodput) {
-  // Refusing at once what cannot be served in time leaves the time to the others: also in its first
-  // seconds, when four workers get a burst and streams slow each other down only later.
+  // Refusing early what would be late leaves the time to the others, also in the first seconds,
+  // when four workers get a burst and streams slow each other down only later.
   const Objective limits{300, 12};
   ClusterOptions options = With(0, 4);
   WorkerProfile& worker = options.fleets[0].profile;
@@ -308,7 +308,7 @@ TEST(Cluster, ThreeTimesTheLoadKeepsTheGoodput) {
   EXPECT_GT(good_per_s(480), 0.9 * peak);
 }
 
-// Each of them sees what it placed itself at once, and the rest by what the workers say.
+// Each router knows its own placements at once, and the rest from the workers' reports.
 TEST(Cluster, ThreeRoutersPlaceAboutAsWellAsOne) {
   ClusterOptions options;
   auto fleets = ParseFleets("h200-llama-3.1-8b-fp8:8D", AISP_SOURCE_DIR "/config/workers");
@@ -353,7 +353,7 @@ TEST(Cluster, AHopelessRunEndsEarly) {
 }
 
 TEST(Cluster, StreamsKeepTheirTimeForATokenBesideLongPrompts) {
-  // Steps of 512 prompt tokens take 56 ms; 30 are allowed. Two answers of four tokens each begin
+  // Steps of 512 prefill tokens take 56 ms; 30 are allowed. Two answers of four tokens each start
   // while a prompt of 4,000 is computed.
   ClusterOptions options = With(0, 1);
   const Objective limits{0, 30};
@@ -369,7 +369,7 @@ TEST(Cluster, StreamsKeepTheirTimeForATokenBesideLongPrompts) {
   const auto late = [&](std::string_view policy) {
     options.router.policy.name = policy;
     const Outcome o = Play(options, items, at_s, limits);
-    // The first ones find a router that knows nothing of its workers.
+    // The first requests meet a router that knows nothing of its workers.
     return std::count_if(o.requests.begin() + 30, o.requests.end(),
                          [&](const Served& r) { return !r.Within(limits); });
   };
@@ -384,7 +384,7 @@ TEST(Cluster, APromptThatNoPoolHoldsIsAnErrorThatNamesBoth) {
   EXPECT_THAT(outcome.error().message, ::testing::HasSubstr("262144"));
 }
 
-// Interactive requests as if alone, and batch ones in what they leave, all of them in the end.
+// Interactive requests are served as if alone, and batch ones in the gaps, all in the end.
 TEST(Cluster, BatchFillsValleysAndIsNotStarved) {
   ClusterOptions options = With(0, 2);
   const Objective limits{300, 60};
@@ -400,7 +400,7 @@ TEST(Cluster, BatchFillsValleysAndIsNotStarved) {
     at_s.push_back(t);
     alone.push_back(items.back());
     alone_at_s.push_back(t);
-    // All batch work comes in the first second.
+    // All batch work arrives in the first second.
     if (i >= 10) continue;
     for (int k = 0; k < 12; ++k) {
       items.push_back(Item(random.Next(), 1500, 60));
@@ -412,7 +412,7 @@ TEST(Cluster, BatchFillsValleysAndIsNotStarved) {
   const Outcome one = Play(options, alone, alone_at_s, limits);
   EXPECT_GE(Attainment(both, limits), Attainment(one, limits) - 0.05);
   for (const Served& r : both.requests) EXPECT_EQ(r.end, Served::End::kDone);
-  // Without classes nearly everybody in the first seconds is late.
+  // Without classes nearly all requests of the first seconds are late.
   for (WorkItem& item : items) item.service_class = ServiceClass::kInteractive;
   const Outcome mixed = Play(options, items, at_s, limits);
   EXPECT_LT(Attainment(mixed, limits), Attainment(both, limits) - 0.1);

@@ -1,4 +1,4 @@
-// The planner over simulated workers: what `aisp planner` would do to real ones.
+// The planner over simulated workers, as `aisp planner` would act on real ones.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 
 using loadgen::WorkItem;
 
-// A card that serves Llama-3.1-8B's shape in FP8, as config/workers has it, without chance.
+// A card for Llama-3.1-8B's shape in FP8, as in config/workers, without jitter.
 WorkerProfile Card() {
   WorkerProfile p;
   p.name = "card";
@@ -34,7 +34,7 @@ WorkerProfile Card() {
 struct Traffic {
   std::vector<WorkItem> items;
   std::vector<double> at_s;
-  // Evenly spaced requests that share nothing.
+  // Adds evenly spaced requests with nothing in common.
   void Add(double rate, double seconds, int64_t input, int64_t output) {
     const double begin = end;
     for (double t = 0; t < seconds; t += 1 / rate) {
@@ -67,7 +67,7 @@ Outcome Play(const ClusterOptions& options, const Traffic& traffic, const Object
   return outcome ? std::move(*outcome) : Outcome{};
 }
 
-// The roles at that second or at the last one before, at which nobody changed.
+// The roles at that second, or at the last one before it without a change.
 Outcome::Roles RolesAt(const Outcome& outcome, double at_s) {
   Outcome::Roles at;
   for (const Outcome::Roles& r : outcome.roles) {
@@ -85,12 +85,12 @@ std::string RolesOf(const Outcome& outcome) {
 
 class Planned : public testing::Test {
  protected:
-  // The router's own lines would be two for each request.
+  // The router's log would have two lines per request.
   LogSession log_{{.level = LogLevel::kError}};
 };
 
 constexpr Objective kLimits = {1000, 12};
-// Prompts beside streams cost too much of this one.
+// A TPOT limit that prefill rows in decode steps would break.
 constexpr Objective kTight = {1000, 8};
 
 TEST_F(Planned, TheWorkersFollowAChangeOfTheMixWithinHalfAMinuteAndComeBack) {
@@ -127,8 +127,8 @@ TEST_F(Planned, ASplitFleetServesAsMuchAsOneThatDoesEverything) {
   }
 }
 
-// What rows beside prompts cost was put together of two workers' fits, by which one that does
-// everything seemed to be slow.
+// The cost of decode rows in prefill steps was combined from two workers' fits, which made an
+// aggregated worker look slow.
 TEST_F(Planned, ALoadThatOnlyTwoDecodeWorkersServeMakesThePrefillWorkerOne) {
   const Objective limits{300, 12};
   Traffic traffic;
@@ -138,7 +138,7 @@ TEST_F(Planned, ALoadThatOnlyTwoDecodeWorkersServeMakesThePrefillWorkerOne) {
   EXPECT_EQ(RolesAt(outcome, 55).decode, 2) << RolesOf(outcome);
 }
 
-// As `aisp up` has it. What is too much for one decode worker comes and goes.
+// As in `aisp up`. A load that is too much for one decode worker comes and goes.
 TEST_F(Planned, AStepOfTheLoadIsFollowedBeforeStreamsAreLateAndTheWorkersGoHomeOnce) {
   const Objective limits{300, 12};
   Traffic traffic;
@@ -147,7 +147,7 @@ TEST_F(Planned, AStepOfTheLoadIsFollowedBeforeStreamsAreLateAndTheWorkersGoHomeO
   const size_t before = traffic.items.size();
   traffic.Add(56, 30, 1024, 256);
   const size_t after = traffic.items.size();
-  traffic.end += 8;  // nothing is asked
+  traffic.end += 8;  // no requests
   traffic.Add(1, 5, 1024, 256);
   const auto in_time = [&](const Outcome& o) {
     return std::count_if(o.requests.begin() + static_cast<std::ptrdiff_t>(before),
@@ -169,8 +169,8 @@ TEST_F(Planned, AStepOfTheLoadIsFollowedBeforeStreamsAreLateAndTheWorkersGoHomeO
   for (const Served& r : planned.requests) ASSERT_EQ(r.end, Served::End::kDone);
 }
 
-// As `aisp up` has it. Before each burst nothing is asked for a while: what comes first finds all
-// workers computing prompts.
+// As in `aisp up`. Before each burst there are no requests for a while, so all workers prefill when
+// the burst begins.
 TEST_F(Planned, BurstsAfterCalmAreServedAsByWorkersThatDoEverything) {
   const Objective limits{300, 12};
   Traffic traffic;
@@ -192,8 +192,7 @@ TEST_F(Planned, BurstsAfterCalmAreServedAsByWorkersThatDoEverything) {
   for (const Served& r : planned.requests) ASSERT_EQ(r.end, Served::End::kDone);
 }
 
-// More than four workers serve, whatever their roles. What one run keeps is off by some hundredths
-// by chance.
+// A load beyond four workers, whatever their roles. Results of one run vary by a few percent.
 TEST_F(Planned, OfALoadThatIsTooMuchNoLessIsInTimeThanWithoutChanges) {
   const Objective limits{300, 12};
   Traffic traffic;
@@ -221,8 +220,8 @@ TEST_F(Planned, OfALoadThatIsTooMuchNoLessIsInTimeThanWithoutChanges) {
   EXPECT_GE(planned, 0.99 * std::max(aggregated, apart)) << roles;
 }
 
-// Steps of whole prompts and steps of streams in turn would have all streams late, though first
-// tokens have three times the time that they need.
+// Alternating steps of whole prompts and decode rows would delay all streams, although first tokens
+// have three times the time that they need.
 TEST_F(Planned, PromptsThatCanWaitLeaveStreamsTheirTimeWhereverTheyAreComputed) {
   const Objective limits{300, 12};
   Traffic traffic;

@@ -1,5 +1,5 @@
-// What clients are told, and what of it is kept: predictions in steady load, and requests that ask
-// for limits where far more come than can be served.
+// Predictions told to clients, and how they hold: under steady load, and for requests with limits
+// far beyond capacity.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,10 +21,10 @@ struct Shape {
 
 struct Load {
   std::string workers;
-  std::vector<Shape> shapes;  // each as often
+  std::vector<Shape> shapes;  // equally frequent
   Objective limits;
   size_t requests;
-  double slower = 1;  // than the profile, steps
+  double slower = 1;  // factor of step times over the profile
 };
 
 void SlowDown(double factor, WorkerProfile* profile) {
@@ -66,11 +66,11 @@ class Promises : public testing::Test {
     return outcome ? std::move(*outcome) : Outcome{};
   }
 
-  // The router's own lines would be two for each request.
+  // The router's log would have two lines per request.
   LogSession log_{{.level = LogLevel::kError}};
 };
 
-// Ascending relative errors of the told TPOT, but of the first fifth.
+// Ascending relative errors of the predicted TPOT, without the first fifth.
 std::vector<double> Errors(const Outcome& o) {
   std::vector<double> errors;
   for (size_t i = o.requests.size() / 5; i < o.requests.size(); ++i) {
@@ -82,8 +82,8 @@ std::vector<double> Errors(const Outcome& o) {
   return errors;
 }
 
-// Prompts come beside an answer by chance: no prediction does better than about 3.5 and 10, 7 and
-// 20, 4 and 44 % (the spread of what came where the same state was played on with other arrivals).
+// Prefill meets an answer at random: no prediction can do better than about 3.5 and 10, 7 and 20, 4
+// and 44 % (the spread when the same state continues with other arrivals).
 TEST_F(Promises, PredictionsOfTpotInSteadyLoad) {
   const struct {
     Load load;
@@ -108,16 +108,16 @@ TEST_F(Promises, PredictionsOfTpotInSteadyLoad) {
   }
 }
 
-// Requests a second that were served in time, from the first one on, which finds a router that
-// knows nothing of its workers.
+// Goodput in requests per second, from the first request on, when the router knows nothing of its
+// workers.
 double GoodPerS(const Outcome& o, const Objective& limits) {
   const auto good = std::count_if(o.requests.begin(), o.requests.end(),
                                   [&](const Served& r) { return r.Within(limits); });
   return static_cast<double>(good) / o.requests.back().arrived_s;
 }
 
-// At about the rate that can be served, and at three times that. The last ones are far slower and
-// faster than what a router takes workers for that it does not know.
+// At about capacity, and at three times that. The last ones are far slower and faster than the
+// router's prior.
 TEST_F(Promises, ThreeTimesTheLoadKeepsTheGoodputOfOtherShapes) {
   const struct {
     Load load;
@@ -148,7 +148,7 @@ TEST_F(Promises, ThreeTimesTheLoadKeepsTheGoodputOfOtherShapes) {
   }
 }
 
-// Near the most that can be served nobody is refused for errors that do not happen.
+// Near capacity nobody is refused for errors that do not happen.
 TEST_F(Promises, LittleIsRefusedWhereNearlyAllCanBeServed) {
   const Load load{"1D", {{1024, 256}}, {300, 12}, 1200};
   int64_t refused = 0, all = 0;

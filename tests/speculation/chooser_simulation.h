@@ -1,6 +1,6 @@
-// The chooser over steps of a simulated machine and drafts that stand as often as they are told to.
-// Rates are of expected tokens and of expected time, so that no luck is in them; what the chooser
-// sees is as noisy as a machine is.
+// The chooser with a simulated machine and drafts of given acceptance rates. Rates are expected
+// tokens per expected time, so they contain no luck; the chooser sees noisy samples like a real
+// machine's.
 #pragma once
 
 #include <algorithm>
@@ -20,26 +20,27 @@ namespace aisp {
 
 struct World {
   std::string name;
-  std::function<double(int32_t rows)> us;  // of a step
+  std::function<double(int32_t rows)> us;  // step time
   int32_t batch = 1;
-  int32_t most = 8;              // num_speculative_tokens
-  std::vector<double> stands;    // by position, given those in front; the last one goes on
-  std::vector<double> others{};  // the same of every second sequence; empty: as all
-  double token_us = 0;           // what the proposer takes for a token of all sequences
-  double first_us = 0;           // and for any
-  bool at_once = false;          // all tokens are made together
-  double held_up_us = 0;         // what the first draft of each length takes longer
-  double confidence = -1;        // what it says of every token; -1: the truth
-  double noise = 0.05;           // standard deviation of the logarithm of a step's time
-  double spikes = 0.01;          // steps that take three times as long
-  bool shared = false;           // with so much other work that a step hardly says what it costs
-  std::function<double(int)> load = [](int) { return 1.0; };  // of step i: all steps by so much
+  int32_t most = 8;  // num_speculative_tokens
+  // Acceptance rate by position, given those before; the last covers all later positions.
+  std::vector<double> stands;
+  std::vector<double> others{};  // the same for every second sequence; empty: as `stands`
+  double token_us = 0;           // proposer time per token position, for all sequences
+  double first_us = 0;           // proposer time per call
+  bool at_once = false;          // all draft tokens are made at once
+  double held_up_us = 0;         // extra time of the first draft of each length
+  double confidence = -1;        // reported for every token; -1: the true rate
+  double noise = 0.05;           // standard deviation of the log of a step's time
+  double spikes = 0.01;          // fraction of steps that take three times as long
+  bool shared = false;           // with so much other load that a step hardly shows its cost
+  std::function<double(int)> load = [](int) { return 1.0; };  // factor of all times in step i
 
-  // A device that runs ahead: plain steps are launched before the tokens of the last one are known.
+  // A device that runs ahead: plain steps are launched before the last step's tokens are known.
   bool ahead = false;
-  double wait_us = 0;            // what a plain step takes longer that waited for tokens
-  double take_up_us = 0;         // of a step of which the proposer is told
-  std::vector<int32_t> sizes{};  // of steps; smaller ones are padded. Empty: any
+  double wait_us = 0;            // extra time of a plain step that waited for tokens
+  double take_up_us = 0;         // extra time of a step that the proposer follows
+  std::vector<int32_t> sizes{};  // sizes that steps are padded to; empty: no padding
 
   double Stands(int32_t slot, int32_t at) const {
     const auto& all = slot % 2 == 1 && !others.empty() ? others : stands;
@@ -54,7 +55,7 @@ struct World {
     const auto size = std::lower_bound(sizes.begin(), sizes.end(), rows);
     return us(size == sizes.end() ? rows : *size);
   }
-  // Tokens a microsecond.
+  // Tokens per microsecond.
   double FixedRate(int32_t length) const {
     double tokens = 0;
     for (int32_t slot = 0; slot < batch; ++slot) tokens += Expected(slot, length);
@@ -117,7 +118,7 @@ class Simulation {
     }
   }
 
-  // Tokens a microsecond of the next `steps`.
+  // Tokens per microsecond over the next `steps`.
   double Run(int steps) {
     double tokens = 0, us = 0;
     for (int i = 0; i < steps; ++i) {
@@ -128,7 +129,7 @@ class Simulation {
     return tokens / us;
   }
   void Stand(std::vector<double> stands) { world_.stands = std::move(stands); }
-  // The same until every sequence would have so many more.
+  // The same until every sequence would have `of_each` more tokens.
   double RunTokens(double of_each) {
     double tokens = 0, us = 0;
     while (tokens < of_each * world_.batch) {
@@ -157,7 +158,7 @@ class Simulation {
     return std::exp(world_.noise * gauss) * (random_.Uniform() < world_.spikes ? 3 : 1);
   }
 
-  // Expected tokens and microseconds, the latter as if nobody else used the machine.
+  // Expected tokens and microseconds, without other load.
   std::pair<double, double> Step(double load) {
     if (world_.ahead && plain_left_ > 0) {
       --plain_left_;

@@ -68,7 +68,7 @@ TEST(VerifyCost, TakesStepsThatArePaddedToOneSizeForEqual) {
     EXPECT_NEAR(cost.Predict(rows, rows - 1, 100 * rows), 1400e-6, 20e-6) << rows;
   EXPECT_EQ(cost.LastLike(3), 4);
   EXPECT_EQ(cost.LastLike(9), 9);
-  // Steps without drafts are others, even where they have as many rows.
+  // Steps without drafts are kept apart, even with the same number of rows.
   for (int i = 0; i < 20; ++i) cost.Add(8, 0, 800, Micros(1100));
   EXPECT_NEAR(cost.Predict(8, 7, 800), 1400e-6, 20e-6);
   EXPECT_NEAR(cost.Predict(8, 0, 800), 1100e-6, 20e-6);
@@ -105,7 +105,7 @@ TEST(ChooseDrafts, NeverMoreThanThereIsRoomFor) {
   EXPECT_EQ(ChooseDrafts(Candidates(2, 8, 0.9), shape, Fitted(1000, 1)), 3);
 }
 
-// Of drafts of up to eight tokens.
+// For drafts of up to eight tokens.
 std::vector<double> Each(double seconds) {
   std::vector<double> all;
   for (int length = 1; length <= 8; ++length) all.push_back(length * seconds);

@@ -32,7 +32,7 @@ TEST(SpeculationConfig, ReadsTheKeysOfVllm) {
   EXPECT_FALSE(medusa->says_num_tokens);
   const auto mtp = ParseSpeculationConfig(R"({"method": "mtp", "num_speculative_tokens": 2})");
   ASSERT_TRUE(mtp.has_value());
-  EXPECT_EQ(mtp->model, "");  // the served checkpoint's own layer
+  EXPECT_EQ(mtp->model, "");  // the target checkpoint's own layer
   EXPECT_TRUE(mtp->says_num_tokens);
   EXPECT_EQ(mtp->prompt_features, SpeculationConfig::kPromptFeatures);
   const auto none = ParseSpeculationConfig(R"({"method": "mtp", "prompt_features": 0})");

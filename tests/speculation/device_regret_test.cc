@@ -1,5 +1,5 @@
-// The chooser over steps that take what they took on a GPU (docs/notes/proposed-tokens.md): how
-// close it comes to the best fixed length, from the first step on and later.
+// The chooser with step times measured on a GPU (docs/notes/proposed-tokens.md): how close it comes
+// to the best fixed length, at first and later.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 namespace aisp {
 namespace {
 
-// Milliseconds of a step by its rows, straight in between.
+// Milliseconds of a step by its rows, linear in between.
 struct Table {
   std::vector<std::pair<int32_t, double>> ms;
 
@@ -36,7 +36,7 @@ struct Measured {
   Table table;
 };
 
-// Llama-3.1-8B, 1k tokens of context. What verifies waited for the tokens of the step before.
+// Llama-3.1-8B, 1k tokens of context. Verify steps waited for the previous step's tokens.
 const std::vector<Measured>& All() {
   static const std::vector<Measured> all = {
       {"bf16", 1, 6, 136, {{{1, 3.6}, {2, 4.0}, {4, 4.18}, {8, 4.45}, {16, 4.6}}}},
@@ -51,7 +51,7 @@ const std::vector<Measured>& All() {
   return all;
 }
 
-// As engine/graph_sizes.h.
+// As in engine/graph_sizes.h.
 const std::vector<int32_t> kSizes{1,   2,   4,   8,   16,  24,  32,  48,  64,  96, 128,
                                   160, 192, 224, 256, 320, 384, 448, 512, 576, 640};
 
@@ -88,7 +88,7 @@ const std::vector<Kind>& Kinds() {
 constexpr double kTokensOfABench = 192;
 constexpr int kWarmUp = 500, kSteps = 1500;
 
-// Of the best fixed length.
+// Relative to the best fixed length.
 struct Outcome {
   double first_steps = 0, later = 0;
 };
@@ -147,7 +147,7 @@ TEST(DeviceRegret, GrowsSlowerThanTheNoiseOfSteps) {
   EXPECT_GE(RunAll(0.5).mean.later, 0.96);
 }
 
-// Requests whose drafts stand come and go: what was off is on again, and the other way round.
+// The acceptance rate changes as requests come and go: speculation must be switched on and off.
 TEST(DeviceRegret, FollowsHowOftenTokensStand) {
   for (const Measured& m : All()) {
     for (const bool costly : {false, true}) {
@@ -169,8 +169,8 @@ TEST(DeviceRegret, FollowsHowOftenTokensStand) {
   }
 }
 
-// Medusa's heads beside a small model: a draft takes as long whatever its length, and only whole
-// ones pay. The first of each length is held up, for its graph is made then.
+// Medusa heads with a small model: a draft takes the same time at any length, and only whole drafts
+// pay. The first of each length is delayed, because its graph is captured then.
 World MedusaWorld(double noise, double wait_us, double verify_us) {
   World w;
   w.us = [verify_us](int32_t rows) { return rows == 1 ? 100.0 : verify_us + 2 * rows; };
@@ -206,7 +206,7 @@ TEST(DeviceRegret, DraftsThatAreMadeAtOnceAreChosenWhole) {
   std::printf("of whole drafts: worst %.3f, the first 450 tokens %.3f; of plain, worst %.3f\n",
               worst, first / count, of_plain);
   EXPECT_GE(first / count, 0.87);
-  // A twentieth of a plain step goes into telling the heads of it, on or off.
+  // A twentieth of a plain step goes into feeding the heads, with drafts or without.
   EXPECT_GE(of_plain, 0.87);
 }
 

@@ -66,9 +66,9 @@ TEST(SuffixProposer, WhatFollowedMoreOftenIsProposed) {
 
 TEST(SuffixProposer, OneTokenIsAMatchWhereNothingLongerIs) {
   SuffixProposer proposer({});
-  // 2 is followed by 3 twice and by 7 once, last; 9 2 stood nowhere before.
+  // 2 is followed by 3 twice and by 7 once, last; 9 2 did not occur before.
   EXPECT_EQ(ProposeFor(proposer, {1, 2, 3, 5, 6, 2, 3, 8, 2, 7, 9, 2}, 1), (Tokens{3}));
-  // 7 2 did: then the places of 2 alone do not count.
+  // 7 2 did occur: then the matches of 2 alone do not count.
   EXPECT_EQ(ProposeFor(proposer, {7, 2, 4, 1, 2, 3, 1, 2, 3, 7, 2}, 1, 2), (Tokens{4}));
 }
 

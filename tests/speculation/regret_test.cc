@@ -1,5 +1,4 @@
-// How close to the best fixed length the chooser comes, and that it never costs what it does not
-// bring.
+// How close the chooser comes to the best fixed length, and that it never costs more than it gains.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -14,12 +13,12 @@ namespace {
 
 struct Machine {
   const char* name;
-  double (*us)(int32_t rows);  // of a step
+  double (*us)(int32_t rows);  // step time
 };
 
-// A row costs half a plain step; as a small model on two cores.
+// A row costs half a plain step, as with a small model on two cores.
 double DearRows(int32_t rows) { return 670 + 366.0 * (rows - 1); }
-// Rows are nearly free up to the next size of a captured graph; one alone has kernels of its own.
+// Rows are nearly free up to the next size of a captured graph; a single row has its own kernels.
 double Graphs(int32_t rows) {
   if (rows == 1) return 3540;
   int32_t size = 2;
@@ -79,7 +78,7 @@ TEST(Regret, IsAFewPercentAgainstTheBestFixedLength) {
   EXPECT_LE(sum / static_cast<double>(worlds.size()), 0.01);
 }
 
-// On average over all: single cases fall short by more, for no step tells much.
+// Mean over all worlds: single ones are worse, because no single step tells much.
 double MeanRegret(const std::function<void(World*)>& change) {
   double sum = 0;
   std::vector<World> worlds = AllWorlds();
@@ -105,7 +104,7 @@ TEST(Regret, WhatSeldomStandsCostsNearlyNothing) {
   }
 }
 
-// Others take the machine and leave it: what was seen of one size of step counts for all.
+// Other load comes and goes: what one step size shows counts for all.
 TEST(Regret, StaysSmallWhileTheMachineBecomesSlowerAndFaster) {
   for (World w : AllWorlds()) {
     if (w.confidence < 0 || w.batch == 32) continue;

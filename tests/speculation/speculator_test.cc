@@ -5,7 +5,7 @@
 namespace aisp {
 namespace {
 
-// Proposes the same token as often as it may; a token takes `token_time`, the first call
+// Proposes the same token as often as allowed. A token takes `token_time`, the first call
 // `first_time` more.
 class CostlyProposer final : public Proposer {
  public:
@@ -29,7 +29,7 @@ class CostlyProposer final : public Proposer {
   void Ended(const DraftContext&) override {}
 
   Duration token_time{}, first_time{};
-  Duration draft_time{};  // of one of any length
+  Duration draft_time{};  // of a draft of any length
   bool tells_time = true;
   int calls = 0;
   int32_t longest = 0;
@@ -48,7 +48,7 @@ class SpeculatorTest : public testing::Test {
                                                std::move(proposer), &clock_);
   }
 
-  // A step of one sequence; returns how many tokens were verified. Those that were stand.
+  // A step of one sequence; returns the number of verified tokens, all of which are accepted.
   int32_t Step() {
     SpeculativeSequence s;
     s.context.sequence = SequenceId(1);
@@ -72,7 +72,7 @@ class SpeculatorTest : public testing::Test {
 };
 
 TEST_F(SpeculatorTest, ACostlyProposerThatDidNotPayIsAskedAgain) {
-  proposer_->token_time = std::chrono::milliseconds(20);  // a step takes one
+  proposer_->token_time = std::chrono::milliseconds(20);  // a step takes 1 ms
   for (int i = 0; i < 20; ++i) Step();
   const int calls = proposer_->calls;
   for (int i = 0; i < 20; ++i) EXPECT_EQ(Step(), 0);
@@ -93,7 +93,7 @@ TEST_F(SpeculatorTest, WhatDoesNotPayIsAskedRarely) {
 }
 
 TEST_F(SpeculatorTest, AFirstCallThatWasHeldUpIsNotThePriceOfAToken) {
-  proposer_->token_time = std::chrono::milliseconds(20);  // a step takes one
+  proposer_->token_time = std::chrono::milliseconds(20);  // a step takes 1 ms
   Step();
   proposer_->token_time = std::chrono::microseconds(20);
   int32_t verified = 0;
@@ -101,7 +101,7 @@ TEST_F(SpeculatorTest, AFirstCallThatWasHeldUpIsNotThePriceOfAToken) {
   EXPECT_GT(verified, 60);
 }
 
-// One token of it would not pay, and four do: the next question is for all of them.
+// One token would not pay, but four do: the next call asks for all of them.
 TEST_F(SpeculatorTest, NorIsAFirstCallOfDraftsThatAreMadeAtOnce) {
   proposer_->draft_time = std::chrono::milliseconds(20);
   Step();
@@ -114,7 +114,7 @@ TEST_F(SpeculatorTest, NorIsAFirstCallOfDraftsThatAreMadeAtOnce) {
 TEST_F(SpeculatorTest, TakingUpAPromptIsNotThePriceOfAToken) {
   proposer_->token_time = std::chrono::microseconds(20);
   proposer_->first_time = std::chrono::milliseconds(50);
-  for (int i = 0; i < 20; ++i) Step();  // it has seen what steps without drafts take, too
+  for (int i = 0; i < 20; ++i) Step();  // steps without drafts were measured, too
   EXPECT_GT(proposer_->calls, 10);
   EXPECT_EQ(Step(), 4);
   EXPECT_EQ(proposer_->longest, 4);
@@ -152,7 +152,7 @@ TEST(Speculator, LooksSeldomerWhereNothingIsWorthARowOnADeviceThatRunsAhead) {
   }
 }
 
-// A run of three tokens at every step, of which so many stand as `stand`.
+// A forced run of three tokens at every step, `stand` of which are accepted.
 struct Runs {
   ManualClock clock;
   Speculator speculator{SpeculatorOptions{}, nullptr, &clock};
@@ -170,7 +170,7 @@ struct Runs {
     const VerifyStep shape{.rows = 1, .sequences = 1, .context_tokens = 3, .max_drafts = 16};
     speculator.Propose({&s, 1}, shape);
     speculator.Choose({&s, 1}, shape);
-    // A row more costs a third of a step.
+    // Each further row costs a third of a step.
     speculator.StepTook(1 + s.rows, s.rows, 3, std::chrono::microseconds(1000 + 330 * s.rows));
     const int32_t accepted = std::min(s.rows, stand);
     speculator.Verified(SequenceId(1), s.rows, accepted, accepted < stand);
@@ -182,7 +182,7 @@ TEST(ForcedRuns, AreVerifiedWithoutAProposer) {
   Runs runs;
   int whole = 0;
   for (int i = 0; i < 20; ++i) whole += runs.Step(3) == 3 ? 1 : 0;
-  EXPECT_GT(whole, 12);  // some went into what shorter ones would take
+  EXPECT_GT(whole, 12);  // some steps probed shorter drafts
   EXPECT_EQ(runs.Step(3), 3);
   EXPECT_EQ(runs.speculator.stats().proposals, 0u);
   EXPECT_FALSE(runs.speculator.has_proposer());

@@ -1,5 +1,5 @@
-// Attention over the paged pool: decoding against the bytes of keys and values, prompts against the
-// products that causality leaves.
+// Attention over the paged pool: decode compared with the bytes of keys and values, prefill with
+// the products under the causal mask.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ constexpr int64_t kLongKeys = 65536;  // AttentionBatch::long_contexts
 
 struct Load {
   const char* op;
-  int32_t sequences, rows, context;  // rows: of each sequence
+  int32_t sequences, rows, context;  // rows: per sequence
   DType kv;
   StepKind kind;
 };
@@ -31,8 +31,8 @@ class AttentionBench {
  public:
   explicit AttentionBench(BenchRig& rig) : rig_(rig), o_(rig.options()) {}
 
-  // As the engine runs it: decoding with the rotation and the append in the same launch, where
-  // there is a kernel for that.
+  // As the engine runs it: decode with RoPE and append in the same launch, if there is a kernel for
+  // that.
   Result<KernelTiming> Measure(const Load& load) {
     AISP_RETURN_IF_ERROR(Prepare(load));
     KernelTiming timing{load.op, FormatOf(load),
@@ -52,7 +52,7 @@ class AttentionBench {
     return timing;
   }
 
-  // The kernel that a step runs once for all layers.
+  // The plan kernel, which a step runs once for all layers.
   Result<KernelTiming> MeasurePlan(const Load& load) {
     AISP_RETURN_IF_ERROR(Prepare(load));
     KernelTiming timing{"attention plan", "-",
@@ -68,7 +68,7 @@ class AttentionBench {
     const double bytes = 2.0 * sequences * context * o_.num_kv_heads * o_.head_dim *
                              static_cast<double>(DTypeBytes(load.kv)) +
                          4.0 * sequences * rows * o_.num_heads * o_.head_dim;
-    const double keys = context - rows + (rows + 1) / 2;  // that a row sees on average
+    const double keys = context - rows + (rows + 1) / 2;  // mean over rows
     const double flops = 4.0 * sequences * rows * keys * o_.num_heads * o_.head_dim;
     rig_.Add(std::move(timing), bytes, flops, rig_.limits().bf16_flops_per_s);
   }
@@ -91,7 +91,7 @@ class AttentionBench {
     });
   }
 
-  // Nothing where there is no such kernel.
+  // Empty if there is no such kernel.
   Result<std::optional<double>> WithRope(const Load& load) {
     AISP_RETURN_IF_ERROR(PrepareRope(load));
     RopeAppendCall rope;
@@ -120,7 +120,7 @@ class AttentionBench {
     return rig_.CallUs(std::max(16, static_cast<int>(layers_.size())), run);
   }
 
-  // The last token of each sequence is the one that is appended.
+  // The last token of each sequence is appended.
   Status PrepareRope(const Load& load) {
     std::vector<int32_t> positions(static_cast<size_t>(load.sequences), load.context - 1), slots;
     const int32_t blocks_each = (load.context + o_.block_tokens - 1) / o_.block_tokens;
@@ -238,7 +238,7 @@ Status BenchAttention(BenchRig& rig, BenchPart part, std::vector<PrefillParts>* 
       }
       bench.Add(load, std::move(timing));
     }
-    // The plan of decoding in one launch is not timed.
+    // The plan of single-launch decode is not timed.
     if (load.kind == StepKind::kPrefill && load.kv == DType::kBF16 && rig.Wants("attention plan")) {
       AISP_ASSIGN_OR_RETURN(KernelTiming timing, bench.MeasurePlan(load));
       rig.Add(std::move(timing), 0, 0, 1);

@@ -1,4 +1,4 @@
-// What libaisp_cuda_bench.so exports: all timings of a shape, and the environment they come from.
+// Exports of libaisp_cuda_bench.so: all timings of a shape, and the environment.
 #include "bench/kernel_timings.h"
 
 #include <cuda_runtime_api.h>
@@ -19,7 +19,7 @@ std::string CudaVersion(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
 
-// NVML, as far as its functions are needed; it comes with the driver, its header does not.
+// The NVML functions needed here, declared by hand: the driver has the library but not its header.
 struct Nvml {
   using Device = void*;
   void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -66,7 +66,7 @@ Status CheckShape(const KernelBenchOptions& o) {
   return {};
 }
 
-// Timings of one operation in one format after each other, in the order of their first.
+// Groups timings by operation and format, in the order of first appearance.
 void Group(std::vector<KernelTiming>* timings) {
   std::map<std::pair<std::string, std::string>, size_t> groups;
   for (const KernelTiming& t : *timings) groups.try_emplace({t.op, t.format}, groups.size());

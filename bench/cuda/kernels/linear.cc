@@ -1,4 +1,4 @@
-// The linear layers of a shape: ours, and cuBLASLt's best algorithm on the same operands.
+// The linear layers of a shape: our kernels, and cuBLASLt's best algorithm for the same operands.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 namespace aisp::cuda {
 namespace {
 
-// Copies of a weight that calls rotate over: several times the L2 cache.
+// Total size of a weight's copies, over which calls rotate: several times the L2 cache.
 constexpr size_t kRotatedBytes = size_t{400} << 20;
 constexpr size_t kLtWorkspace = size_t{32} << 20;
 
@@ -43,7 +43,7 @@ size_t OutputBytes(Store store) {
   return store == Store::kBf16 || store == Store::kSiluMulBf16 ? 2 : 4;
 }
 
-// One weight in several places.
+// Several copies of one weight.
 struct Copies {
   Buffer memory;
   std::vector<PackedWeight> weights;
@@ -62,7 +62,7 @@ class LinearBench {
         for (const int32_t tokens : rig_.options().prefills)
           prefills_.push_back({tokens, format.name, 0, 0, 0});
       }
-      std::vector<Copies> layer;  // of the layer's shapes, in their order
+      std::vector<Copies> layer;  // in the order of the layer's shapes
       for (const Shape& shape : shapes_) {
         if (RowsOf(shape).empty()) continue;
         AISP_ASSIGN_OR_RETURN(Copies copies, Pack(shape, format));
@@ -87,8 +87,8 @@ class LinearBench {
             {"lm_head", o.vocabulary, o.hidden, Store::kF32, true}};
   }
 
-  // Rows at which a shape is timed in this part: the listed ones, and those of the prompts. A
-  // prompt's head sees its last row alone.
+  // Row counts at which a shape is timed in this part: the listed ones, and those of the prompts.
+  // The head of a prompt computes only its last row.
   std::vector<int32_t> RowsOf(const Shape& shape) const {
     std::vector<int32_t> rows = rig_.options().rows;
     rows.insert(rows.end(), rig_.options().prefills.begin(), rig_.options().prefills.end());
@@ -124,8 +124,7 @@ class LinearBench {
     return {};
   }
 
-  // The layers' order of a chain needs shapes_ as they are: o, gate+up, down, and the qkv of the
-  // next layer.
+  // A chain needs the order of shapes_: o, gate+up, down, and the qkv of the next layer.
   Result<Copies> Pack(const Shape& shape, const Format& format) {
     const auto elements = static_cast<size_t>(shape.n * shape.k);
     AISP_ASSIGN_OR_RETURN(const Buffer plain, rig_.Allocate(elements * 2));
@@ -235,8 +234,8 @@ class LinearBench {
     return timing;
   }
 
-  // The library's own product of these operands, bf16 or f32 output as ours, without SiLU; 0 where
-  // it takes no such operands.
+  // The library's product of these operands, with bf16 or f32 output like ours, without SiLU; 0 if
+  // it does not support them.
   Result<double> VendorUs(const Shape& shape, const Format& format,
                           const std::vector<PackedWeight>& weights, const LinearCall& call,
                           int calls) {
@@ -255,7 +254,7 @@ class LinearBench {
     product.x_scales = call.x_scales;
     product.f32 = OutputBytes(shape.store) == 4;
     product.add = shape.store == Store::kAccumulateF32;
-    // A gated product is twice as wide as what SiLU leaves of it.
+    // A gated product is twice as wide as its result after SiLU.
     const size_t bytes =
         static_cast<size_t>(call.rows) * static_cast<size_t>(shape.n) * (product.f32 ? 4 : 2);
     Buffer wide;
@@ -275,7 +274,7 @@ class LinearBench {
     });
   }
 
-  // o, gate+up, down and the next layer's qkv in one launch, where the kernels can.
+  // o, gate+up, down and the next layer's qkv in one launch, if the kernels support it.
   Status MeasureChain(const Format& format, const std::vector<Copies>& layer, int32_t rows) {
     constexpr const char* kName = "layer in one launch";
     if (!rig_.Wants(kName) || format.input == InputFormat::kFp8) return {};

@@ -36,8 +36,7 @@ Result<Buffer> BenchRig::Random(size_t elements, DType dtype, uint64_t seed) {
     AISP_RETURN_IF_ERROR(device_->Synchronize(*stream_));
     return buffer;
   }
-  // Pieces of one random matrix, quantised: a stretch that repeats after 64 MiB is random enough
-  // for a cache of 60.
+  // Repeats one quantised random matrix of 64 MiB, which exceeds a cache of 60.
   constexpr int64_t kColumns = 4096, kRows = 16384;
   AISP_ASSIGN_OR_RETURN(const Buffer wide, Random(kRows * kColumns, DType::kBF16, seed));
   AISP_ASSIGN_OR_RETURN(const Buffer scales, Allocate(kRows * sizeof(float)));
@@ -61,7 +60,7 @@ Result<Buffer> BenchRig::Upload(const void* from, size_t bytes) {
 }
 
 Result<double> BenchRig::CallUs(int calls, const std::function<Status(int)>& call) {
-  // Once outside the graph: what a first call prepares must not be captured.
+  // One call outside the graph first: a first call's setup must not be captured.
   AISP_RETURN_IF_ERROR(call(0));
   AISP_RETURN_IF_ERROR(device_->BeginCapture(*stream_));
   Status launched;
@@ -71,7 +70,7 @@ Result<double> BenchRig::CallUs(int calls, const std::function<Status(int)>& cal
   if (!graph) return tl::unexpected(std::move(graph).error());
   AISP_ASSIGN_OR_RETURN(const auto begin, device_->CreateEvent());
   AISP_ASSIGN_OR_RETURN(const auto end, device_->CreateEvent());
-  // Of one launch among so many that follow each other.
+  // Time of one of many consecutive launches.
   const auto time_ms = [&](int launches) -> Result<double> {
     AISP_RETURN_IF_ERROR(device_->Record(*begin, *stream_));
     for (int i = 0; i < launches; ++i)
@@ -81,8 +80,8 @@ Result<double> BenchRig::CallUs(int calls, const std::function<Status(int)>& cal
     AISP_ASSIGN_OR_RETURN(const double ms, device_->ElapsedMs(*begin, *end));
     return ms / launches;
   };
-  // The first case after allocations and captures reads some percent slower than the next one, so
-  // short cases run for a while before they are timed. Long ones would only draw down the clocks.
+  // The first case after allocations and captures measures some percent slower, so short cases run
+  // for a while first. Long cases do not, because that would lower the clocks.
   double once_ms = 0, warm_ms = 0;
   const bool many = part_ == BenchPart::kManyRows;
   for (int i = 0; i < kWarmUps || (!many && warm_ms < kWarmUpMs); ++i) {

@@ -1,7 +1,7 @@
-// What the timings of bench/kernel_timings.h share: a GPU with a stream, random memory, and the
-// time of a call in a graph.
+// Shared by the timings of bench/kernel_timings.h: a GPU with a stream, random memory, and the time
+// of a call in a graph.
 //
-// One thread. Memory stays alive as long as the Buffers; the rig outlives them.
+// One thread. Memory is freed with its Buffer; the rig must outlive the Buffers.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,8 @@
 
 namespace aisp::cuda {
 
-// What is timed together: decoding's cases first, on a card whose clocks no product of many rows
-// has lowered yet.
+// Parts of a run. Cases with few rows come first, before large products have lowered the card's
+// clocks.
 enum class BenchPart : uint8_t { kFewRows, kManyRows };
 inline constexpr int32_t kFewRows = 128;  // at most
 inline bool BelongsTo(BenchPart part, int32_t rows) {
@@ -33,11 +33,11 @@ class BenchRig {
   const KernelBenchOptions& options() const { return options_; }
 
   Result<Buffer> Allocate(size_t bytes) { return device_->Allocate(bytes, MemoryKind::kDevice); }
-  // Normal values; bf16, f32 or e4m3 (with a standard deviation of about 130).
+  // Normal random values; bf16, f32 or e4m3 (with a standard deviation of about 130).
   Result<Buffer> Random(size_t elements, DType dtype, uint64_t seed);
   Result<Buffer> Upload(const void* from, size_t bytes);
   void Begin(BenchPart part) { part_ = part; }
-  // Microseconds of one of `calls` calls that a graph holds; call i gets i.
+  // Time of one of `calls` calls in a graph, in microseconds; call i gets i.
   Result<double> CallUs(int calls, const std::function<Status(int)>& call);
 
   bool Wants(std::string_view op) const {
@@ -47,8 +47,7 @@ class BenchRig {
     const auto& wanted = options_.formats;
     return wanted.empty() || std::find(wanted.begin(), wanted.end(), format) != wanted.end();
   }
-  // Fills in the floor from what the operation has to move and to compute at `peak` operations a
-  // second.
+  // Sets the floor from the `bytes` moved and the `flops` at a `peak` rate per second.
   void Add(KernelTiming timing, double bytes, double flops, double peak);
   std::vector<KernelTiming>& timings() { return timings_; }
 
@@ -63,14 +62,14 @@ class BenchRig {
   std::vector<KernelTiming> timings_;
 };
 
-// Linear layers, in every format. The first part appends to `prefills`, the second completes them.
+// Linear layers in every format. The first part appends to `prefills`, the second completes them.
 Status BenchLinear(BenchRig& rig, BenchPart part, std::vector<PrefillParts>* prefills);
-// Decode attention, or that of prompts; the latter fills in the attention of `prefills`.
+// Decode or prefill attention; the latter sets the attention time of `prefills`.
 Status BenchAttention(BenchRig& rig, BenchPart part, std::vector<PrefillParts>* prefills);
-// Embedding, norms, rotary positions with the append to the pool, drawing.
+// Embedding, norms, RoPE with the append to the pool, drawing.
 Status BenchRows(BenchRig& rig, BenchPart part);
 
-// Driver, clocks and power, as the driver and NVML tell them.
+// Driver, clocks and power, as reported by the driver and NVML.
 GpuEnvironment ReadEnvironment(int32_t index);
 
 }  // namespace aisp::cuda

@@ -1,6 +1,5 @@
-// The operations between the matrix products, through the Ops interface: embedding, norms, rotary
-// positions with the append to the pool, drawing. All are bound by bytes or, with few rows, by what
-// a launch costs.
+// The operations between the matrix products, through the Ops interface: embedding, norms, RoPE
+// with the append to the pool, drawing. All are bound by bytes or, with few rows, by launch cost.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -42,7 +41,7 @@ class RowsBench {
     for (const int32_t n : rows) {
       if (rig_.Wants("embedding")) AISP_RETURN_IF_ERROR(Embedding(n));
       if (rig_.Wants("norm")) AISP_RETURN_IF_ERROR(Norm(n));
-      // Decoding does it in one launch with attention (bench_attention.cc).
+      // Decode has it in the attention launch (attention.cc).
       if (n > kFewRows && rig_.Wants("rope + append")) AISP_RETURN_IF_ERROR(RopeAppend(n));
       if (n <= kFewRows && rig_.Wants("drawing")) {
         AISP_RETURN_IF_ERROR(Drawing(n, "greedy"));
@@ -119,7 +118,7 @@ class RowsBench {
     p.batch.rows = n;
     p.batch.positions = p.batch.kv_slots = static_cast<const int32_t*>(counting_.data());
     p.kv = kv_;
-    // q, k and v are read and written once; the rotation of a position is read once.
+    // q, k and v are read and written once; the angles of a position are read once.
     const double bytes = 4.0 * n * static_cast<double>(Width()) + 4.0 * n * o_.head_dim;
     return Measure({"rope + append", "bf16", std::to_string(n)}, bytes,
                    [&](int) { return ops_->RopeAppend(p, rig_.stream()); });
@@ -142,7 +141,7 @@ class RowsBench {
     p.rows = static_cast<const DrawRow*>(on_device.data());
     p.num_rows = n;
     p.filters = how[0] != 'g';
-    // The slots of drawn tokens lie in what the embedding no longer needs.
+    // Slots of drawn tokens use memory that the embedding no longer needs.
     p.slot_tokens = static_cast<int32_t*>(normed_.data());
     p.drawn = static_cast<DrawnToken*>(drawn_.data());
     return Measure({"drawing", how, std::to_string(n)}, 4.0 * n * o_.vocabulary,

@@ -50,7 +50,7 @@ TEST_F(CpuDeviceTest, ExportedMemoryIsTheSameMemoryWhenImported) {
   EXPECT_EQ(static_cast<char*>(other.data())[12345], 'x');
 }
 
-// Whoever imports it holds its descriptor.
+// A process that imports it holds its descriptor.
 TEST_F(CpuDeviceTest, SharedMemoryCannotBeTakenAway) {
   Buffer own = std::move(*device_->Allocate(1 << 16, MemoryKind::kShareable));
   const auto handle = device_->Export(own);
@@ -58,7 +58,7 @@ TEST_F(CpuDeviceTest, SharedMemoryCannotBeTakenAway) {
   EXPECT_NE(ftruncate(handle->fd, 0), 0);
   EXPECT_NE(fcntl(handle->fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE), 0);
   static_cast<char*>(own.data())[12345] = 'x';
-  // Nor is any imported that could be.
+  // Unsealed memory is not imported.
   MemoryHandle foreign = *handle;
   foreign.fd = memfd_create("unsealed", MFD_CLOEXEC);
   EXPECT_EQ(ftruncate(foreign.fd, 1 << 16), 0);

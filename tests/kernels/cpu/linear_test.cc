@@ -1,4 +1,4 @@
-// Products against plain code, and their row independence.
+// Matrix products against plain code, and their row independence.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -29,7 +29,7 @@ class LinearTest : public testing::TestWithParam<int> {
       : ops_(std::move(*MakeCpuOps({.threads = GetParam()}))),
         stream_(std::move(*device_->CreateStream())) {}
 
-  // Rows of x W^T, added to `start` where the weight accumulates.
+  // x W^T, added to `start` if the weight accumulates.
   std::vector<float> Multiply(const PackedLinear& w, const std::vector<float>& x, int64_t rows,
                               float start = 0) {
     const int64_t capacity = ops_->RowCapacity(rows), in = w.in_features(), out = w.out_features();
@@ -88,7 +88,7 @@ TEST_P(LinearTest, ARowIsTheSameBitsInEveryNumberOfRows) {
       const auto x = Normal(600 * in, 6);
       const auto all = Multiply(**packed, x, 600);
       for (int64_t rows : {1, 2, 5, 7, 15, 16, 17, 31, 33, 63, 65, 100, 255, 257, 513}) {
-        // The last `rows` of the 600, so that a row stands elsewhere than before.
+        // The last `rows` of the 600, so that a row has another index than before.
         const std::vector<float> some(x.end() - static_cast<ptrdiff_t>(rows * in), x.end());
         const auto y = Multiply(**packed, some, rows);
         ASSERT_EQ(std::memcmp(y.data(), &all[static_cast<size_t>((600 - rows) * out)],
@@ -114,7 +114,7 @@ TEST_P(LinearTest, PartsThatDoNotFitAreRefused) {
 
 INSTANTIATE_TEST_SUITE_P(Threads, LinearTest, testing::Values(1, 2, 3));
 
-// Each table that this CPU runs, straight.
+// Each table that this CPU can run, called directly.
 class PanelTest : public testing::TestWithParam<const PanelKernels*> {
  protected:
   static std::vector<float> Multiply(const PanelKernels& kernels, int threads, DType dtype,

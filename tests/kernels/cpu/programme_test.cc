@@ -1,5 +1,5 @@
-// A programme, and the CPU's table: edges, layers with pools of their own shape, sums over devices,
-// what is refused.
+// A programme and the CPU's table: edges, layers with their own pool shapes, sums over devices,
+// refusals.
 #include "kernels/programme.h"
 
 #include <gtest/gtest.h>
@@ -136,7 +136,7 @@ struct LayerAttention {
   AttentionParams attention;
 };
 
-// A layer of few heads of 32, and one of one head of 64.
+// A layer with several heads of 32, and one with a single head of 64.
 TEST_F(ProgrammeTest, LayersMayHavePoolsOfShapesOfTheirOwn) {
   constexpr int32_t kShapes[][3] = {{4, 2, 32}, {2, 1, 64}};
   const PromptBatch prompt;
@@ -183,7 +183,7 @@ TEST_F(ProgrammeTest, LayersMayHavePoolsOfShapesOfTheirOwn) {
   EXPECT_NE(swapped.error().message.find("layer 0"), std::string::npos) << swapped.error().message;
 }
 
-// Devices of one process: each adds its part when all have come.
+// Devices of one process: each adds its part once all have arrived.
 class SumOverThreads final : public Collective {
  public:
   explicit SumOverThreads(int ranks) : ranks_(ranks), barrier_(ranks) {}

@@ -1,4 +1,4 @@
-// Every instruction set's inner loops against plain code in double precision.
+// The inner loops of every instruction set against plain code in double precision.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -79,7 +79,7 @@ struct Attention {
   size_t bytes() const { return kv_fp8 ? 1 : kv_bf16 ? 2 : 4; }
 };
 
-// A pool with one KV head, filled for `context` positions; what lies beyond is NaN.
+// A pool with one KV head, filled for `context` positions; the rest is NaN.
 struct Pool {
   explicit Pool(const Attention& a)
       : blocks((a.context + a.block_tokens - 1) / a.block_tokens),
