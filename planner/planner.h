@@ -47,8 +47,7 @@ struct PlannerOptions {
   std::optional<Split> home;
   Duration home_after = std::chrono::seconds(1);
   // Workers are added until the headroom is `shrink_above`. One is parked if the rest keep that
-  // much for `shrink_after`. `grow_below` has no effect.
-  double grow_below = 1.1;
+  // much for `shrink_after`.
   double shrink_above = 1.6;
   Duration shrink_after = std::chrono::seconds(60);
   // No new decision for so long after a change; a refused change is not requested sooner.
