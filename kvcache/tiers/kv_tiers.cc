@@ -25,8 +25,11 @@ constexpr double kContextWorth = 8192;
 
 // Fetching must save this fraction of the compute time, since rates vary.
 constexpr double kLeastGain = 0.1;
-// A request waits this multiple of the expected fetch time, then it computes.
+// A request waits this many times the expected time of the fetch, or this part of the time that
+// computing would take, whichever is longer; then it computes. The part is for busy machines, on
+// which a fetch of a few milliseconds may take many times as long and still save most of the work.
 constexpr double kPatience = 2;
+constexpr double kPatientPart = 0.25;
 
 constexpr Duration kShortestWait = 2ms;
 constexpr Duration kLongestWait = 5s;
@@ -233,7 +236,7 @@ size_t KvTiers::Worth(const Sources& sources, Duration* wait) const {
     if (saved <= best || saved < kLeastGain * computing) continue;
     best = saved;
     worth = i + 1;
-    patience = std::min(computing, kPatience * fetching);
+    patience = std::min(computing, std::max(kPatience * fetching, kPatientPart * computing));
   }
   *wait = std::clamp(Duration(static_cast<int64_t>(patience * 1e9)), kShortestWait, kLongestWait);
   return worth;

@@ -318,7 +318,9 @@ TEST(EngineTiers, NobodyWaitsForADiskOfWhichNothingIsKnown) {
   t.harness.ExpectIdle();
 }
 
-TEST(EngineTiers, AWaitIsAFewTimesWhatFetchingShouldTake) {
+// How long a request waits for 100 blocks on a disk from which one takes `load_seconds`; by the
+// engine's measurement computing them takes 25 ms.
+Duration WaitForBlocks(double load_seconds) {
   const auto prompt = SomeTokens(1600, 1);
   FakeDisk disk;
   const ProvenanceOptions model = SmallModel(1, 128);
@@ -327,20 +329,31 @@ TEST(EngineTiers, AWaitIsAFewTimesWhatFetchingShouldTake) {
     before.Ask(prompt);
     before.Run();
   }
-  TieredEngine t(model, 0, &disk, 128, nullptr, /*disk_load_seconds=*/20e-6);
+  TieredEngine t(model, 0, &disk, 128, nullptr, load_seconds);
   t.Ask(SomeTokens(128, 77), 1);
   while (t.StepInTime(1ms)) {
   }
   const SequenceId again = t.Ask(prompt, 1);
-  ASSERT_FALSE(t.io.jobs().empty());
+  EXPECT_FALSE(t.io.jobs().empty());
   const Duration wait = t.harness.engine.NextDeadline() - t.harness.clock.Now();
-  // 100 blocks in 2.2 ms; computing them takes 12.5.
-  EXPECT_GE(wait, 4ms);
-  EXPECT_LE(wait, 5ms);
   t.Run();
   EXPECT_GT(t.Cached(again), 0);
   t.harness.ExpectAllOracle();
   t.harness.ExpectIdle();
+  return wait;
+}
+
+TEST(EngineTiers, AWaitIsAFewTimesWhatFetchingShouldTake) {
+  const Duration wait = WaitForBlocks(60e-6);  // 6.2 ms in all
+  EXPECT_GE(wait, 12ms);
+  EXPECT_LE(wait, 13ms);
+}
+
+// A fetch that is ten times late on a busy machine still saves most of the computing.
+TEST(EngineTiers, AWaitIsAtLeastAQuarterOfWhatComputingShouldTake) {
+  const Duration wait = WaitForBlocks(1e-6);  // 0.3 ms in all
+  EXPECT_GE(wait, 6ms);
+  EXPECT_LE(wait, 6500us);
 }
 
 TEST(EngineTiers, APrefillForAReaderWaitsForItsPromotionToo) {
