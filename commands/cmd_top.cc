@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
+#include <utility>
 
 #include "commands/admin_client.h"
 #include "commands/commands.h"
@@ -47,7 +48,8 @@ constexpr Duration kPatience = std::chrono::seconds(2);
 // Runs `aisp top` until it is ended.
 class Watch {
  public:
-  Watch(AdminClient client, int64_t interval_ms) : client_(client), interval_ms_(interval_ms) {
+  Watch(AdminClient client, int64_t interval_ms)
+      : client_(std::move(client)), interval_ms_(interval_ms) {
     client_.set_timeout(kPatience);
   }
 
@@ -75,9 +77,9 @@ class Watch {
   }
 
   std::string Text(const LiveTerminal& terminal) const {
-    const std::string text = trouble_.empty()
-                                 ? OverviewText(overview_, TerminalColumns(), terminal.live())
-                                 : fmt::format("{}: {}\n", client_.address(), trouble_);
+    std::string text = trouble_.empty()
+                           ? OverviewText(overview_, TerminalColumns(), terminal.live())
+                           : fmt::format("{}: {}\n", client_.address(), trouble_);
     if (!terminal.live()) return text;
     const std::string pace = paused_ ? "paused" : fmt::format("every {} ms", interval_ms_);
     const std::string keys = "q quits, space pauses, + and - change the pace: " + pace;

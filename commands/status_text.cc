@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 #include <vector>
 
@@ -27,7 +28,7 @@ std::string Painted(std::string text, std::string_view state, bool color) {
 
 std::string Bar(double share, size_t width) {
   const auto full =
-      static_cast<size_t>(std::clamp(share, 0.0, 1.0) * static_cast<double>(width) + 0.5);
+      static_cast<size_t>(std::lround(std::clamp(share, 0.0, 1.0) * static_cast<double>(width)));
   return std::string(full, '#') + std::string(width - full, '.');
 }
 

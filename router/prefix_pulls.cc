@@ -66,6 +66,7 @@ std::vector<int> PrefixHolders(const RequestSummary& request, std::span<const Wo
   const size_t kept = std::min(kMostHolders, held.size());
   std::partial_sort(held.begin(), held.begin() + static_cast<std::ptrdiff_t>(kept), held.end());
   std::vector<int> out;
+  out.reserve(kept);
   for (size_t i = 0; i < kept; ++i) out.push_back(held[i].second);
   return out;
 }

@@ -2,7 +2,8 @@
 // same bits of their log probabilities as computed whole.
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <bit>
+#include <cstdint>
 #include <map>
 
 #include "common/clock.h"
@@ -89,8 +90,10 @@ TEST_P(PrefixCopies, OfRandomLengthsChangeNoBit) {
     EXPECT_EQ(copied[i].tokens, whole[i].tokens);
     ASSERT_EQ(copied[i].logprobs.size(), whole[i].logprobs.size());
     ASSERT_EQ(copied[i].logprobs.size(), 5u);
-    EXPECT_EQ(std::memcmp(copied[i].logprobs.data(), whole[i].logprobs.data(), 5 * sizeof(float)),
-              0);
+    for (size_t j = 0; j < 5; ++j) {
+      EXPECT_EQ(std::bit_cast<uint32_t>(copied[i].logprobs[j]),
+                std::bit_cast<uint32_t>(whole[i].logprobs[j]));
+    }
     inside += copied[i].cached % std::get<0>(GetParam()) > 0 ? 1 : 0;
   }
   EXPECT_GT(inside, 4);

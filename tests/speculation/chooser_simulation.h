@@ -205,7 +205,9 @@ class Simulation {
     while (stand < drafted && random_.Uniform() < world_.Stands(slot, stand)) ++stand;
     const int32_t accepted = std::min(stand, s.rows);
     if (drafted > 0) speculator_->Verified(s.context.sequence, s.rows, accepted, stand > s.rows);
-    if ((left_[static_cast<size_t>(slot)] -= 1 + accepted) > 0) return;
+    int32_t& left = left_[static_cast<size_t>(slot)];
+    left -= 1 + accepted;
+    if (left > 0) return;
     speculator_->Ended(s.context);
     Begin(slot);
   }

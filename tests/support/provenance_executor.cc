@@ -13,6 +13,8 @@
 namespace aisp {
 namespace {
 
+constexpr size_t Index(int32_t i) { return static_cast<size_t>(i); }
+
 constexpr int32_t kParts = 2;    // K and V
 constexpr int32_t kHeadDim = 2;  // two f32: one 64-bit word per part of a slot
 constexpr int32_t kSpelledDim = 16;
@@ -33,7 +35,7 @@ uint64_t Embed(const ProvenanceOptions& o, TokenId token, int32_t position) {
 }
 // `state`: the hidden state that enters `layer` at a position.
 uint64_t KvWord(uint64_t state, int32_t layer, int32_t head, int32_t part) {
-  return Mix(state, static_cast<uint64_t>(((layer + 1) * 4096 + head) * kParts + part));
+  return Mix(state, Index(((layer + 1) * 4096 + head) * kParts + part));
 }
 // One position's contribution to the attention; contributions are summed, in any order.
 uint64_t Glance(uint64_t k, uint64_t v, int32_t position) {
@@ -84,7 +86,7 @@ float ScoreOf(uint64_t state, TokenId token) {
 class PlainModel {
  public:
   explicit PlainModel(const ProvenanceOptions& o) : o_(o) {
-    words_.resize(static_cast<size_t>(o.num_layers * o.num_kv_heads * kParts));
+    words_.resize(Index(o.num_layers * o.num_kv_heads * kParts));
   }
   void Append(TokenId token) {
     uint64_t x = Embed(o_, token, length_);
@@ -108,7 +110,7 @@ class PlainModel {
 
  private:
   std::vector<uint64_t>& Words(int32_t layer, int32_t head, int32_t part) {
-    return words_[static_cast<size_t>((layer * o_.num_kv_heads + head) * kParts + part)];
+    return words_[Index((layer * o_.num_kv_heads + head) * kParts + part)];
   }
   const ProvenanceOptions o_;
   std::vector<std::vector<uint64_t>> words_;
@@ -299,7 +301,7 @@ void ProvenanceExecutor::CheckInput(const StepInput& input) {
     AISP_CHECK(s.table_begin >= 0 &&
                s.table_begin + table <= static_cast<int32_t>(b.block_tables.size()));
     for (int32_t i = 0; i < table; ++i) {
-      const int32_t block = b.block_tables[static_cast<size_t>(s.table_begin + i)];
+      const int32_t block = b.block_tables[Index(s.table_begin + i)];
       AISP_CHECK(block >= 0 && block < layout_.num_blocks);
       const bool writes = (i + 1) * layout_.block_tokens > s.context_len - s.num_rows;
       if (writes)
@@ -310,7 +312,7 @@ void ProvenanceExecutor::CheckInput(const StepInput& input) {
     AISP_CHECK(slot >= 0 && slot < options_.max_slots);
     AISP_CHECK_MSG(slots.insert(slot).second, "two sequences of a step share a slot");
     for (int32_t i = 0; i < s.num_rows; ++i) {
-      const auto row = static_cast<size_t>(s.row_begin + i);
+      const auto row = Index(s.row_begin + i);
       AISP_CHECK(b.positions[row] == s.context_len - s.num_rows + i && b.slot_of_row[row] == slot);
     }
   }
@@ -393,10 +395,9 @@ StepResult ProvenanceExecutor::Execute(const Pending& pending) {
   for (int32_t layer = 0; layer < options_.num_layers; ++layer) {
     for (const SequenceRows& s : b.sequences) {
       for (int32_t i = 0; i < s.num_rows; ++i) {
-        const auto row = static_cast<size_t>(s.row_begin + i);
+        const auto row = Index(s.row_begin + i);
         const int32_t p = b.positions[row];
-        const int32_t block =
-            b.block_tables[static_cast<size_t>(s.table_begin + p / layout_.block_tokens)];
+        const int32_t block = b.block_tables[Index(s.table_begin + p / layout_.block_tokens)];
         for (int32_t head = 0; head < options_.num_kv_heads; ++head) {
           for (int32_t part = 0; part < kParts; ++part) {
             Store(layer, block, head, part, p % layout_.block_tokens,
@@ -405,7 +406,7 @@ StepResult ProvenanceExecutor::Execute(const Pending& pending) {
         }
       }
       for (int32_t i = 0; i < s.num_rows; ++i) {
-        const auto row = static_cast<size_t>(s.row_begin + i);
+        const auto row = Index(s.row_begin + i);
         x[row] = Mix(x[row], Attend(layer, s, input, b.positions[row]));
       }
     }
@@ -433,7 +434,7 @@ uint64_t ProvenanceExecutor::Attend(int32_t layer, const SequenceRows& rows, con
   uint64_t sum = 0;
   for (int32_t p = 0; p <= position; ++p) {
     const int32_t block =
-        input.batch.block_tables[static_cast<size_t>(rows.table_begin + p / layout_.block_tokens)];
+        input.batch.block_tables[Index(rows.table_begin + p / layout_.block_tokens)];
     const int32_t slot = p % layout_.block_tokens;
     for (int32_t head = 0; head < options_.num_kv_heads; ++head) {
       sum += Glance(Load(layer, block, head, 0, slot), Load(layer, block, head, 1, slot), p);
@@ -463,7 +464,7 @@ bool ProvenanceExecutor::Holds(std::span<const TokenId> tokens, std::span<const 
 // [layer][block][kv_head][K|V][slot][head_dim]
 size_t ProvenanceExecutor::WordOffset(int32_t layer, int32_t block, int32_t head, int32_t part,
                                       int32_t slot) const {
-  const auto index = static_cast<size_t>((head * kParts + part) * layout_.block_tokens + slot);
+  const auto index = Index((head * kParts + part) * layout_.block_tokens + slot);
   const size_t row = static_cast<size_t>(layout_.head_dim) * DTypeBytes(layout_.dtype);
   return layout_.Offset(layer, BlockId(block)) + index * row;
 }

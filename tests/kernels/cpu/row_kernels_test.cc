@@ -13,6 +13,8 @@
 namespace aisp {
 namespace {
 
+constexpr size_t Index(int32_t i) { return static_cast<size_t>(i); }
+
 std::vector<float> Normal(size_t n, uint32_t seed) {
   std::mt19937 generator(seed);
   std::normal_distribution<float> normal;
@@ -190,14 +192,13 @@ TEST_P(RowKernelsTest, AttentionIsThatOfPlainSoftmaxWithGarbageBeyondTheContext)
     SCOPED_TRACE(testing::Message()
                  << "rows " << a.rows << ", head " << a.q_dim << ", context " << a.context);
     const Pool pool(a);
-    const auto q = Normal(static_cast<size_t>(a.rows * a.group * a.q_dim), 9);
+    const auto q = Normal(Index(a.rows * a.group * a.q_dim), 9);
     const auto out = Attend(*GetParam(), a, pool, q);
     for (int32_t r = 0; r < a.rows; ++r) {
       for (int32_t h = 0; h < a.group; ++h) {
         for (int32_t d = 0; d < a.v_dim; ++d) {
           const double expected =
-              Expected(a, pool, &q[static_cast<size_t>((r * a.group + h) * a.q_dim)],
-                       a.context - a.rows + r, d);
+              Expected(a, pool, &q[Index((r * a.group + h) * a.q_dim)], a.context - a.rows + r, d);
           ASSERT_NEAR(out[static_cast<size_t>((r * a.group + h) * a.v_dim + d)], expected, 5e-6)
               << r << " " << h << " " << d;
         }
@@ -208,10 +209,10 @@ TEST_P(RowKernelsTest, AttentionIsThatOfPlainSoftmaxWithGarbageBeyondTheContext)
 
 void ExpectRowsOfTheSameBitsAlone(const RowKernels& kernels, const Attention& chunk) {
   const Pool pool(chunk);
-  const auto q = Normal(static_cast<size_t>(chunk.rows * chunk.group * chunk.q_dim), 11);
+  const auto q = Normal(Index(chunk.rows * chunk.group * chunk.q_dim), 11);
   const auto together = Attend(kernels, chunk, pool, q);
-  const auto in = static_cast<size_t>(chunk.group * chunk.q_dim);
-  const auto out = static_cast<size_t>(chunk.group * chunk.v_dim);
+  const auto in = Index(chunk.group * chunk.q_dim);
+  const auto out = Index(chunk.group * chunk.v_dim);
   for (size_t r = 0; r < static_cast<size_t>(chunk.rows); ++r) {
     Attention alone = chunk;
     alone.rows = 1;
