@@ -12,7 +12,6 @@
 
 namespace aisp {
 namespace {
-
 constexpr size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
 constexpr int32_t kParts = 2;    // K and V
