@@ -20,6 +20,7 @@ class StepLog {
                                                const std::string& worker);
 
   // `end`: when the step was collected. Buffered: written at the latest when the log is destroyed.
+  // For diagnosis: the file has no bound (about 60 bytes a step); failed writes are not reported.
   void Add(const StepTiming& timing, Instant end);
 
  private:
