@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/strings.h"
+#include "net/host_port.h"
 
 namespace aisp {
 
@@ -44,13 +45,11 @@ Result<AdminClient> AdminClient::Create(std::string_view url, const std::string&
   constexpr std::string_view kHttp = "http://";
   if (url.starts_with(kHttp)) url.remove_prefix(kHttp.size());
   while (url.ends_with('/')) url.remove_suffix(1);
-  const size_t colon = url.rfind(':');
-  const auto port = colon == std::string_view::npos
-                        ? Result<int64_t>(80)
-                        : ParseIntInRange(url.substr(colon + 1), 1, UINT16_MAX);
+  const SplitAddress split = SplitHostPort(url);
+  const auto port = split.port ? ParseIntInRange(*split.port, 1, UINT16_MAX) : Result<int64_t>(80);
   if (!port || url.empty())
     return InvalidArgument(fmt::format("--router '{}' is no URL such as http://host:8082", given));
-  client.host_ = std::string(url.substr(0, colon));
+  client.host_ = std::string(split.host);
   client.port_ = static_cast<uint16_t>(*port);
   if (key_file.empty()) return client;
   std::ifstream in(key_file);

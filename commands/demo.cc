@@ -7,6 +7,7 @@
 
 #include "common/clock.h"
 #include "common/strings.h"
+#include "net/host_port.h"
 #include "net/http_client.h"
 
 namespace aisp {
@@ -71,12 +72,11 @@ void PrintFigures(const Story& story) {
 }  // namespace
 
 Status StreamStory(const std::string& http_address) {
-  const size_t colon = http_address.rfind(':');
-  AISP_ASSIGN_OR_RETURN(const int64_t port,
-                        ParseIntInRange(http_address.substr(colon + 1), 1, 65535));
+  const SplitAddress split = SplitHostPort(http_address);
+  AISP_ASSIGN_OR_RETURN(const int64_t port, ParseIntInRange(split.port.value_or(""), 1, 65535));
   AISP_ASSIGN_OR_RETURN(
       HttpClient client,
-      HttpClient::Connect(http_address.substr(0, colon), static_cast<uint16_t>(port), kTimeout));
+      HttpClient::Connect(std::string(split.host), static_cast<uint16_t>(port), kTimeout));
   const Json body = {{"messages", {{{"role", "user"}, {"content", kPrompt}}}},
                      {"stream", true},
                      {"max_tokens", 300},

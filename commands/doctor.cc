@@ -12,6 +12,7 @@
 #include <set>
 
 #include "common/strings.h"
+#include "net/host_port.h"
 #include "net/listen_socket.h"
 
 namespace aisp {
@@ -70,13 +71,13 @@ std::string CudaVersion(int version) {
 
 Finding PortFinding(const std::string& name, const std::string& address, bool serving,
                     const std::string& flag) {
-  const size_t colon = address.rfind(':');
-  const auto port = ParseIntInRange(address.substr(colon + 1), 0, UINT16_MAX);
+  const SplitAddress split = SplitHostPort(address);
+  const auto port = ParseIntInRange(split.port.value_or(""), 0, UINT16_MAX);
   Finding f{Level::kOk, "port " + name, address, ""};
   if (!port)
     return {Level::kProblem, f.check, address, fmt::format("give host:port with {}", flag)};
   if (*port == 0) return {Level::kOk, f.check, "a free one is chosen at start", ""};
-  const auto fd = ListenOn(address.substr(0, colon), static_cast<uint16_t>(*port), flag);
+  const auto fd = ListenOn(std::string(split.host), static_cast<uint16_t>(*port), flag);
   if (fd) {
     close(*fd);
     f.found += " is free";

@@ -9,6 +9,7 @@
 #include "common/strings.h"
 #include "loadgen/flag_table.h"
 #include "loadgen/text_datasets.h"
+#include "net/host_port.h"
 
 namespace aisp::loadgen {
 namespace {
@@ -236,16 +237,10 @@ Result<Url> ParseUrl(const std::string& url) {
     while (out.prefix.ends_with('/')) out.prefix.pop_back();
     authority.resize(slash);
   }
-  const size_t bracket = authority.find(']');
-  const size_t colon = authority.rfind(':');
-  const bool has_port =
-      colon != std::string::npos && (bracket == std::string::npos || colon > bracket);
-  out.host = authority.substr(0, has_port ? colon : std::string::npos);
-  if (out.host.starts_with('[') && out.host.ends_with(']')) {
-    out.host = out.host.substr(1, out.host.size() - 2);
-  }
-  const auto port = has_port ? ParseIntInRange(authority.substr(colon + 1), 1, 65535)
-                             : Result<int64_t>(out.tls ? 443 : 80);
+  const SplitAddress split = SplitHostPort(authority);
+  out.host = WithoutBrackets(split.host);
+  const auto port =
+      split.port ? ParseIntInRange(*split.port, 1, 65535) : Result<int64_t>(out.tls ? 443 : 80);
   if (!port || out.host.empty()) {
     return InvalidArgument("'" + Excerpt(url) + "' has no host and port; write http://HOST:PORT");
   }

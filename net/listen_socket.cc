@@ -57,12 +57,10 @@ Result<int> ListenOn(const std::string& host, uint16_t port, const std::string& 
 }
 
 Result<int> ListenOn(const std::string& address, const std::string& port_flag) {
-  const size_t colon = address.rfind(':');
-  if (colon == std::string::npos)
-    return InvalidArgument("'" + address + "' is no address; it wants host:port");
-  AISP_ASSIGN_OR_RETURN(const int64_t port,
-                        ParseIntInRange(address.substr(colon + 1), 0, UINT16_MAX));
-  return ListenOn(address.substr(0, colon), static_cast<uint16_t>(port), port_flag);
+  const SplitAddress split = SplitHostPort(address);
+  if (!split.port) return InvalidArgument("'" + address + "' is no address; it wants host:port");
+  AISP_ASSIGN_OR_RETURN(const int64_t port, ParseIntInRange(*split.port, 0, UINT16_MAX));
+  return ListenOn(std::string(split.host), static_cast<uint16_t>(port), port_flag);
 }
 
 Status AdoptListenSocket(int fd) {

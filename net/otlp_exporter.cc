@@ -14,6 +14,7 @@
 #include "common/threads.h"
 #include "net/connection_bytes.h"
 #include "net/dialled_bytes.h"
+#include "net/host_port.h"
 #include "otlp.grpc.pb.h"
 
 namespace aisp {
@@ -47,10 +48,9 @@ Result<Target> ParseEndpoint(std::string_view endpoint) {
     out.tls = true;
   }
   while (rest.ends_with('/')) rest.remove_suffix(1);
-  const size_t colon = rest.rfind(':');
-  const bool has_port =
-      colon != std::string_view::npos && ParseIntInRange(rest.substr(colon + 1), 1, UINT16_MAX);
-  if (!has_port || colon == 0 || rest.find('/') != std::string_view::npos) {
+  const SplitAddress split = SplitHostPort(rest);
+  const bool has_port = split.port && ParseIntInRange(*split.port, 1, UINT16_MAX);
+  if (!has_port || split.host.empty() || rest.find('/') != std::string_view::npos) {
     return InvalidArgument(
         fmt::format("trace.otlp_endpoint is '{}'; it wants host:port of an OTLP/gRPC collector, as "
                     "localhost:4317, with http:// or https:// (TLS) in front if you like",

@@ -13,6 +13,7 @@
 #include "common/strings.h"
 #include "frontend/frontend.h"
 #include "frontend/lora_admin.h"
+#include "net/host_port.h"
 #include "net/link_security.h"
 #include "proto/role.h"
 #include "server/overview_json.h"
@@ -36,9 +37,7 @@ bool IsLoopback(std::string_view address) {
 
 // True if Host names this machine. A browser that was led here by DNS rebinding sends another name.
 bool NamesThisHost(std::string_view host) {
-  const size_t colon = host.rfind(':');
-  if (colon != std::string_view::npos && host.find(']', colon) == std::string_view::npos)
-    host = host.substr(0, colon);
+  host = SplitHostPort(host).host;
   const bool numbers = host.find_first_not_of("0123456789.") == std::string_view::npos;
   return host == "localhost" || host == "[::1]" || (numbers && host.starts_with("127."));
 }

@@ -63,15 +63,14 @@ class AdminServiceImpl final : public AdminService {
 }  // namespace
 
 std::string AdvertisedAdminUrl(const Config& config, const std::string& address) {
-  const size_t colon = address.rfind(':');
-  std::string host = address.substr(0, colon);
+  const SplitAddress split = SplitHostPort(address);
+  std::string host(split.host);
   if (host == "0.0.0.0" || host == "::" || host == "[::]") {
-    const std::string& told = config.worker.kv_advertise;
-    host = told.substr(0, told.rfind(':'));
+    host = SplitHostPort(config.worker.kv_advertise).host;
     std::array<char, 256> name{};
     if (host.empty() && gethostname(name.data(), name.size() - 1) == 0) host = name.data();
   }
-  return fmt::format("http://{}{}", host, address.substr(colon));
+  return fmt::format("http://{}:{}", host, split.port.value_or(""));
 }
 
 Result<std::unique_ptr<AdminService>> AdminService::Start(const Config& config,

@@ -12,6 +12,7 @@
 
 #include "common/log.h"
 #include "common/strings.h"
+#include "net/host_port.h"
 
 namespace aisp {
 namespace {
@@ -102,9 +103,8 @@ void RouterResolver::Run() {
 }
 
 bool RouterResolver::Refresh(Name& name) const {
-  const size_t colon = name.text.rfind(':');
-  const std::string host = name.text.substr(0, colon);
-  const std::string port = colon == std::string::npos ? "8090" : name.text.substr(colon + 1);
+  const SplitAddress split = SplitHostPort(name.text);
+  const std::string host(split.host), port(split.port.value_or("8090"));
   const auto found = options_.lookup(host);
   if (!found || found->empty()) {
     if (!std::exchange(name.warned, true)) {
@@ -117,8 +117,7 @@ bool RouterResolver::Refresh(Name& name) const {
   }
   name.warned = false;
   std::vector<std::string> addresses;
-  for (const std::string& address : *found)
-    addresses.push_back(fmt::format("{}:{}", address, port));
+  for (const std::string& address : *found) addresses.push_back(fmt::format("{}:{}", address, port));
   if (addresses == name.addresses) return false;
   LogInfo("routers", {{"name", host}, {"addresses", Join(addresses, ", ")}});
   name.addresses = std::move(addresses);

@@ -286,13 +286,12 @@ class RouterServiceImpl final : public RouterService {
   std::string grpc_address() const override {
     if (!client_grpc_) return "";
     const std::string address = ClientGrpcAddress(config_, sockets_);
-    return fmt::format("{}:{}", address.substr(0, address.rfind(':')), client_grpc_->port());
+    return HostPort(SplitHostPort(address).host, client_grpc_->port());
   }
 
   std::string workers_address() const override {
     if (!grpc_) return "";
-    const std::string& listen = config_.router.listen;
-    return fmt::format("{}:{}", listen.substr(0, listen.rfind(':')), grpc_->port());
+    return HostPort(SplitHostPort(config_.router.listen).host, grpc_->port());
   }
 
   void DrainAndStop(Duration limit, const std::function<bool()>& haste) override {
@@ -478,7 +477,7 @@ Result<std::unique_ptr<RouterService>> RouterService::Create(const Config& confi
                                                              const Clock* clock, Metrics* metrics,
                                                              LocalHub* local,
                                                              const RouterSockets& sockets) {
-  if (config.router.listen.rfind(':') == std::string::npos) {
+  if (!SplitHostPort(config.router.listen).port) {
     return InvalidArgument(
         fmt::format("router.listen is '{}'; it wants host:port", config.router.listen));
   }

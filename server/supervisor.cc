@@ -131,7 +131,7 @@ Status Supervisor::Impl::OpenSockets() {
   const bool asked = config.router.listen != Config().router.listen;
   const std::string listen = asked ? config.router.listen : "127.0.0.1:0";
   AISP_ASSIGN_OR_RETURN(workers_fd, ListenOn(listen, "--router-listen HOST:PORT"));
-  workers = fmt::format("{}:{}", listen.substr(0, listen.rfind(':')), PortOf(workers_fd));
+  workers = HostPort(SplitHostPort(listen).host, PortOf(workers_fd));
   return {};
 }
 

@@ -13,6 +13,7 @@
 #include "common/strings.h"
 #include "common/version.h"
 #include "decode/decode_role.h"
+#include "net/host_port.h"
 #include "prefill/prefill_role.h"
 #include "proto/role.h"
 #include "server/adapter_loader.h"
@@ -73,10 +74,9 @@ WorkerOptions WorkerOptionsOf(const WorkerHost& host, const std::string& id, Pul
 // bound.
 std::string AdvertisedAddress(const std::string& advertise, const std::string& listen,
                               uint16_t port) {
-  const std::string& host = advertise.empty() ? listen : advertise;
-  const size_t colon = host.rfind(':');
-  if (!advertise.empty() && colon != std::string::npos) return advertise;
-  return fmt::format("{}:{}", host.substr(0, colon), port);
+  const SplitAddress split = SplitHostPort(advertise.empty() ? listen : advertise);
+  if (!advertise.empty() && split.port) return advertise;
+  return HostPort(split.host, port);
 }
 
 class WorkerServiceImpl final : public WorkerService {
