@@ -29,11 +29,11 @@
 #include "server/router_resolver.h"
 #include "server/router_service.h"
 #include "server/speculation.h"
+#include "server/step_log.h"
 #include "server/work_pool.h"
 #include "worker/incarnation.h"
 #include "worker/parked_role.h"
 #include "worker/role_switch.h"
-#include "worker/step_log.h"
 
 namespace aisp {
 namespace {
@@ -202,7 +202,7 @@ class WorkerServiceImpl final : public WorkerService {
       AISP_ASSIGN_OR_RETURN(step_log_, StepLog::Open(config.worker.step_log, id_));
     }
     WorkerOptions worker = WorkerOptionsOf(host_, id_, &pulse_, adapters_.get(), fingerprint_);
-    worker.step_log = step_log_.get();
+    worker.steps = step_log_.get();
     worker.launched_ahead = backend_.executor->max_depth() - 1;
     Status listens = alone ? Status() : ListenForReaders();
     // If another process has the port, a decode worker can still decode.

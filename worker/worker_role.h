@@ -28,7 +28,7 @@
 namespace aisp {
 
 class AdapterKeeper;
-class StepLog;
+class StepObserver;
 
 struct WorkerOptions {
   std::string worker_id;
@@ -56,8 +56,8 @@ struct WorkerOptions {
   // The engine's LoRA adapters; null: those of the fingerprint, which never change. Outlives the
   // role.
   AdapterKeeper* adapters = nullptr;
-  // Records every step; may be null. Outlives the role.
-  StepLog* step_log = nullptr;
+  // Is told of every step; may be null. Outlives the role.
+  StepObserver* steps = nullptr;
   // A worker becomes unready if it has work and no step ends for this long.
   Duration step_stall_limit = std::chrono::seconds(10);
 };

@@ -9,7 +9,7 @@
 #include "common/log.h"
 #include "proto/hash_wire.h"
 #include "worker/adapter_keeper.h"
-#include "worker/step_log.h"
+#include "worker/step_observer.h"
 
 namespace aisp {
 namespace {
@@ -260,7 +260,7 @@ void WorkerShell::RecordStep(const StepTiming& timing) {
   if (samples_.size() == kMaxSamples) samples_.pop_front();
   samples_.push_back(timing);
   if (metrics_) metrics_->RecordStep(timing, last_progress_);
-  if (options_.step_log != nullptr) options_.step_log->Add(timing, last_progress_);
+  if (options_.steps != nullptr) options_.steps->OnStep(timing, last_progress_);
 }
 
 void WorkerShell::NoteProgress(Instant now) {

@@ -1,4 +1,4 @@
-#include "worker/step_log.h"
+#include "server/step_log.h"
 
 #include <fmt/format.h>
 
@@ -30,7 +30,7 @@ StepLog::StepLog(File file) : file_(std::move(file)) {
       file_.get());
 }
 
-void StepLog::Add(const StepTiming& t, Instant end) {
+void StepLog::OnStep(const StepTiming& t, Instant end) {
   const std::string line = fmt::format("{:.3f},{:.4f},{:.4f},{},{},{},{}\n", ToMs(end - Instant{0}),
                                        ToMs(t.device), ToMs(t.duration), t.prefill_tokens,
                                        t.prefill_context, t.decode_rows, t.decode_context);

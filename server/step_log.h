@@ -6,22 +6,21 @@
 #include <memory>
 #include <string>
 
-#include "common/clock.h"
 #include "common/result.h"
-#include "engine/engine.h"
+#include "worker/step_observer.h"
 
 namespace aisp {
 
-class StepLog {
+class StepLog final : public StepObserver {
  public:
   // FOLDER/WORKER.csv, truncated; characters of the name other than letters, digits, '-' and '_'
   // become '_'. NOT_FOUND: the file cannot be created, e.g. the folder is missing.
   static Result<std::unique_ptr<StepLog>> Open(const std::string& folder,
                                                const std::string& worker);
 
-  // `end`: when the step was collected. Buffered: written at the latest when the log is destroyed.
-  // For diagnosis: the file has no bound (about 60 bytes a step); failed writes are not reported.
-  void Add(const StepTiming& timing, Instant end);
+  // Buffered: written at the latest when the log is destroyed. For diagnosis: the file has no bound
+  // (about 60 bytes a step), and failed writes are not reported.
+  void OnStep(const StepTiming& timing, Instant end) override;
 
  private:
   struct Close {

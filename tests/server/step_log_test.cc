@@ -1,4 +1,4 @@
-#include "worker/step_log.h"
+#include "server/step_log.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ TEST(StepLog, ALineForEachStepInAFileOfTheWorkersOwn) {
   timing.decode_context = 3000;
   timing.duration = FromMs(9.5);
   timing.device = FromMs(8.25);
-  (*log)->Add(timing, Instant{1'500'000'000});
+  (*log)->OnStep(timing, Instant{1'500'000'000});
   log->reset();
   EXPECT_EQ(Read(folder + "/___decode_0.csv"),
             "end_ms,device_ms,launch_to_end_ms,prompt_tokens,prompt_positions,rows,row_positions\n"
