@@ -110,12 +110,28 @@ Result<std::unique_ptr<DiskStore>> OpenDisk(const Config& config,
   return disk;
 }
 
+// A setting that would have no effect is an error, or at least a warning.
+Status CheckTierSettings(const Config& config) {
+  const Config::Kv& kv = config.kv;
+  if (kv.disk_path.empty() && kv.disk_bytes != Config::Kv().disk_bytes) {
+    return InvalidArgument(
+        fmt::format("kv.disk_bytes is {} and there is no kv.disk_path; name a folder with "
+                    "--kv-disk-path, or leave kv.disk_bytes out",
+                    kv.disk_bytes));
+  }
+  if (!config.engine.prefix_cache && (kv.host_memory > 0 || !kv.disk_path.empty())) {
+    LogWarning("this worker has no KV tiers: they hold prefixes, and engine.prefix_cache is off");
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<WorkerTiers> OpenTiers(const Config& config, const v1::Fingerprint& fingerprint,
                               const std::string& role, const Backend& backend,
                               std::function<void()> on_done) {
   WorkerTiers tiers;
+  AISP_RETURN_IF_ERROR(CheckTierSettings(config));
   if (!config.engine.prefix_cache) return tiers;
   const KvLayout& kv = backend.executor->kv_layout();
   TierThreads::Options threads;

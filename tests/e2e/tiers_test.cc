@@ -91,5 +91,11 @@ TEST(Tiers, AFolderThatCannotBeUsedIsSaidAtTheStart) {
   EXPECT_THAT(ran.output, ::testing::HasSubstr("kv.disk_path"));
 }
 
+TEST(Tiers, BytesOfADiskWithoutAFolderAreRefused) {
+  const Ran ran = RunAisp("serve --role=all --port=0 --kv-disk-bytes=1GiB");
+  EXPECT_NE(ran.code, 0);
+  EXPECT_THAT(ran.output, ::testing::HasSubstr("there is no kv.disk_path"));
+}
+
 }  // namespace
 }  // namespace aisp::e2e
