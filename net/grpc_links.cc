@@ -6,12 +6,12 @@
 #include "common/check.h"
 #include "common/log.h"
 #include "kv.grpc.pb.h"
+#include "net/abandoned_calls.h"
 #include "net/dialled_bytes.h"
 #include "net/grpc_acceptor.h"
 #include "net/grpc_call.h"
 #include "net/grpc_credentials.h"
 #include "net/listen_socket.h"
-#include "net/vain_calls.h"
 #include "worker.grpc.pb.h"
 
 namespace aisp {
@@ -30,7 +30,7 @@ constexpr int kHandshakeTimeoutMs = 10'000;
 constexpr int kIdleMs = 30'000;
 constexpr int kMaxStreamsPerConnection = 16;
 // Links live for hours, but all workers of one address may reconnect at once.
-constexpr VainCalls::Limits kVainLinks{.at_once = 1024, .per_second = 100};
+constexpr AbandonedCalls::Limits kAbandonedLinks{.at_once = 1024, .per_second = 100};
 
 int Ms(std::chrono::milliseconds duration) { return static_cast<int>(duration.count()); }
 
@@ -256,7 +256,7 @@ struct GrpcServer::Impl {
     AISP_CHECK_MSG(!server, "services are added before Start");
     if (!bytes) {
       bytes = std::make_shared<ConnectionBytes>(link_options.max_message_bytes);
-      vain = std::make_shared<VainCalls>(bytes, kVainLinks);
+      abandoned = std::make_shared<AbandonedCalls>(bytes, kAbandonedLinks);
     }
     auto* links = new typename Service::Links(handler, std::move(post), link_options, bytes);
     endpoints.emplace_back(links);
@@ -273,7 +273,7 @@ struct GrpcServer::Impl {
 
   GrpcLinkOptions options;
   std::shared_ptr<ConnectionBytes> bytes;  // of all connections
-  std::shared_ptr<VainCalls> vain;
+  std::shared_ptr<AbandonedCalls> abandoned;
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<GrpcAcceptor> acceptor;
   bool handed_over = false;  // another process may hold the socket too
@@ -343,7 +343,7 @@ Status GrpcServer::Impl::StartOn(int listen_fd) {
   acceptor = std::make_unique<GrpcAcceptor>(
       &builder, listen_fd, LinkServerCredentials(options.security.get()), kConnections, bytes);
   Configure(&builder);
-  VainCalls::Watch(vain, &builder);
+  AbandonedCalls::Watch(abandoned, &builder);
   server = builder.BuildAndStart();
   if (!server) return Unavailable("gRPC did not start for links between processes");
   acceptor->Start();

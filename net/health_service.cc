@@ -3,8 +3,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "net/abandoned_calls.h"
 #include "net/open_places.h"
-#include "net/vain_calls.h"
 
 namespace aisp {
 namespace {

@@ -4,6 +4,7 @@
 
 #include "common/check.h"
 #include "common/log.h"
+#include "net/abandoned_calls.h"
 #include "net/connection_bytes.h"
 #include "net/grpc_acceptor.h"
 #include "net/grpc_credentials.h"
@@ -12,7 +13,6 @@
 #include "net/reflection_service.h"
 #include "net/request_id.h"
 #include "net/rpc_reactor.h"
-#include "net/vain_calls.h"
 
 namespace aisp {
 
@@ -22,7 +22,7 @@ namespace {
 constexpr int kRetryAfterMs = 1000;
 constexpr int kMaxStreamsPerConnection = 1024;
 // Limits of one tenant or address.
-constexpr VainCalls::Limits kVainCalls{.at_once = 1000, .per_second = 500};
+constexpr AbandonedCalls::Limits kAbandonedCalls{.at_once = 1000, .per_second = 500};
 // Streams that need no key: Health/Watch and reflection. Ended ones remain for a moment, hence the
 // margin.
 constexpr size_t kMaxWatchers = 256;
@@ -163,13 +163,13 @@ class ClientService final : public grpc::Service {
  public:
   ClientService(IoLoop* loop, const InferenceServerOptions& options, InferenceHandler* handler,
                 std::shared_ptr<LiveRpcs> live, std::shared_ptr<ConnectionBytes> bytes,
-                std::shared_ptr<VainCalls> vain)
+                std::shared_ptr<AbandonedCalls> abandoned)
       : loop_(loop),
         options_(options),
         handler_(handler),
         live_(std::move(live)),
         bytes_(std::move(bytes)),
-        vain_(std::move(vain)),
+        abandoned_(std::move(abandoned)),
         intake_(std::make_shared<RpcIntake>(IntakeLimitsOf(options))),
         ids_(std::make_shared<RequestIds>(options.seed)) {
     using Stream = StreamReactor<v1::InferenceRequest, v1::InferenceEvent>;
@@ -227,16 +227,17 @@ class ClientService final : public grpc::Service {
                                  : std::optional<std::string>("");
     const std::string address = AddressOfPeer(handle->info().peer);
     const std::string party = tenant && !tenant->empty() ? "tenant " + *tenant : address;
-    reactor->OnGone([loop = loop_, weak = std::weak_ptr(handle), vain = vain_, party,
+    reactor->OnGone([loop = loop_, weak = std::weak_ptr(handle), abandoned = abandoned_, party,
                      name = handle->info().peer](RpcCall::Gone why) {
-      if (why == RpcCall::Gone::kClosed) vain->Count(party, name, SteadyClock().Now());
+      if (why == RpcCall::Gone::kClosed) abandoned->Count(party, name, SteadyClock().Now());
       loop->Post([weak, why] {
         if (const auto alive = weak.lock()) alive->Lose(why);
       });
     });
     if (tenant) {
-      reactor->OnCameToSomething(
-          [vain = vain_, address, name = handle->info().peer] { vain->GiveBack(address, name); });
+      reactor->OnCameToSomething([abandoned = abandoned_, address, name = handle->info().peer] {
+        abandoned->GiveBack(address, name);
+      });
     }
     if (Error refused = live_->Admit(reactor, /*bounded=*/true, options_.max_calls);
         refused.code != Code::kOk) {
@@ -270,7 +271,7 @@ class ClientService final : public grpc::Service {
   InferenceHandler* const handler_;
   const std::shared_ptr<LiveRpcs> live_;
   const std::shared_ptr<ConnectionBytes> bytes_;
-  const std::shared_ptr<VainCalls> vain_;
+  const std::shared_ptr<AbandonedCalls> abandoned_;
   const std::shared_ptr<RpcIntake> intake_;
   const std::shared_ptr<RequestIds> ids_;  // used by the loop
   const SteadyClock clock_;
@@ -285,12 +286,12 @@ struct InferenceServer::Impl : std::enable_shared_from_this<InferenceServer::Imp
         options(o),
         live(std::make_shared<LiveRpcs>()),
         bytes(std::make_shared<ConnectionBytes>(o.max_message_bytes)),
-        vain(std::make_shared<VainCalls>(bytes, kVainCalls)),
+        abandoned(std::make_shared<AbandonedCalls>(bytes, kAbandonedCalls)),
         health(live, kMaxWatchers, kMaxWithoutKey),
         reflection(
             live, {kMaxReflecting, kMaxWithoutKey, o.idle_timeout},
             {"aisp.v1.Inference", "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection"}),
-        clients(l, o, handler, live, bytes, vain) {}
+        clients(l, o, handler, live, bytes, abandoned) {}
 
   // Runs periodically on the loop.
   void Sweep() {
@@ -307,7 +308,7 @@ struct InferenceServer::Impl : std::enable_shared_from_this<InferenceServer::Imp
   const SteadyClock clock;
   const std::shared_ptr<LiveRpcs> live;
   const std::shared_ptr<ConnectionBytes> bytes;
-  const std::shared_ptr<VainCalls> vain;
+  const std::shared_ptr<AbandonedCalls> abandoned;
   HealthService health;
   ReflectionService reflection;
   ClientService clients;
@@ -372,7 +373,7 @@ Status InferenceServer::Start() {
   builder.RegisterService(&impl_->health);
   builder.RegisterService(&impl_->reflection);
   SetBounds(options, &builder);
-  VainCalls::Watch(impl_->vain, &builder);
+  AbandonedCalls::Watch(impl_->abandoned, &builder);
   impl_->server = builder.BuildAndStart();
   if (!impl_->server) {
     return Unavailable("gRPC could not be started for clients on " + options.address);

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "common/check.h"
-#include "net/vain_calls.h"
+#include "net/abandoned_calls.h"
 
 namespace aisp {
 namespace {

@@ -251,7 +251,7 @@ TEST(Distribution, StaysTheTargetsWhereBitsDiffer) {
 }
 
 // With plain parameters only.
-double Stands(std::span<const float> logits, TokenId token) {
+double Probability(std::span<const float> logits, TokenId token) {
   return Softmax({logits.begin(), logits.end()})[static_cast<size_t>(token)];
 }
 
@@ -270,7 +270,7 @@ std::vector<WrongRule> WrongRules() {
   return {
       {"a proposed token is kept where it is likely enough", 2,
        [keep](Sampler& sampler, const JitteryDraw& draw) {
-         if (draw.proposed >= 0 && Stands(draw.logits, draw.proposed) > 0.3)
+         if (draw.proposed >= 0 && Probability(draw.logits, draw.proposed) > 0.3)
            return keep(draw.proposed);
          return DrawOfTarget(sampler, draw);
        }},
@@ -289,8 +289,8 @@ std::vector<WrongRule> WrongRules() {
       {"rejection as in speculative sampling, but a new draw from all of the target", 2,
        [keep](Sampler& sampler, const JitteryDraw& draw) {
          if (draw.proposed < 0) return DrawOfTarget(sampler, draw);
-         const double p = Stands(draw.logits, draw.proposed);
-         const double q = Stands(OtherModel::Logits(draw.last), draw.proposed);
+         const double p = Probability(draw.logits, draw.proposed);
+         const double q = Probability(OtherModel::Logits(draw.last), draw.proposed);
          const uint64_t key = draw.row->params->seed * 64 + draw.row->position;
          if (SplitMix64(key).Uniform() < p / q) return keep(draw.proposed);
          return DrawOfTarget(sampler, draw);

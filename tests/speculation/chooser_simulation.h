@@ -42,13 +42,13 @@ struct World {
   double take_up_us = 0;         // extra time of a step that the proposer follows
   std::vector<int32_t> sizes{};  // sizes that steps are padded to; empty: no padding
 
-  double Stands(int32_t slot, int32_t at) const {
+  double Acceptance(int32_t slot, int32_t at) const {
     const auto& all = slot % 2 == 1 && !others.empty() ? others : stands;
     return all[std::min(static_cast<size_t>(at), all.size() - 1)];
   }
   double Expected(int32_t slot, int32_t rows) const {
     double tokens = 1, together = 1;
-    for (int32_t at = 0; at < rows; ++at) tokens += together *= Stands(slot, at);
+    for (int32_t at = 0; at < rows; ++at) tokens += together *= Acceptance(slot, at);
     return tokens;
   }
   double StepUs(int32_t rows) const {
@@ -80,7 +80,7 @@ class SimulatedProposer final : public Proposer {
     longest = 0;
     for (size_t i = 0; i < contexts.size(); ++i) {
       for (int32_t at = 0; at < contexts[i].limit; ++at) {
-        const double truth = world_->Stands(contexts[i].prompt_tokens, at);
+        const double truth = world_->Acceptance(contexts[i].prompt_tokens, at);
         const double sure = world_->confidence < 0 ? truth : world_->confidence;
         drafts[i].Add(7, static_cast<float>(sure));
       }
@@ -202,7 +202,7 @@ class Simulation {
   void Verify(int32_t slot, const SpeculativeSequence& s) {
     const auto drafted = static_cast<int32_t>(s.draft.tokens.size());
     int32_t stand = 0;
-    while (stand < drafted && random_.Uniform() < world_.Stands(slot, stand)) ++stand;
+    while (stand < drafted && random_.Uniform() < world_.Acceptance(slot, stand)) ++stand;
     const int32_t accepted = std::min(stand, s.rows);
     if (drafted > 0) speculator_->Verified(s.context.sequence, s.rows, accepted, stand > s.rows);
     int32_t& left = left_[static_cast<size_t>(slot)];

@@ -1,6 +1,6 @@
-// VainCalls: limits calls that are reset or abandoned before they did any work. A client may open
-// and reset calls as fast as it can send (CVE-2023-44487, rapid reset). gRPC 1.51 creates each of
-// them, counts none as concurrent, and delays everything else in its threads, including links
+// AbandonedCalls: limits calls that are reset or abandoned before they did any work. A client may
+// open and reset calls as fast as it can send (CVE-2023-44487, rapid reset). gRPC 1.51 creates each
+// of them, counts none as concurrent, and delays everything else in its threads, including links
 // between processes. So each party (a tenant, or an address without a key, as in
 // net/intake_budget.h) has a rate limit for such calls. Beyond it, those of its connections that
 // exceed their own limit are closed; others that share the address stay.
@@ -26,13 +26,13 @@ namespace aisp {
 // The party of a caller without a key, from gRPC's name of the peer.
 std::string AddressOfPeer(const std::string& grpc_peer);
 
-class VainCalls {
+class AbandonedCalls {
  public:
   struct Limits {
     double at_once = 0;
     double per_second = 0;
   };
-  VainCalls(std::shared_ptr<ConnectionBytes> bytes, const Limits& limits);
+  AbandonedCalls(std::shared_ptr<ConnectionBytes> bytes, const Limits& limits);
 
   // Charges `party`, and closes the connection of `grpc_peer` when the limits are exceeded.
   void Count(const std::string& party, const std::string& grpc_peer, Instant now);
@@ -40,7 +40,7 @@ class VainCalls {
   void GiveBack(const std::string& party, const std::string& grpc_peer);
 
   // Charges each call of a server, of any service, to its address.
-  static void Watch(const std::shared_ptr<VainCalls>& calls, grpc::ServerBuilder* builder);
+  static void Watch(const std::shared_ptr<AbandonedCalls>& calls, grpc::ServerBuilder* builder);
 
  private:
   class Hook;

@@ -1,4 +1,4 @@
-#include "net/vain_calls.h"
+#include "net/abandoned_calls.h"
 
 #include <arpa/inet.h>
 #include <grpcpp/support/server_interceptor.h>
@@ -28,16 +28,17 @@ std::string AddressOfPeer(const std::string& grpc_peer) {
   return AddressParty(v6);
 }
 
-VainCalls::VainCalls(std::shared_ptr<ConnectionBytes> bytes, const Limits& limits)
+AbandonedCalls::AbandonedCalls(std::shared_ptr<ConnectionBytes> bytes, const Limits& limits)
     : bytes_(std::move(bytes)), limits_(limits) {}
 
-void VainCalls::Refill(Bucket* bucket, const Limits& limits, Instant now) {
+void AbandonedCalls::Refill(Bucket* bucket, const Limits& limits, Instant now) {
   bucket->left =
       std::min(limits.at_once, bucket->left + ToMs(now - bucket->at) / 1000 * limits.per_second);
   bucket->at = now;
 }
 
-bool VainCalls::Take(Buckets* buckets, const Limits& limits, const std::string& name, Instant now) {
+bool AbandonedCalls::Take(Buckets* buckets, const Limits& limits, const std::string& name,
+                          Instant now) {
   if (buckets->size() >= kMost && !buckets->contains(name)) {
     std::erase_if(*buckets, [&](const auto& entry) {
       Bucket bucket = entry.second;
@@ -56,12 +57,12 @@ bool VainCalls::Take(Buckets* buckets, const Limits& limits, const std::string& 
   return false;
 }
 
-void VainCalls::Return(Buckets* buckets, const Limits& limits, const std::string& name) {
+void AbandonedCalls::Return(Buckets* buckets, const Limits& limits, const std::string& name) {
   const auto it = buckets->find(name);
   if (it != buckets->end()) it->second.left = std::min(limits.at_once, it->second.left + 1);
 }
 
-void VainCalls::Count(const std::string& party, const std::string& grpc_peer, Instant now) {
+void AbandonedCalls::Count(const std::string& party, const std::string& grpc_peer, Instant now) {
   {
     const std::lock_guard lock(mutex_);
     const bool party_left = Take(&parties_, limits_, party, now);
@@ -76,16 +77,16 @@ void VainCalls::Count(const std::string& party, const std::string& grpc_peer, In
   bytes_->Cut(PeerKey(grpc_peer));
 }
 
-void VainCalls::GiveBack(const std::string& party, const std::string& grpc_peer) {
+void AbandonedCalls::GiveBack(const std::string& party, const std::string& grpc_peer) {
   const std::lock_guard lock(mutex_);
   Return(&parties_, limits_, party);
   Return(&connections_, kOwn, grpc_peer);
 }
 
 // For services that gRPC runs on its own threads, where the peer is known only in this hook.
-class VainCalls::LateHead final : public grpc::experimental::Interceptor {
+class AbandonedCalls::LateHead final : public grpc::experimental::Interceptor {
  public:
-  LateHead(std::shared_ptr<VainCalls> calls, grpc::ServerContextBase* context)
+  LateHead(std::shared_ptr<AbandonedCalls> calls, grpc::ServerContextBase* context)
       : calls_(std::move(calls)), context_(context) {}
   void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
     if (methods->QueryInterceptionHookPoint(
@@ -96,14 +97,14 @@ class VainCalls::LateHead final : public grpc::experimental::Interceptor {
   }
 
  private:
-  const std::shared_ptr<VainCalls> calls_;
+  const std::shared_ptr<AbandonedCalls> calls_;
   grpc::ServerContextBase* const context_;
 };
 
 // gRPC asks it for an interceptor when the head of a call has arrived, before the message.
-class VainCalls::Hook final : public grpc::experimental::ServerInterceptorFactoryInterface {
+class AbandonedCalls::Hook final : public grpc::experimental::ServerInterceptorFactoryInterface {
  public:
-  explicit Hook(std::shared_ptr<VainCalls> calls) : calls_(std::move(calls)) {}
+  explicit Hook(std::shared_ptr<AbandonedCalls> calls) : calls_(std::move(calls)) {}
   grpc::experimental::Interceptor* CreateServerInterceptor(
       grpc::experimental::ServerRpcInfo* call) override {
     const std::string peer = call->server_context()->peer();
@@ -113,15 +114,16 @@ class VainCalls::Hook final : public grpc::experimental::ServerInterceptorFactor
   }
 
  private:
-  const std::shared_ptr<VainCalls> calls_;
+  const std::shared_ptr<AbandonedCalls> calls_;
 };
 
-void VainCalls::OnHead(const std::string& grpc_peer) {
+void AbandonedCalls::OnHead(const std::string& grpc_peer) {
   bytes_->OnHead(PeerKey(grpc_peer));
   Count(AddressOfPeer(grpc_peer), grpc_peer, clock_.Now());
 }
 
-void VainCalls::Watch(const std::shared_ptr<VainCalls>& calls, grpc::ServerBuilder* builder) {
+void AbandonedCalls::Watch(const std::shared_ptr<AbandonedCalls>& calls,
+                           grpc::ServerBuilder* builder) {
   std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> hooks;
   hooks.push_back(std::make_unique<Hook>(calls));
   builder->experimental().SetInterceptorCreators(std::move(hooks));

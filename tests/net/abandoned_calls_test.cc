@@ -1,4 +1,4 @@
-#include "net/vain_calls.h"
+#include "net/abandoned_calls.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -11,9 +11,9 @@ namespace aisp {
 namespace {
 
 constexpr const char* kPeer = "ipv4:192.0.2.7:5000";
-constexpr VainCalls::Limits kLimits{.at_once = 100, .per_second = 100};
+constexpr AbandonedCalls::Limits kLimits{.at_once = 100, .per_second = 100};
 
-class VainCallsTest : public testing::Test {
+class AbandonedCallsTest : public testing::Test {
  protected:
   void SetUp() override {
     const LoopbackListener listener;
@@ -31,25 +31,25 @@ class VainCallsTest : public testing::Test {
 
   UniqueDescriptor client_, server_;
   std::shared_ptr<ConnectionBytes> bytes_ = std::make_shared<ConnectionBytes>(1 << 20);
-  VainCalls calls_{bytes_, kLimits};
+  AbandonedCalls calls_{bytes_, kLimits};
 };
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-TEST_F(VainCallsTest, OneTooManyEndsItsConnection) {
+TEST_F(AbandonedCallsTest, OneTooManyEndsItsConnection) {
   Count(100, seconds(1));
   EXPECT_FALSE(Cut());
   Count(1, seconds(1));
   EXPECT_TRUE(Cut());
 }
 
-TEST_F(VainCallsTest, SoManyInASecondAreNothing) {
+TEST_F(AbandonedCallsTest, SoManyInASecondAreNothing) {
   for (int i = 0; i < 1000; ++i) Count(10, milliseconds(100) * i);
   EXPECT_FALSE(Cut());
 }
 
-TEST_F(VainCallsTest, WhatCameToSomethingDoesNotCount) {
+TEST_F(AbandonedCallsTest, WhatCameToSomethingDoesNotCount) {
   for (int i = 0; i < 1000; ++i) {
     Count(1, seconds(1));
     calls_.GiveBack("party", kPeer);
@@ -57,7 +57,7 @@ TEST_F(VainCallsTest, WhatCameToSomethingDoesNotCount) {
   EXPECT_FALSE(Cut());
 }
 
-TEST_F(VainCallsTest, PartiesCountApartAndTheirNumberIsBounded) {
+TEST_F(AbandonedCallsTest, PartiesCountApartAndTheirNumberIsBounded) {
   for (int i = 0; i < 4096; ++i) Count(2, seconds(1), std::to_string(i));
   EXPECT_FALSE(Cut());
   // Later all allowances have refilled: a new address gets an entry, with its own allowance.
@@ -68,7 +68,7 @@ TEST_F(VainCallsTest, PartiesCountApartAndTheirNumberIsBounded) {
 }
 
 // All from one address, as behind a proxy.
-TEST_F(VainCallsTest, WhoSharesAPartyIsNotCutForWhatOthersDo) {
+TEST_F(AbandonedCallsTest, WhoSharesAPartyIsNotCutForWhatOthersDo) {
   const auto others = [&](int calls) {
     for (int i = 0; i < calls; ++i)
       calls_.Count("party", "ipv4:192.0.2.7:6000", Instant() + seconds(1));
@@ -84,7 +84,7 @@ TEST_F(VainCallsTest, WhoSharesAPartyIsNotCutForWhatOthersDo) {
   EXPECT_TRUE(Cut());
 }
 
-TEST_F(VainCallsTest, AnAddressHasOneName) {
+TEST_F(AbandonedCallsTest, AnAddressHasOneName) {
   EXPECT_EQ(AddressOfPeer("ipv4:192.0.2.7:5000"), "192.0.2.7");
   EXPECT_EQ(AddressOfPeer("ipv6:%5B2001:db8::1%5D:1"), AddressOfPeer("ipv6:%5B2001:db8::2%5D:9"));
 }
