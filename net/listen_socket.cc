@@ -58,7 +58,9 @@ Result<int> ListenOn(const std::string& host, uint16_t port, const std::string& 
 
 Result<int> ListenOn(const std::string& address, const std::string& port_flag) {
   const SplitAddress split = SplitHostPort(address);
-  if (!split.port) return InvalidArgument("'" + address + "' is no address; it wants host:port");
+  if (!split.port)
+    return InvalidArgument("'" + address +
+                           "' is no address; it wants host:port, an IPv6 number in brackets");
   AISP_ASSIGN_OR_RETURN(const int64_t port, ParseIntInRange(*split.port, 0, UINT16_MAX));
   return ListenOn(std::string(split.host), static_cast<uint16_t>(port), port_flag);
 }

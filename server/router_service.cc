@@ -479,7 +479,8 @@ Result<std::unique_ptr<RouterService>> RouterService::Create(const Config& confi
                                                              const RouterSockets& sockets) {
   if (!SplitHostPort(config.router.listen).port) {
     return InvalidArgument(
-        fmt::format("router.listen is '{}'; it wants host:port", config.router.listen));
+        fmt::format("router.listen is '{}'; it wants host:port, an IPv6 number in brackets",
+                    config.router.listen));
   }
   AISP_ASSIGN_OR_RETURN(auto security, LinkSecurity::Load(config.cluster));
   auto service = std::make_unique<RouterServiceImpl>(config, model, clock, metrics, local, sockets,
