@@ -318,6 +318,7 @@ bool Wanted(const Load& load, const std::string& filter) {
   return std::string(load.name).find(filter) != std::string::npos;
 }
 
+// Long: most of it is the list of loads.
 void BenchDecode(int repetitions, cudaStream_t stream, double stream_rate,
                  const std::string& filter, int32_t decode_ctas) {
   constexpr DType kB = DType::kBF16, kF = DType::kF8E4M3;
