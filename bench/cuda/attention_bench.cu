@@ -318,6 +318,7 @@ bool Wanted(const Load& load, const std::string& filter) {
   return std::string(load.name).find(filter) != std::string::npos;
 }
 
+// Long: most of it is the list of loads.
 void BenchDecode(int repetitions, cudaStream_t stream, double stream_rate,
                  const std::string& filter, int32_t decode_ctas) {
   constexpr DType kB = DType::kBF16, kF = DType::kF8E4M3;
@@ -330,14 +331,18 @@ void BenchDecode(int repetitions, cudaStream_t stream, double stream_rate,
       Decode("8 x 1k", 8, 1024, kB),
       Decode("16 x 1k", 16, 1024, kB),
       Decode("32 x 1k", 32, 1024, kB),
+      Decode("64 x 1k", 64, 1100, kB),
       Decode("128 x 1k", 128, 1024, kB),
+      Decode("256 x 1k", 256, 1200, kB),
       Decode("32 x 8k", 32, 8192, kB),
       Decode("8 x 128k", 8, 131072, kB),
       Ragged("64 ragged 64..32k", kB),
       Decode("1 x 1k fp8", 1, 1024, kF),
       Decode("8 x 1k fp8", 8, 1024, kF),
       Decode("32 x 1k fp8", 32, 1024, kF),
+      Decode("64 x 1k fp8", 64, 1100, kF),
       Decode("128 x 1k fp8", 128, 1024, kF),
+      Decode("256 x 1k fp8", 256, 1200, kF),
       Decode("32 x 8k fp8", 32, 8192, kF),
       Decode("8 x 128k fp8", 8, 131072, kF),
       Ragged("64 ragged 64..32k fp8", kF),

@@ -60,6 +60,8 @@ class Bench {
   Bench() {
     Require(cudaStreamCreate(&stream_), "stream");
     gemm_ = Require(Gemm::Create());
+    gemm_.SetParts(Allocate<char>(gemm_.PartBytes()));
+    Require(cudaMemset(gemm_.parts(), 0xff, gemm_.PartBytes()), "memset");
     blas_ = Require(BlasLt::Create(""));
     Require(FillNormalBf16(x_, kMaxRows * kMaxK, 1.0f, 1, stream_));
   }

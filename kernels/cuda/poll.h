@@ -20,6 +20,7 @@ enum class PollSite : uint32_t {
   kAttentionRows,   // q, k or v, from the previous layer
   kAttentionParts,  // attention parts of other CTAs
   kDrawSlices,      // slices of a row of logits
+  kGemmParts,       // partial sums of a product of many rows, from another cluster
 };
 
 struct PollReport {
@@ -54,6 +55,8 @@ constexpr const char* PollSiteName(uint32_t site) {
       return "decode attention waited for parts of other CTAs";
     case PollSite::kDrawSlices:
       return "drawing waited for slices of a row";
+    case PollSite::kGemmParts:
+      return "a product of many rows waited for sums of other CTAs";
     case PollSite::kNone:
       break;
   }

@@ -22,7 +22,9 @@
 // Loads in flight: the weight warp requests 64 KiB at a time (48 if blocks have scales), not the
 // whole ring. That keeps memory busy. Requesting every CTA's ring would make a queue of 4 us, in
 // which sums, counters and inputs wait too, and in which about 25 multiprocessors are served 20 %
-// faster than the rest. Without the queue all are served alike, so equal shares are right.
+// faster than the rest. Without the queue all are served alike, so equal shares are right. While
+// the ring fills between steps it is 32 KiB, where that was measured to help: the sums and inputs
+// for which all wait come sooner then.
 //
 // Rings: while a step's sums are reduced, loading continues until the weights' stages are full;
 // inputs come from L2 and need few stages. Where that was measured to be faster, weights have a

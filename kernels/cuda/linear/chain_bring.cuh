@@ -46,12 +46,13 @@ __device__ __forceinline__ void BringWeights(const ChainShared<C>& shared, const
         }
       }
       BarrierWait(shared.EmptyWeight(cursor.stage), cursor.parity ^ 1);
-      if (in_flight == ChainShared<C>::kInFlight) {
+      const bool between = !Chain::kAdapted && s > 0 && unit < share.begin + C::kStages;
+      const int most = between ? ChainShared<C>::kInFlightBetween : ChainShared<C>::kInFlight;
+      for (; in_flight >= most; --in_flight) {
         BarrierWait(shared.FullWeight(landed.stage), landed.parity);
         landed.Advance();
-      } else {
-        ++in_flight;
       }
+      ++in_flight;
       BarrierExpect(shared.FullWeight(cursor.stage), C::kWeightBytes);
       const CUtensorMap* map = &chain.steps[s].weight;
       int32_t k_of_map = k;

@@ -4,6 +4,7 @@
 
 #include <cuda_bf16.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 
@@ -39,6 +40,13 @@ struct ChainShared {
   static constexpr int kInFlight = C::kWeightBytes * C::kStages < kInFlightBytes
                                        ? C::kStages
                                        : (kInFlightBytes + C::kWeightBytes - 1) / C::kWeightBytes;
+  // The same while the ring fills between steps, when the sums and inputs of the step before wait
+  // in that queue. Measured to help in these formats.
+  static constexpr bool kFewerBetween = C::kFormat == StreamFormat::kBf16 ||
+                                        C::kFormat == StreamFormat::kFp8 ||
+                                        (C::kNvfp4 && C::kTokens == 64);
+  static constexpr int kInFlightBetween =
+      kFewerBetween ? std::min(kInFlight, (32 << 10) / C::kWeightBytes) : kInFlight;
   // Units prefetched into L2 between steps, beyond the ring.
   static constexpr int kUnitsAhead = C::kNvfp4 ? 0 : 2;
   static constexpr int kInputStride = kOneRing ? C::kStageBytes : C::kInputBytes;

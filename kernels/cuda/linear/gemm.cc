@@ -97,6 +97,7 @@ Result<Gemm> Gemm::Create() {
   gemm.clusters_ = multiprocessors / kGemmCluster;
   for (const GemmKernel& kernel : GemmKernels()) {
     AISP_RETURN_IF_ERROR(AskForShared(kernel.function, kernel.shared_bytes));
+    AISP_RETURN_IF_ERROR(AskForShared(kernel.apart, kernel.shared_bytes));
     for (const void* const function : kernel.split)
       AISP_RETURN_IF_ERROR(AskForShared(function, kernel.shared_bytes));
     for (size_t i = 0; i < gemm.split_clusters_.size() && kernel.split[i] != nullptr; ++i) {
@@ -114,13 +115,22 @@ bool Gemm::Supports(const LinearCall& call) const {
          reinterpret_cast<uintptr_t>(call.y) % 16 == 0;
 }
 
-int Gemm::Splits(const LinearCall& call, int kernel) const {
+size_t Gemm::PartBytes() const {
+  return static_cast<size_t>(clusters_) * kGemmCluster * kGemmApartQuads * kGemmConsumers * 16;
+}
+
+Gemm::Division Gemm::Divide(const LinearCall& call, int kernel) const {
   const GemmKernel& instance = GemmKernels()[static_cast<size_t>(kernel)];
-  int splits = GemmSplits(TraitsOf(call), call.rows, kernel, multiprocessors_);
+  const int wanted = GemmSplits(TraitsOf(call), call.rows, kernel, multiprocessors_);
   const int tiles =
       DivideUp(call.rows, instance.tokens) * DivideUp(call.weight->n, kGemmCluster * kGemmRows);
-  while (splits > 1 && tiles > split_clusters_[SplitIndex(splits)]) --splits;
-  return splits;
+  Division division{wanted, false};
+  while (division.splits > 1 && tiles > split_clusters_[SplitIndex(division.splits)])
+    --division.splits;
+  if (wanted > 1 && division.splits == 1 && instance.apart != nullptr && parts_ != nullptr &&
+      2 * tiles <= clusters_)
+    division = {2, true};
+  return division;
 }
 
 double Gemm::Estimate(const LinearCall& call, int kernel) const {
@@ -210,7 +220,7 @@ Status Gemm::Launch(const LinearCall& call, int kernel, bool overlap, cudaStream
   p.row_groups = DivideUp(w.n, kNvfp4GroupRows);
   p.n = static_cast<int32_t>(w.n);
   p.rows = call.rows;
-  const int splits = Splits(call, kernel);
+  const auto [splits, apart] = Divide(call, kernel);
   p.k_units = StagesOf(w, instance);
   const int32_t step = instance.step_k / instance.stage_k;
   p.part_units = DivideUp(p.k_units / step, splits) * step;
@@ -219,10 +229,14 @@ Status Gemm::Launch(const LinearCall& call, int kernel, bool overlap, cudaStream
   p.row_pairs = DivideUp(w.n, kGemmCluster * kGemmRows);
   p.group_tokens = std::max(1, kGroupTokens / instance.tokens);
   p.store = call.store;
+  p.parts = parts_;
+  p.poll = call.poll;
 
   const int tiles = p.token_tiles * p.row_pairs;
   const int pairs = splits > 1 ? tiles * splits : std::min(clusters_, tiles);
-  const void* const function = splits > 1 ? instance.split[SplitIndex(splits)] : instance.function;
+  const void* const function = apart        ? instance.apart
+                               : splits > 1 ? instance.split[SplitIndex(splits)]
+                                            : instance.function;
   void* arguments[] = {&weight, &x, &y, &p};
   return CheckIn(kPart,
                  LaunchShaped(function,

@@ -11,7 +11,7 @@
 // Epilogue: sums are scaled, biased, gated (rows g and g + 8 of a fragment are gate and up),
 // transposed into shared memory by stmatrix and stored by the copy engine, which also clips at the
 // matrix's edges and adds to f32 rows in L2 (one addition per element, hence deterministic). If
-// there are fewer tiles than multiprocessors, gemm_split.cuh splits K.
+// there are fewer tiles than multiprocessors, gemm_split.cuh or gemm_apart.cuh splits K.
 //
 // FP8: Hopper accumulates FP8 products with fewer bits than f32, so sums of 128 of K are added to
 // f32 by ordinary instructions while the tensor cores process the next ones or the other
@@ -121,6 +121,8 @@ __device__ __forceinline__ void ConsumeTiles(const GemmShared<C>& shared, int32_
     const GemmTile tile = TileAt<C>(p, index, rank);
     const int32_t row = tile.row + group * 64 + warp * 16;
     const RowScales rows = LoadRowScales<C>(p, row + lane / 4);
+    TokenScales<C> scales;
+    scales.Load(p, tile);
     if constexpr (C::kFp8) {
       MultiplyFp8(shared, p, p.k_units, group, lane, row, at, sums);
     } else if constexpr (C::kNvfp4 || C::kWide8) {
@@ -128,6 +130,7 @@ __device__ __forceinline__ void ConsumeTiles(const GemmShared<C>& shared, int32_
     } else {
       MultiplyBf16(shared, p, group, lane, at, sums);
     }
+    scales.Put(shared);
     if (p.store == Store::kBf16) {
       StoreTile<C, Store::kBf16>(shared, p, output, rows, group, tile, sums);
     } else if (p.store == Store::kSiluMulBf16) {

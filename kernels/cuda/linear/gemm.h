@@ -40,10 +40,20 @@ class Gemm {
   // Estimated microseconds, used by Choose.
   double Estimate(const LinearCall& call, int kernel) const;
   std::string Describe(int kernel) const;
+  // Where neighbouring clusters exchange sums (gemm_apart.cuh): all bytes 0xff when it is set, and
+  // used by one launch at a time. Without it, tiles are not divided among clusters.
+  size_t PartBytes() const;
+  void SetParts(void* parts) { parts_ = parts; }
+  void* parts() const { return parts_; }
   // Number of K parts that Launch uses: GemmSplits() if so many clusters can run at once.
-  int Splits(const LinearCall& call, int kernel) const;
+  int Splits(const LinearCall& call, int kernel) const { return Divide(call, kernel).splits; }
 
  private:
+  struct Division {
+    int splits = 1;
+    bool apart = false;  // the parts are clusters
+  };
+  Division Divide(const LinearCall& call, int kernel) const;
   Result<CUtensorMap> Map(const void* data, CUtensorMapDataType type, int64_t columns, int64_t rows,
                           int64_t stride_bytes, int box_columns, int box_rows,
                           CUtensorMapSwizzle swizzle) const;
@@ -53,6 +63,7 @@ class Gemm {
   int multiprocessors_ = 0;
   int clusters_ = 0;  // that can run at once
   std::array<int, kNumGemmSplits> split_clusters_{};
+  void* parts_ = nullptr;
 };
 
 }  // namespace aisp::cuda

@@ -33,7 +33,11 @@ struct GemmConfig {
   static constexpr int kStageBytes = (kLoadedBytes + 1023) / 1024 * 1024;
   static constexpr int kBufferBytes = 8192;
   static constexpr int kStagingBytes = 2 * kBuffers * kBufferBytes;
-  static constexpr int kSharedBytes = kStages * kStageBytes + kStagingBytes + 1024 + 16 * kStages;
+  // The scales of a tile's tokens are brought to shared memory, for each warpgroup, if they fit.
+  static constexpr bool kSharedScales = kFp8 && kTokens <= 192;
+  static constexpr int kScaleBytes = kSharedScales ? 2 * 4 * kTokens : 0;
+  static constexpr int kSharedBytes =
+      kStages * kStageBytes + kStagingBytes + 1024 + 16 * kStages + kScaleBytes;
   static constexpr int kSums = kTokens / 2;
   // FP8: the tokens are summed in so many parts, so that both sums fit in registers.
   static constexpr int kParts = kTokens > 192 ? 2 : 1;
@@ -58,6 +62,9 @@ struct GemmShared {
   }
   __device__ uint32_t Full(int stage) const { return Output(2) + 8 * stage; }
   __device__ uint32_t Empty(int stage) const { return Full(C::kStages) + 8 * stage; }
+  __device__ uint32_t Scales(int group) const {
+    return Empty(C::kStages) + group * (C::kScaleBytes / 2);
+  }
 };
 
 // A position in the ring of stages.

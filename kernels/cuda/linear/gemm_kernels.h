@@ -11,6 +11,7 @@
 #include <span>
 
 #include "kernels/cuda/linear/linear.h"
+#include "kernels/cuda/poll.h"
 
 namespace aisp::cuda {
 
@@ -21,6 +22,11 @@ enum class GemmFormat : uint8_t { kBf16, kNvfp4, kFp8, kFp8Block, kFp8Bf16, kFp8
 constexpr int kGemmRows = 128;     // weight rows per CTA tile
 constexpr int kGemmCluster = 2;    // CTAs per cluster: adjacent weight rows, same tokens
 constexpr int kGemmThreads = 384;  // two consumer warpgroups, and one with the producer thread
+constexpr int kGemmConsumers = 256;
+// Two clusters that share a tile (gemm_apart.cuh): vectors of four sums that a thread publishes,
+// and an empty slot. No sum has these bits: arithmetic produces the NaN 0x7fffffff.
+constexpr int kGemmApartQuads = 8;
+constexpr uint32_t kGemmNoSum = 0xffffffffu;
 
 // Parameters of a launch besides the three tensor maps.
 struct GemmParams {
@@ -40,6 +46,9 @@ struct GemmParams {
   int32_t group_tokens = 0;  // token tiles processed for all weight rows together, sharing the
                              // weight in L2
   Store store = Store::kBf16;
+  void* parts = nullptr;  // gemm_apart.cuh: [CTAs][kGemmApartQuads][kGemmConsumers] vectors, empty
+                          // between launches
+  PollTag poll;
 };
 
 // Possible numbers of K parts of a split tile.
@@ -50,6 +59,7 @@ struct GemmKernel {
   const void* function = nullptr;  // (CUtensorMap weight, CUtensorMap x, CUtensorMap y, GemmParams)
   const void* split[kNumGemmSplits] = {};  // the same for tiles split into parts; null if there is
                                            // none
+  const void* apart = nullptr;             // the same for two parts in different clusters, or null
   GemmFormat format = GemmFormat::kBf16;
   int tokens = 0;   // per tile
   int stage_k = 0;  // of K, per stage

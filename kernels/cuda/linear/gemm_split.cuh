@@ -99,7 +99,8 @@ struct SplitTile {
       if (c >= OwnedBy(part)) break;
       const int32_t token = tile.token + (FirstOf(part) + c) * kChunk;
       const uint32_t buffer = shared.Output(group) + c * C::kBufferBytes;
-      WriteChunk<C, kStore, kChunk>(p, rows, buffer, token, thread / 32, thread % 32,
+      const uint32_t scales = shared.Scales(group) + 4 * (FirstOf(part) + c) * kChunk;
+      WriteChunk<C, kStore, kChunk>(p, rows, buffer, token, scales, thread / 32, thread % 32,
                                     own + c * kChunkSums);
       FenceProxyAsync();
       NamedSync(1 + group, 128);
@@ -207,7 +208,10 @@ __global__ void __cluster_dims__(kGemmCluster* kSplits, 1, 1) __launch_bounds__(
     float sums[C::kSums];
     WaitForPreviousKernel();
     const RowScales rows = LoadRowScales<C>(p, row + lane / 4);
+    TokenScales<C> scales;
+    scales.Load(p, tile);
     MultiplyFp8(shared, p, UnitsOf(p, part), group, lane, row, at, sums);
+    scales.Put(shared);
     ClusterSync();
     if (p.store == Store::kBf16) {
       SplitTile<C, kSplits, Store::kBf16>::Finish(shared, p, &output, rows, tile, part, rank, sums);

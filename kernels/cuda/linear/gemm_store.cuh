@@ -39,13 +39,48 @@ __device__ __forceinline__ RowScales LoadRowScales(const GemmParams& p, int32_t 
   return r;
 }
 
-// Sums 4 j .. 4 j + 3: rows g and g + 8 of tokens 2 t and 2 t + 1.
+// The scales of a tile's tokens. Each warpgroup requests them before its products and puts them in
+// shared memory afterwards, so that the epilogue waits for none. A barrier of the warpgroup has to
+// follow; the one in front of it is the last of the tile before.
+template <class C>
+struct TokenScales {
+  static constexpr int kEach = C::kSharedScales ? (C::kTokens + 127) / 128 : 1;
+  float v[kEach] = {};
+
+  // Bypasses L1: the previous kernel may have written them while this one was already running.
+  __device__ __forceinline__ void Load(const GemmParams& p, const GemmTile& tile) {
+    if constexpr (C::kSharedScales) {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        const int32_t token = tile.token + i * 128 + static_cast<int32_t>(threadIdx.x % 128);
+        v[i] = __ldcg(p.x_scales + min(token, p.rows - 1));
+      }
+    }
+  }
+  __device__ __forceinline__ void Put(const GemmShared<C>& shared) const {
+    if constexpr (C::kSharedScales) {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        const int at = i * 128 + static_cast<int>(threadIdx.x % 128);
+        if (C::kTokens % 128 == 0 || at < C::kTokens)
+          StoreShared4(shared.Scales(threadIdx.x / 128) + 4 * at, v[i]);
+      }
+    }
+  }
+};
+
+// Sums 4 j .. 4 j + 3: rows g and g + 8 of tokens 2 t and 2 t + 1. `scales`: shared address of the
+// first of these tokens' scales.
 template <class C>
 __device__ __forceinline__ void Finish(const GemmParams& p, const RowScales& rows, int32_t token,
-                                       const float* sums, float (&v)[4]) {
+                                       uint32_t scales, const float* sums, float (&v)[4]) {
   float x_scale[2] = {1.0f, 1.0f};
-  if constexpr (C::kFp8) {
-    // Bypasses L1: the previous kernel may have written them while this one was already running.
+  if constexpr (C::kSharedScales) {
+    const uint2 pair = LoadShared8(scales);
+    x_scale[0] = __uint_as_float(pair.x);
+    x_scale[1] = __uint_as_float(pair.y);
+  } else if constexpr (C::kFp8) {
+    // Bypasses L1, as above.
 #pragma unroll
     for (int h = 0; h < 2; ++h) x_scale[h] = __ldcg(p.x_scales + min(token + h, p.rows - 1));
   }
@@ -55,17 +90,21 @@ __device__ __forceinline__ void Finish(const GemmParams& p, const RowScales& row
   }
 }
 
-// Writes a chunk of tokens to a warpgroup's buffer.
+// Writes a chunk of tokens to a warpgroup's buffer. `scales`: shared address of the chunk's scales.
 template <class C, Store kStore, int kChunk>
 __device__ __forceinline__ void WriteChunk(const GemmParams& p, const RowScales& rows,
-                                           uint32_t buffer, int32_t token0, int warp, int lane,
-                                           const float* sums) {
+                                           uint32_t buffer, int32_t token0, uint32_t scales,
+                                           int warp, int lane, const float* sums) {
+  const auto finish = [&](int j, float(&v)[4]) {
+    const int token = 8 * j + lane % 4 * 2;
+    Finish<C>(p, rows, token0 + token, scales + 4 * token, sums + 4 * j, v);
+  };
   if constexpr (kStore == Store::kBf16) {
 #pragma unroll
     for (int j = 0; j < kChunk / 8; j += 2) {
       float v[2][4];
-      Finish<C>(p, rows, token0 + 8 * j + lane % 4 * 2, sums + 4 * j, v[0]);
-      Finish<C>(p, rows, token0 + 8 * j + 8 + lane % 4 * 2, sums + 4 * j + 4, v[1]);
+      finish(j, v[0]);
+      finish(j + 1, v[1]);
       StoreMatrix4Transposed(
           Swizzled<128>(buffer, 8 * j + lane % 8 + lane / 16 * 8, warp * 2 + lane / 8 % 2),
           PackBf16Pair(v[0][0], v[0][1]), PackBf16Pair(v[0][2], v[0][3]),
@@ -78,7 +117,7 @@ __device__ __forceinline__ void WriteChunk(const GemmParams& p, const RowScales&
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         float v[4];
-        Finish<C>(p, rows, token0 + 8 * (j + i) + lane % 4 * 2, sums + 4 * (j + i), v);
+        finish(j + i, v);
         packed[i] = GatedSilu(v);
       }
       StoreMatrix4Transposed(Swizzled<64>(buffer, 8 * j + lane, warp), packed[0], packed[1],
@@ -91,7 +130,7 @@ __device__ __forceinline__ void WriteChunk(const GemmParams& p, const RowScales&
 #pragma unroll
     for (int j = 0; j < kChunk / 8; ++j) {
       float v[4];
-      Finish<C>(p, rows, token0 + 8 * j + lane % 4 * 2, sums + 4 * j, v);
+      finish(j, v);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int at = column + i / 2 * 8;
@@ -115,8 +154,8 @@ __device__ __forceinline__ void StoreTile(const GemmShared<C>& shared, const Gem
     const uint32_t buffer = shared.Output(group) + c % C::kBuffers * C::kBufferBytes;
     if (thread == 0) BulkStoreWaitRead<C::kBuffers - 1>();
     NamedSync(1 + group, 128);
-    WriteChunk<C, kStore, kChunk>(p, rows, buffer, token, thread / 32, thread % 32,
-                                  sums + c * kChunk / 2);
+    WriteChunk<C, kStore, kChunk>(p, rows, buffer, token, shared.Scales(group) + 4 * c * kChunk,
+                                  thread / 32, thread % 32, sums + c * kChunk / 2);
     FenceProxyAsync();
     NamedSync(1 + group, 128);
     if (thread == 0) {

@@ -161,7 +161,8 @@ class LinearKernelsImpl : public LinearKernels {
     }
     workspace_ = static_cast<char*>(memory);
     workspace_bytes_ = bytes;
-    many_rows_->SetWorkspace(workspace_ + SharedPartAt(), bytes - SharedPartAt());
+    AISP_RETURN_IF_ERROR(
+        many_rows_->SetWorkspace(workspace_ + SharedPartAt(), bytes - SharedPartAt(), stream));
     AISP_RETURN_IF_ERROR(chains_.SetRegion(workspace_, stream));
     AISP_RETURN_IF_ERROR(one_token_.SetRegion(workspace_ + OneTokenAt(), stream));
     AISP_RETURN_IF_ERROR(few_tokens_.SetRegion(workspace_ + FewTokensAt(), stream));

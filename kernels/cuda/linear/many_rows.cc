@@ -13,8 +13,8 @@
 namespace aisp::cuda {
 namespace {
 
-// The workspace: activations in FP8 with scales or, in the same place, a part of the weight
-// converted to bf16; gate and up before SiLU; cuBLASLt's own.
+// The workspace: parts of products (gemm_apart.cuh); cuBLASLt's own; activations in FP8 with scales
+// or, in the same place, a part of the weight converted to bf16; gate and up before SiLU.
 constexpr size_t kLtBytes = size_t{32} << 20;
 constexpr size_t kExpandBytes = size_t{96} << 20;
 constexpr int32_t kGatedRows = 2048;  // of a product whose gate and up are stored before SiLU
@@ -82,12 +82,19 @@ size_t ManyRows::QuantisedBytes(const PackedWeight& weight) const {
 }
 
 size_t ManyRows::WorkspaceBytes(const PackedWeight& weight) const {
-  return kLtBytes + std::max(ExpandBytes(weight), QuantisedBytes(weight)) + GatedBytes(weight);
+  return Align(gemm_.PartBytes()) + kLtBytes +
+         std::max(ExpandBytes(weight), QuantisedBytes(weight)) + GatedBytes(weight);
 }
 
-void ManyRows::SetWorkspace(void* memory, size_t bytes) {
-  workspace_ = static_cast<char*>(memory);
+Status ManyRows::SetWorkspace(void* memory, size_t bytes, cudaStream_t stream) {
+  const size_t part_bytes = gemm_.PartBytes();
+  workspace_ = static_cast<char*>(memory) + Align(part_bytes);
   workspace_bytes_ = bytes;
+  if (bytes < part_bytes) return ResourceExhausted("no room for parts of products");
+  gemm_.SetParts(memory);
+  static_assert(kGemmNoSum == 0xffffffffu);
+  return CheckIn(kPart, cudaMemsetAsync(memory, 0xff, part_bytes, stream),
+                 "clearing the workspace");
 }
 
 LinearCall ManyRows::Quantised(const LinearCall& call) const {
@@ -268,7 +275,7 @@ Status ManyRows::MultiplyLt(const PackedWeight& w, const LtProduct& product, boo
   return {};
 }
 
-// ---- the cache: cuBLASLt's lines (blas_lt.cc) and "choice.2 KEY ROWS TOKENS" ----
+// ---- the cache: cuBLASLt's lines (blas_lt.cc) and "choice.3 KEY ROWS TOKENS" ----
 
 void ManyRows::SaveChoice(const std::string& key, int32_t rows, int tokens) const {
   if (options_.tuning_cache.empty()) return;

@@ -30,7 +30,7 @@ class ManyRows {
 
   // Workspace for calls on `weight` with up to options.max_rows rows.
   size_t WorkspaceBytes(const PackedWeight& weight) const;
-  void SetWorkspace(void* memory, size_t bytes);
+  Status SetWorkspace(void* memory, size_t bytes, cudaStream_t stream);
 
   // Launches `kernel` of GemmInstances(), or kLt; `rounds`: first rounds the bf16 rows to e4m3.
   Status Launch(const LinearCall& call, int kernel, bool rounds, cudaStream_t stream);
@@ -67,8 +67,8 @@ class ManyRows {
   DeviceFacts device_;
   TuningProfile profile_;
   std::map<std::pair<std::string, int32_t>, bool> lt_has_;  // by product and rows
-  char* workspace_ = nullptr;
-  size_t workspace_bytes_ = 0;
+  char* workspace_ = nullptr;   // without the parts of products, which come first
+  size_t workspace_bytes_ = 0;  // with them
 };
 
 }  // namespace aisp::cuda

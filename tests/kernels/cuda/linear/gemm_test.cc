@@ -54,6 +54,9 @@ class GemmTest : public ::testing::Test {
     auto gemm = Gemm::Create();
     ASSERT_TRUE(gemm) << gemm.error().ToString();
     gemm_ = *gemm;
+    parts_ = std::make_unique<DeviceVector<uint8_t>>(gemm_.PartBytes());
+    ASSERT_EQ(cudaMemset(parts_->get(), 0xff, parts_->size()), cudaSuccess);
+    gemm_.SetParts(parts_->get());
   }
 
   // A weight of parts of the given heights, and its values.
@@ -215,6 +218,7 @@ class GemmTest : public ::testing::Test {
 
   std::mt19937 random_{std::random_device{}()};
   Gemm gemm_;
+  std::unique_ptr<DeviceVector<uint8_t>> parts_;
   std::unique_ptr<DeviceVector<uint8_t>> memory_;
   PackedWeight weight_;
   std::vector<float> values_;  // [n, k], of the parts one after the other
@@ -285,6 +289,18 @@ TEST_F(GemmTest, PartsOfKAddUp) {
   }
   EXPECT_EQ(added, (std::set<int>{1, 2, 3, 4}));
   EXPECT_EQ(stored, added);
+}
+
+// More tiles than clusters of four CTAs fit at once: the parts of K are neighbouring clusters.
+TEST_F(GemmTest, NeighbouringClustersAddTheirParts) {
+  cudaDeviceProp device = {};
+  ASSERT_EQ(cudaGetDeviceProperties(&device, 0), cudaSuccess);
+  const int64_t tiles = device.multiProcessorCount / 4;
+  MakeWeight(WeightFormat::kFp8, {tiles * 2 * kGemmRows}, 2048, true, false);
+  MakeInput(InputFormat::kFp8, 1);
+  const LinearCall call = Call(Store::kAccumulateF32, InputFormat::kFp8, 128);
+  EXPECT_EQ(gemm_.Splits(call, gemm_.Choose(call)), 2);
+  CompareInputs(InputFormat::kFp8, {100, 128});
 }
 
 // Where fp8_activation_rows asks for it, many rows of bf16 give what their e4m3 values would.
