@@ -122,7 +122,7 @@ Status PrintProgrammeMap(const Config& config, const ServedModel& served,
   model_options.max_logit_rows = model_options.max_sequences = options.batch;
   model_options.max_context = std::min(served.spec.max_position, kMostContext);
   model_options.random_weights = 1;
-  model_options.weight_format = WeightFormatOf(config);
+  model_options.weight_format = WeightFormatOf(config.model.quantization);
   AISP_ASSIGN_OR_RETURN(const auto model,
                         Model::Load(served.path, model_options, *backend.device, *backend.ops));
   KvLayout kv = served.kv_layout;

@@ -138,6 +138,8 @@ void BindEngineSettings(Config::Engine& e, SettingTable& t) {
         "\"num_speculative_tokens\": 8}; off: none. Methods: ngram, suffix, draft_model, "
         "eagle3, medusa and mtp; the \"model\" of the last four is a folder or the name of one "
         "beside the served model, and mtp without one uses the served checkpoint's own layer. "
+        "\"quantization\": that checkpoint's weights on a GPU: none, fp8 or nvfp4 as "
+        "model.quantization; without it as the target's, but fp8 where those are not quantised. "
         "\"prompt_features\": how many of a prompt's last positions eagle3, medusa and mtp see, "
         "whoever computes it; 64 without it.")
       .Flag("--speculative-config")

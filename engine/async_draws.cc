@@ -52,9 +52,9 @@ Status AsyncExecutor::UploadDraws(Flight& flight, const Drawing& drawing, Stream
   const Buffer& target = draw_rows_[static_cast<size_t>(drawing.place)];
   const std::span<const SampleRow> samples = flight.input.samples;
   auto* draws = static_cast<DrawRow*>(flight.draw_staging.data());
-  auto* edits = reinterpret_cast<TokenEdit*>(static_cast<std::byte*>(flight.draw_staging.data()) +
-                                             target.bytes());
-  const std::span<TokenEdit> room(edits, MaxEdits());
+  const size_t first = FirstEdit(static_cast<size_t>(drawing.rows));
+  const std::span<TokenEdit> room(static_cast<TokenEdit*>(flight.draw_staging.data()) + first,
+                                  MaxEdits());
   size_t used = 0;
   int32_t masks = 0;
   flight.refused.assign(samples.size(), Status{});
@@ -75,7 +75,7 @@ Status AsyncExecutor::UploadDraws(Flight& flight, const Drawing& drawing, Stream
           "at once",
           room.size()));
     }
-    draws[i].edit_begin = static_cast<int32_t>(begin);
+    draws[i].edit_begin = static_cast<int32_t>(first + begin);
     draws[i].edit_count = static_cast<int32_t>(used - begin);
   }
   for (size_t i = samples.size(); i < static_cast<size_t>(drawing.rows); ++i) {
@@ -83,14 +83,11 @@ Status AsyncExecutor::UploadDraws(Flight& flight, const Drawing& drawing, Stream
     draws[i].logit_index = -1;
   }
   AISP_RETURN_IF_ERROR(device_.Upload(target.data(), draws,
-                                      static_cast<size_t>(drawing.rows) * sizeof(DrawRow), stream));
-  // Edits and masks are rare, so they have only one buffer.
-  if (masks > 0) {
-    AISP_RETURN_IF_ERROR(device_.Copy(draw_masks_.data(), flight.mask_staging.data(),
-                                      static_cast<size_t>(masks) * MaskWords() * sizeof(uint32_t),
-                                      *stream_));
-  }
-  return device_.Copy(draw_edits_.data(), edits, used * sizeof(TokenEdit), *stream_);
+                                      DrawBytes(static_cast<size_t>(drawing.rows), used), stream));
+  // Masks are rare, so they have only one buffer.
+  if (masks == 0) return {};
+  return device_.Copy(draw_masks_.data(), flight.mask_staging.data(),
+                      static_cast<size_t>(masks) * MaskWords() * sizeof(uint32_t), *stream_);
 }
 
 }  // namespace aisp

@@ -71,8 +71,7 @@ Status AsyncExecutor::Start(const std::string& model_directory, Ops& ops) {
 Status AsyncExecutor::AllocateFlights() {
   const auto slots = static_cast<size_t>(options_.base.max_slots);
   const auto draws = static_cast<size_t>(max_draws());
-  const size_t rows = DeviceArena::Padded(draws * sizeof(DrawRow)),
-               edits = MaxEdits() * sizeof(TokenEdit);
+  const size_t rows = DrawBytes(draws, MaxEdits());
   const size_t drawn = draws * sizeof(DrawnToken);
   const size_t masks = draws * MaskWords() * sizeof(uint32_t);
   const auto device = [&](size_t bytes) { return device_.Allocate(bytes, MemoryKind::kDevice); };
@@ -80,11 +79,10 @@ Status AsyncExecutor::AllocateFlights() {
   for (Buffer& place : draw_rows_) {
     AISP_ASSIGN_OR_RETURN(place, device(rows));
   }
-  AISP_ASSIGN_OR_RETURN(draw_edits_, device(edits));
   AISP_ASSIGN_OR_RETURN(draw_masks_, device(masks));
   AISP_ASSIGN_OR_RETURN(drawn_, device_.Allocate(kDepth * drawn, MemoryKind::kHost));
   for (Flight& f : flights_) {
-    AISP_ASSIGN_OR_RETURN(f.draw_staging, device_.Allocate(rows + edits, MemoryKind::kHost));
+    AISP_ASSIGN_OR_RETURN(f.draw_staging, device_.Allocate(rows, MemoryKind::kHost));
     AISP_ASSIGN_OR_RETURN(f.mask_staging, device_.Allocate(masks, MemoryKind::kHost));
     if (feature_size() > 0) {
       AISP_ASSIGN_OR_RETURN(f.features, device(model_->features().bytes()));
@@ -142,7 +140,7 @@ StepDraws AsyncExecutor::DrawsOf(const Drawing& drawing) const {
   draws.part = StepPart::kWhole;
   const Buffer& rows = draw_rows_[static_cast<size_t>(drawing.place)];
   draws.params.rows = static_cast<const DrawRow*>(rows.data());
-  draws.params.edits = static_cast<const TokenEdit*>(draw_edits_.data());
+  draws.params.edits = static_cast<const TokenEdit*>(rows.data());
   draws.params.masks = static_cast<const uint32_t*>(draw_masks_.data());
   draws.params.mask_words = static_cast<int32_t>(MaskWords());
   draws.params.num_rows = drawing.rows;
@@ -279,9 +277,10 @@ size_t AsyncExecutor::GraphOperations(int32_t rows) const {
              : graph->second[0].plain->size();
 }
 
-// Uploads a step's inputs during the step in flight, unless that one reads the same buffer set.
+// Uploads a step's inputs during the step in flight, if any, unless that one reads the same buffer
+// set.
 Result<DeviceBatch> AsyncExecutor::Upload(Flight& flight, const Drawing& drawing, int32_t bucket) {
-  const bool beside = drawing.place != place_;
+  const bool beside = flight.follows && drawing.place != place_;
   place_ = drawing.place;
   Stream& stream = beside ? *upload_stream_ : *stream_;
   AISP_ASSIGN_OR_RETURN(

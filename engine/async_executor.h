@@ -199,10 +199,10 @@ class AsyncExecutor final : public ServingExecutor {
   Ops* ops_ = nullptr;
   std::unique_ptr<Model> model_;
   KvLayout layout_;
-  Buffer pool_, slot_tokens_, draw_edits_, draw_masks_;
-  std::array<Buffer, 2> draw_rows_;
-  int32_t place_ = 0;  // buffer set that the last step reads
-  Buffer drawn_;       // page-locked, written by the device: DrawnToken [kDepth, max_draws]
+  Buffer pool_, slot_tokens_, draw_masks_;
+  std::array<Buffer, 2> draw_rows_;  // DrawRow [rows of the step], then edits (FirstEdit)
+  int32_t place_ = 0;                // buffer set that the last step reads
+  Buffer drawn_;  // page-locked, written by the device: DrawnToken [kDepth, max_draws]
   std::unique_ptr<Stream> stream_, upload_stream_;
   std::unique_ptr<Event> uploaded_;
   std::map<GraphSize, std::array<StepGraphs, 2>> graphs_;  // by size and buffer set

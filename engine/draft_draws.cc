@@ -23,19 +23,17 @@ size_t DraftDraws::MaxEdits() const {
 
 Status DraftDraws::Allocate() {
   const auto draws = static_cast<size_t>(options_.rows);
-  const size_t rows = DeviceArena::Padded(draws * sizeof(DrawRow));
-  const size_t edits = MaxEdits() * sizeof(TokenEdit);
+  const size_t rows = DrawBytes(draws, MaxEdits());
   const size_t masks = draws * MaskWords() * sizeof(uint32_t);
   const auto on_device = [&](size_t bytes) { return device_.Allocate(bytes, MemoryKind::kDevice); };
   const auto on_host = [&](size_t bytes) { return device_.Allocate(bytes, MemoryKind::kHost); };
   places_.resize(options_.places);
   for (Place& place : places_) {
     AISP_ASSIGN_OR_RETURN(place.rows, on_device(rows));
-    AISP_ASSIGN_OR_RETURN(place.staging, on_host(rows + edits));
+    AISP_ASSIGN_OR_RETURN(place.staging, on_host(rows));
     AISP_ASSIGN_OR_RETURN(place.mask_staging, on_host(masks));
     AISP_ASSIGN_OR_RETURN(place.done, device_.CreateEvent());
   }
-  AISP_ASSIGN_OR_RETURN(draw_edits_, on_device(edits));
   AISP_ASSIGN_OR_RETURN(draw_masks_, on_device(masks));
   AISP_ASSIGN_OR_RETURN(drawn_, on_host(options_.places * draws * sizeof(DrawnToken)));
   return {};
@@ -46,7 +44,7 @@ StepDraws DraftDraws::Of(int32_t rows, bool filters, size_t place) const {
   if (rows == 0) return draws;
   draws.part = StepPart::kWhole;
   draws.params.rows = static_cast<const DrawRow*>(places_[place].rows.data());
-  draws.params.edits = static_cast<const TokenEdit*>(draw_edits_.data());
+  draws.params.edits = static_cast<const TokenEdit*>(places_[place].rows.data());
   draws.params.masks = static_cast<const uint32_t*>(draw_masks_.data());
   draws.params.mask_words = static_cast<int32_t>(MaskWords());
   draws.params.num_rows = rows;
@@ -66,8 +64,8 @@ Status DraftDraws::Upload(std::span<const SampleRow> samples, int32_t rows, size
   AISP_CHECK(rows <= options_.rows && samples.size() <= static_cast<size_t>(rows));
   Place& place = places_[at];
   auto* const draws = static_cast<DrawRow*>(place.staging.data());
-  auto* const edits = reinterpret_cast<TokenEdit*>(static_cast<std::byte*>(place.staging.data()) +
-                                                   place.rows.bytes());
+  const size_t first = FirstEdit(static_cast<size_t>(rows));
+  auto* const edits = static_cast<TokenEdit*>(place.staging.data()) + first;
   auto* const masks = static_cast<uint32_t*>(place.mask_staging.data());
   size_t used = 0, masked = 0;
   place.refused.assign(samples.size(), Status{});
@@ -85,26 +83,23 @@ Status DraftDraws::Upload(std::span<const SampleRow> samples, int32_t rows, size
       draw.mask = static_cast<int32_t>(masked);
       std::copy(samples[i].mask.begin(), samples[i].mask.end(), masks + masked++ * MaskWords());
     }
-    draw.edit_begin = static_cast<int32_t>(used);
+    const size_t begin = used;
+    draw.edit_begin = static_cast<int32_t>(first + begin);
     if (!edits_.Append(samples[i], {edits, MaxEdits()}, &used)) {
-      used = static_cast<size_t>(draw.edit_begin);
+      used = begin;
       draw.logit_index = -1;
       place.refused[i] = ResourceExhausted("the edits of a draft's logits have no room");
     }
-    draw.edit_count = static_cast<int32_t>(used) - draw.edit_begin;
+    draw.edit_count = static_cast<int32_t>(used - begin);
   }
   for (size_t i = samples.size(); i < static_cast<size_t>(rows); ++i) {
     draws[i] = DrawRow{};
     draws[i].logit_index = -1;
   }
-  AISP_RETURN_IF_ERROR(device_.Upload(place.rows.data(), draws,
-                                      static_cast<size_t>(rows) * sizeof(DrawRow), upload));
-  if (masked > 0) {
-    AISP_RETURN_IF_ERROR(
-        device_.Copy(draw_masks_.data(), masks, masked * MaskWords() * sizeof(uint32_t), stream));
-  }
-  if (used == 0) return {};
-  return device_.Copy(draw_edits_.data(), edits, used * sizeof(TokenEdit), stream);
+  AISP_RETURN_IF_ERROR(
+      device_.Upload(place.rows.data(), draws, DrawBytes(static_cast<size_t>(rows), used), upload));
+  if (masked == 0) return {};
+  return device_.Copy(draw_masks_.data(), masks, masked * MaskWords() * sizeof(uint32_t), stream);
 }
 
 SampledToken DraftDraws::TokenOf(size_t place, size_t sample) const {

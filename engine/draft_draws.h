@@ -2,7 +2,7 @@
 //
 // Rows, edits and masks of a step's draws are uploaded; the device writes tokens to host memory.
 // Each "place" holds the draws of one step, so a step can be uploaded while the previous one reads
-// another place. Edits and masks are rare and share one buffer. Draws follow AsyncExecutor's rules;
+// another place. Masks are rare and share one buffer. Draws follow AsyncExecutor's rules;
 // with a mask, the logprob is still over all tokens. Engine thread only.
 #pragma once
 
@@ -35,7 +35,7 @@ class DraftDraws {
   StepDraws Of(int32_t rows, bool filters, size_t place) const;
   // Waits until the device has finished the place's last step; the place is then free.
   Status Wait(size_t place);
-  // Uploads to a free place, padded to `rows`. Draws go through `upload`; edits and masks through
+  // Uploads to a free place, padded to `rows`. Draws and edits go through `upload`; masks through
   // `stream`, which the caller makes wait for `upload`. Edits without room refuse their draw
   // (RESOURCE_EXHAUSTED in the token's status).
   Status Upload(std::span<const SampleRow> samples, int32_t rows, size_t place, Stream& upload,
@@ -48,8 +48,8 @@ class DraftDraws {
  private:
   // Host inputs of one step, until it is done.
   struct Place {
-    Buffer rows;          // on the device: DrawRow [rows]
-    Buffer staging;       // page-locked: DrawRow [rows], then edits
+    Buffer rows;          // on the device: DrawRow [rows of the step], then edits (FirstEdit)
+    Buffer staging;       // page-locked, likewise
     Buffer mask_staging;  // page-locked
     std::unique_ptr<Event> done;
     // By sample: position of the drawn token, and why it could not be drawn.
@@ -72,7 +72,7 @@ class DraftDraws {
   Device& device_;
   EditWriter edits_;
   std::vector<Place> places_;
-  Buffer draw_edits_, draw_masks_;
+  Buffer draw_masks_;
   Buffer drawn_;  // page-locked, written by the device: DrawnToken [places, rows]
 };
 

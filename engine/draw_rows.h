@@ -10,6 +10,16 @@
 
 namespace aisp {
 
+// A step's edits lie right behind its draw rows, so that one copy uploads both: index of the first,
+// counted from the address of the rows.
+constexpr size_t FirstEdit(size_t rows) {
+  return (rows * sizeof(DrawRow) + sizeof(TokenEdit) - 1) / sizeof(TokenEdit);
+}
+// Bytes of draw rows and the edits behind them.
+constexpr size_t DrawBytes(size_t rows, size_t edits) {
+  return edits == 0 ? rows * sizeof(DrawRow) : (FirstEdit(rows) + edits) * sizeof(TokenEdit);
+}
+
 // Leaves the offsets of its logits, edits and mask unset.
 DrawRow DrawRowOf(const SampleRow& row);
 // Whether it uses top_k, top_p or min_p.

@@ -72,10 +72,10 @@ Status CheckMemory(const Config& config, const ServedModel& served, const Device
 
 }  // namespace
 
-std::optional<WeightFormat> WeightFormatOf(const Config& config) {
-  if (config.model.quantization == "none") return WeightFormat::kCompute;
-  if (config.model.quantization == "fp8") return WeightFormat::kFp8;
-  if (config.model.quantization == "nvfp4") return WeightFormat::kNvfp4;
+std::optional<WeightFormat> WeightFormatOf(std::string_view quantization) {
+  if (quantization == "none") return WeightFormat::kCompute;
+  if (quantization == "fp8") return WeightFormat::kFp8;
+  if (quantization == "nvfp4") return WeightFormat::kNvfp4;
   return std::nullopt;
 }
 
@@ -147,7 +147,7 @@ Result<Backend> MakeBackend(const Config& config, const ServedModel& served) {
   AISP_RETURN_IF_ERROR(CheckMemory(config, served, *backend.device));
   ModelExecutorOptions options = ExecutorOptionsOf(config, served);
   AISP_ASSIGN_OR_RETURN(backend.random_weights, RandomWeightsSeed(config));
-  backend.weight_format = WeightFormatOf(config);
+  backend.weight_format = WeightFormatOf(config.model.quantization);
   options.model.random_weights = backend.random_weights;
   options.model.weight_format = backend.weight_format;
   AISP_ASSIGN_OR_RETURN(options.model.adapters, AdaptersOfTheStart(config, served));

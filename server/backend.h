@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "config/config.h"
@@ -36,8 +37,8 @@ struct Backend {
 // device name, or the reason why a requested GPU cannot be used.
 Result<ComputeDevice> OpenComputeDevice(const Config& config, const ServedModel& served);
 
-// The format that model.quantization asks for; nullopt: the checkpoint's.
-std::optional<WeightFormat> WeightFormatOf(const Config& config);
+// The format that a `quantization` asks for; nullopt: the checkpoint's.
+std::optional<WeightFormat> WeightFormatOf(std::string_view quantization);
 
 // The seed in model.weights; nullopt: the checkpoint's own weights. INVALID_ARGUMENT: neither ""
 // nor random:SEED.

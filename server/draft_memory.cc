@@ -26,6 +26,13 @@ uint64_t FeatureRows(const Config::Engine& engine) {
          U(DraftHeadRows(engine.max_batch_tokens));
 }
 
+// With the draft's own format of weights.
+Config WithFormatOf(const SpeculationConfig& chosen, const Config& config) {
+  Config own = config;
+  if (!chosen.quantization.empty()) own.model.quantization = chosen.quantization;
+  return own;
+}
+
 uint64_t BlockBytesOf(const ServedModel& served, const KvShape& kv) {
   KvLayout block = served.kv_layout;
   block.num_layers = kv.num_layers;
@@ -76,7 +83,8 @@ Result<DraftMemory> MtpMemory(const Config& config, const SpeculationConfig& cho
   const Config::Engine engine = EngineSettingsOf(config);
   head.model.tied_embeddings = true;
   const uint64_t hidden = U(head.model.hidden), bytes = ElementBytes(config, served);
-  const uint64_t weights = WeightBytesOnGpu(config, head.model) + 2 * hidden * hidden * bytes;
+  const uint64_t weights =
+      WeightBytesOnGpu(WithFormatOf(chosen, config), head.model) + 2 * hidden * hidden * bytes;
   const uint64_t logits = U(engine.max_sequences) * sizeof(float) * U(head.model.vocabulary) * 2;
   const uint64_t rows = U(DraftHeadRows(engine.max_batch_tokens)) * RowBytes(head.model);
   return DraftMemory{
@@ -106,8 +114,9 @@ Result<DraftMemory> DraftModelMemory(const Config& config, const SpeculationConf
                         LoadModelSpec(DraftModelFolder(chosen.model, served)));
   const uint64_t rows = U(EngineSettingsOf(config).max_sequences + kDraftTailRows);
   const uint64_t logits = rows * U(spec.vocabulary) * sizeof(float);
-  return DraftMemory{WeightBytesOnGpu(config, spec) + logits + kGraphsAndBuffers,
-                     BlockBytesOf(served, spec.kv())};
+  return DraftMemory{
+      WeightBytesOnGpu(WithFormatOf(chosen, config), spec) + logits + kGraphsAndBuffers,
+      BlockBytesOf(served, spec.kv())};
 }
 
 }  // namespace

@@ -97,13 +97,15 @@ int32_t DraftBlocks(const ServedModel& served, const Backend& backend) {
   return static_cast<int32_t>(std::min<int64_t>(kv.num_blocks, most));
 }
 
-Result<ModelExecutorOptions> DraftOptions(const ModelSpec& spec, const DraftModelOptions& draft,
-                                          const ServedModel& served, const Backend& backend) {
+Result<ModelExecutorOptions> DraftOptions(const SpeculationConfig& chosen, const ModelSpec& spec,
+                                          const DraftModelOptions& draft, const ServedModel& served,
+                                          const Backend& backend) {
   const bool gpu = backend.device->info().asynchronous;
   ModelExecutorOptions options;
   options.model.compute_dtype = backend.executor->model().compute_dtype();
   options.model.random_weights = backend.random_weights;
-  options.model.weight_format = backend.weight_format;
+  options.model.weight_format =
+      chosen.quantization.empty() ? backend.weight_format : WeightFormatOf(chosen.quantization);
   options.model.max_context = std::min(served.max_model_len, spec.max_position);
   options.max_slots = backend.executor->max_slots();
   options.max_scored_rows = 0;
@@ -140,7 +142,7 @@ Result<std::unique_ptr<Proposer>> LoadDraftModel(const SpeculationConfig& chosen
       CheckDraftModel(folder, spec.vocabulary, none ? "" : (*tokenizer)->Fingerprint(), served));
   const DraftModelOptions draft{.min_probability = chosen.min_probability};
   AISP_ASSIGN_OR_RETURN(const ModelExecutorOptions options,
-                        DraftOptions(spec, draft, served, backend));
+                        DraftOptions(chosen, spec, draft, served, backend));
   std::unique_ptr<Executor> executor;
   if (backend.device->info().asynchronous) {
     AISP_ASSIGN_OR_RETURN(executor,
@@ -156,10 +158,12 @@ Result<std::unique_ptr<Proposer>> LoadDraftModel(const SpeculationConfig& chosen
   return std::make_unique<DraftModelProposer>(draft, std::move(executor), clock);
 }
 
-// The format of a head's weights: the target's, but FP8 on a GPU where the choice is free. It
-// affects which tokens are proposed, never the output.
-std::optional<WeightFormat> HeadFormat(std::optional<WeightFormat> target, DType compute,
+// The format of a head's weights: as configured, else the target's, but FP8 on a GPU where the
+// choice is free. It affects which tokens are proposed, never the output.
+std::optional<WeightFormat> HeadFormat(const SpeculationConfig& chosen,
+                                       std::optional<WeightFormat> target, DType compute,
                                        QuantFormat stored, bool gpu) {
+  if (!chosen.quantization.empty()) return WeightFormatOf(chosen.quantization);
   const bool free_choice =
       target ? *target == WeightFormat::kCompute : stored == QuantFormat::kNone;
   return gpu && free_choice && compute == DType::kBF16 ? WeightFormat::kFp8 : target;
@@ -173,7 +177,7 @@ Result<DraftHeadOptions> HeadOptions(const SpeculationConfig& chosen, const Mode
   options.head.compute_dtype = target.model().compute_dtype();
   options.head.random_weights = backend.random_weights;
   options.head.weight_format =
-      HeadFormat(backend.weight_format, options.head.compute_dtype, head.quant.format, gpu);
+      HeadFormat(chosen, backend.weight_format, options.head.compute_dtype, head.quant.format, gpu);
   options.head.max_sequences = target.max_slots();
   options.head.max_rows = gpu ? DraftHeadRows(target.max_batch_tokens())
                               : std::max(target.max_batch_tokens(),
@@ -256,7 +260,7 @@ Result<std::unique_ptr<Proposer>> LoadMedusa(const SpeculationConfig& chosen,
   const MedusaOptions heads{
       .max_rows = target.max_slots(),
       .random_weights = backend.random_weights,
-      .weight_format = HeadFormat(backend.weight_format, target.model().compute_dtype(),
+      .weight_format = HeadFormat(chosen, backend.weight_format, target.model().compute_dtype(),
                                   QuantFormat::kNone, gpu)};
   std::unique_ptr<MedusaDraws> draws;
   if (gpu) {

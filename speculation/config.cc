@@ -71,7 +71,7 @@ std::string KeysOf(Method method) {
         ", suffix_decoding_max_cached_tokens, suffix_decoding_max_spec_factor, "
         "suffix_decoding_min_token_prob";
   }
-  if (TakesModel(method)) keys += ", model";
+  if (TakesModel(method)) keys += ", model, quantization";
   if (ReadsFeatures(method)) keys += ", prompt_features";
   return keys;
 }
@@ -102,6 +102,12 @@ Status ReadKey(const std::string& key, const Json& value, SpeculationConfig* c) 
     if (!value.is_string() || value.get_ref<const std::string&>().empty())
       return tl::unexpected(Wrong(key, value, "the folder of a checkpoint is wanted"));
     c->model = value.get<std::string>();
+    return {};
+  }
+  if (key == "quantization" && TakesModel(c->method)) {
+    if (value != "none" && value != "fp8" && value != "nvfp4")
+      return tl::unexpected(Wrong(key, value, "\"none\", \"fp8\" and \"nvfp4\" are possible"));
+    c->quantization = value.get<std::string>();
     return {};
   }
   if (key == "prompt_features" && ReadsFeatures(c->method))

@@ -24,6 +24,9 @@ struct SpeculationConfig {
   bool adaptive = true;  // false: every draft is verified in full
   // draft_model, eagle3, medusa: the checkpoint's folder; mtp: empty if it is the target's.
   std::string model;
+  // That checkpoint's matrices on a GPU, as model.quantization: "none", "fp8" or "nvfp4". Empty: as
+  // the target's, but FP8 where those are not quantised.
+  std::string quantization;
   // eagle3, mtp, medusa: they see only this many of a prompt's last positions, wherever it is
   // prefilled.
   int32_t prompt_features = kPromptFeatures;

@@ -17,10 +17,21 @@ constexpr int kMostRowsOfOneLaunch = 64;
 // ---- scan ----
 
 // Copies the slice's logits with the row's edits applied; called by all threads of the block.
+template <bool kWide>
 __device__ void EditSlice(const DrawCall& c, const DrawRow& row, const Range& slice) {
   const float* from = c.logits + int64_t{row.logit_index} * c.stride;
   float* to = c.edited + int64_t{blockIdx.y} * c.vocabulary;
-  for (int i = slice.begin + threadIdx.x; i < slice.end; i += blockDim.x) to[i] = from[i];
+  ForFours<kWide>(from, slice, [&](int token, const float(&four)[4]) {
+    if constexpr (kWide) {
+      if (token < slice.end)
+        *reinterpret_cast<float4*>(to + token) = make_float4(four[0], four[1], four[2], four[3]);
+    } else {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if (token + j < slice.end) to[token + j] = four[j];
+      }
+    }
+  });
   __syncthreads();
   for (int i = threadIdx.x; i < row.edit_count; i += blockDim.x) {
     const TokenEdit edit = c.edits[row.edit_begin + i];
@@ -72,6 +83,28 @@ __device__ __forceinline__ void ScanWithNoise(const DrawRow& row, const float* s
   });
 }
 
+// A thread's part of the sum of exp(logit - most): several logits in flight at once.
+__device__ __forceinline__ float SumOfExponentials(const float* logits, const Range& slice,
+                                                   float most) {
+  constexpr int kAtOnce = 8;
+  float sum = 0;
+#pragma unroll 1
+  for (int i = slice.begin + static_cast<int>(threadIdx.x); i < slice.end;
+       i += kAtOnce * kScanThreads) {
+    float v[kAtOnce];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      const int at = i + k * kScanThreads;
+      v[k] = at < slice.end ? __ldcg(logits + at) : -INFINITY;
+    }
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      if (i + k * kScanThreads < slice.end) sum += expf(v[k] - most);
+    }
+  }
+  return sum;
+}
+
 template <bool kWide>
 __device__ __forceinline__ void ScanSlice(const DrawCall& c, const DrawRow& row, const Range& slice,
                                           float* scores, int32_t* tokens, DrawSlice& out) {
@@ -96,7 +129,7 @@ __device__ __forceinline__ void ScanSlice(const DrawCall& c, const DrawRow& row,
   if (edits || noise) {
     out.max_score = -INFINITY;
     out.max_token = INT_MAX;
-    if (edits) EditSlice(c, row, slice);
+    if (edits) EditSlice<kWide>(c, row, slice);
     const float* from = ScoresOf(c, row, blockIdx.y);
     if (noise) {
       ScanWithNoise<kWide>(row, from, slice, out);
@@ -112,9 +145,7 @@ __device__ __forceinline__ void ScanSlice(const DrawCall& c, const DrawRow& row,
   if (row.num_logprobs >= 0) {
     int32_t ignored = 0;
     BlockBest(out.max_logit, ignored, scores, tokens);
-    float sum = 0;
-    for (int i = slice.begin + threadIdx.x; i < slice.end; i += kScanThreads)
-      sum += expf(logits[i] - out.max_logit);
+    const float sum = SumOfExponentials(logits, slice, out.max_logit);
     __syncthreads();
     out.sum = BlockSum(sum, scores);
   }
@@ -157,11 +188,13 @@ __device__ __forceinline__ DrawRowResult MergeSlices(const DrawSlice* slices, co
     float top = mine.max_logit;
 #pragma unroll
     for (int o = 16; o > 0; o /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, o));
+    // A lane for each slice: exp of a double takes long.
+    const double factor = mine.sum > 0 ? exp(double{mine.max_logit} - top) : 0;
     double sum = 0;
     for (int i = 0; i < kDrawSlices; ++i) {
       const float part = __shfl_sync(~0u, mine.sum, i);
-      const float max_logit = __shfl_sync(~0u, mine.max_logit, i);
-      if (part > 0) sum += static_cast<double>(part) * exp(double{max_logit} - top);
+      const double of_part = __shfl_sync(~0u, factor, i);
+      if (part > 0) sum += static_cast<double>(part) * of_part;
     }
     out.log_sum = top + log(sum);
   }

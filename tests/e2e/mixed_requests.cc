@@ -70,9 +70,13 @@ std::vector<Feature> Features() {
       {"priority",
        [](SplitMix64& r, Json* body) { (*body)["priority"] = static_cast<int>(r.Below(5)) - 2; }},
       {"lora", [](SplitMix64&, Json* body) { (*body)["model"] = kAdapterName; }},
-      {"few drafts",
+      {"own speculation",
        [](SplitMix64& r, Json* body) {
-         (*body)["speculation"] = {{"num_speculative_tokens", 1 + r.Below(3)}};
+         const uint64_t which = r.Below(6);
+         if (which < 4)
+           (*body)["speculation"] = {{"num_speculative_tokens", which}};
+         else
+           (*body)["speculation"] = which == 4 ? "off" : "auto";
        }},
   };
 }

@@ -38,6 +38,11 @@ TEST(SpeculationConfig, ReadsTheKeysOfVllm) {
   const auto none = ParseSpeculationConfig(R"({"method": "mtp", "prompt_features": 0})");
   ASSERT_TRUE(none.has_value());
   EXPECT_EQ(none->prompt_features, 0);
+  EXPECT_EQ(none->quantization, "");
+  const auto small =
+      ParseSpeculationConfig(R"({"method": "eagle3", "model": "head", "quantization": "nvfp4"})");
+  ASSERT_TRUE(small.has_value());
+  EXPECT_EQ(small->quantization, "nvfp4");
   EXPECT_EQ(ParseSpeculationConfig("off")->method, SpeculationConfig::Method::kOff);
 }
 
@@ -63,6 +68,10 @@ TEST(SpeculationConfig, RefusalsNameTheValueAndWhatIsAllowed) {
               HasSubstr("no key 'prompt_features'"));
   EXPECT_THAT(Refusal(R"({"method": "mtp", "prompt_features": 5000})"),
               testing::AllOf(HasSubstr("5000"), HasSubstr("0 to 4096")));
+  EXPECT_THAT(Refusal(R"({"method": "mtp", "quantization": "int4"})"),
+              testing::AllOf(HasSubstr("\"int4\""), HasSubstr("\"nvfp4\"")));
+  EXPECT_THAT(Refusal(R"({"method": "suffix", "quantization": "fp8"})"),
+              HasSubstr("no key 'quantization'"));
   EXPECT_THAT(Refusal(R"({"method": "draft_model"})"), HasSubstr("'model'"));
   EXPECT_THAT(Refusal(R"({"method": "eagle3"})"), HasSubstr("'model'"));
   EXPECT_THAT(Refusal(R"({"method": "medusa"})"), HasSubstr("'model'"));

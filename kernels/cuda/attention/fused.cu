@@ -32,6 +32,7 @@ namespace {
 // An item that continues in another CTA is published in parts; the CTA with its end adds them.
 template <int kDim, bool kSeveral>
 struct PartsInOrder {
+  static constexpr bool kStages = false;
   static constexpr int kLanesPerRow = kDim / 4;
 
   const FusedArgs& a;
@@ -191,6 +192,7 @@ cudaError_t LaunchFused(const FusedShape& shape, int32_t ctas, bool overlap, con
   const void* const kernel =
       one ? OneSequenceKernelOf(shape) : reinterpret_cast<const void*>(fused::Find(shape));
   if (kernel == nullptr || (args.token_slots.sets != nullptr && !one)) return cudaErrorInvalidValue;
+  if (one && shape.several && args.most_rows > fused::kMostStaged) return cudaErrorInvalidValue;
   if (one) ctas -= ctas % MostItems(args);
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;

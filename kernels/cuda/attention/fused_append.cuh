@@ -14,6 +14,13 @@ struct NewKey {
   uint32_t k[2], v[2];
 };
 
+// A single sequence's new keys and values that lie in a CTA's tiles, in shared memory: [key, from
+// the first on][K, V][lane].
+inline constexpr int kMostStaged = 16;
+struct StagedRows {
+  uint2 pairs[kMostStaged][2][32];
+};
+
 // Called by a warp. kOne, `await`: see Core.
 template <class S, int kDim, bool kFp8, bool kOne>
 struct NewRows {
@@ -146,6 +153,67 @@ struct NewRows {
         }
         Patch(unit, static_cast<uint32_t>(first + i - key0), pairs);
       }
+    }
+  }
+
+  // kSeveral: as AppendRows() for all new keys from `first` to `end`, by all warps of a CTA: one
+  // round trip for the rows instead of one for every few of them.
+  __device__ __forceinline__ void Stage(const Segment& at, int32_t first, int32_t end,
+                                        float k_scale, float v_scale, StagedRows& staged) const {
+    constexpr int kAtOnce = 2;
+    const ItemRows item = RowsOf<S::kSeveral>(a, at);
+    const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32;
+    const int64_t key_at = static_cast<int64_t>(a.num_heads + item.head) * kDim;
+    const int64_t value_at = key_at + static_cast<int64_t>(a.num_kv_heads) * kDim;
+    const float factors[2] = {kFp8 ? 1.0f / k_scale : 1.0f, kFp8 ? 1.0f / v_scale : 1.0f};
+#pragma unroll 1
+    for (int32_t begin = first + warp; begin < end; begin += kAtOnce * kWarps) {
+      Head<kDim> x[kAtOnce][2];
+      float2 c[kAtOnce], s[kAtOnce];
+      int32_t slots[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int32_t key = min(begin + i * kWarps, end - 1);
+        const int64_t row = at.span.row_begin + key - OldKeys(at.span);
+        x[i][0].template Load<__nv_bfloat16>(a.qkv, row * a.qkv_row_stride + key_at);
+        x[i][1].template Load<__nv_bfloat16>(a.qkv, row * a.qkv_row_stride + value_at);
+        slots[i] = a.kv_slots[row];
+        const float* angles = a.cos_sin + static_cast<int64_t>(key) * kDim;
+        const int at_key = Head<kDim>::At(0) % (kDim / 2);
+        c[i] = Load2<float>(angles, at_key);
+        s[i] = Load2<float>(angles, kDim / 2 + at_key);
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int32_t key = begin + i * kWarps;
+        if (key >= end) break;
+        if (a.k_norm != nullptr) x[i][0].Normalise(a.k_norm, a.norm_epsilon);
+        x[i][0].Rotate(0, c[i], s[i]);
+#pragma unroll
+        for (int v = 0; v < 2; ++v) {
+          const uint32_t pairs[2] = {Pack<void>(x[i][v].low[0], factors[v]),
+                                     Pack<void>(x[i][v].high[0], factors[v])};
+          staged.pairs[key - first][v][lane] = make_uint2(pairs[0], pairs[1]);
+          if (item.first == 0 && Head<kDim>::Mine()) {
+            uint8_t* const to = PoolAt(slots[i], item.head, v == 1);
+            StorePair(to, pairs[0]);
+            StorePair(to + kDim / 2 * S::kElement, pairs[1]);
+          }
+        }
+      }
+    }
+  }
+
+  // Writes a tile's new keys (or values) into its unit. `first`: the first staged key.
+  __device__ __forceinline__ void PatchStaged(const Segment& at, int32_t key0, int32_t first,
+                                              bool values, const StagedRows& staged,
+                                              uint8_t* unit) const {
+    const int32_t end = min(key0 + S::kKeysPerTile, at.span.context_len);
+#pragma unroll 1
+    for (int32_t key = max(key0, first); key < end; ++key) {
+      const uint2 both = staged.pairs[key - first][values ? 1 : 0][lane];
+      const uint32_t pairs[2] = {both.x, both.y};
+      Patch(unit, static_cast<uint32_t>(key - key0), pairs);
     }
   }
 

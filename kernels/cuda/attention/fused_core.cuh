@@ -125,9 +125,8 @@ struct Core : NewRows<Shape<kDim, kFp8, kRowTiles, kSeveral>, kDim, kFp8, kOne> 
            static_cast<int64_t>(head) * kDim;
   }
 
-  // Norms and rotates the item's query rows. A missing row is a copy of the last one; its result is
-  // unused.
-  __device__ __forceinline__ void LoadQ(const Segment& at, const Angles& angles) {
+  // Loads the item's query rows. A missing row is a copy of the last one; its result is unused.
+  __device__ __forceinline__ void LoadQ(const Segment& at) {
     const auto* all = static_cast<const __nv_bfloat16*>(a.qkv);
     const ItemRows item = RowsOf<kSeveral>(a, at);
     if constexpr (kSeveral) SetEnds(at, item);
@@ -141,6 +140,10 @@ struct Core : NewRows<Shape<kDim, kFp8, kRowTiles, kSeveral>, kDim, kFp8, kOne> 
         q[n][i][1] = *reinterpret_cast<const uint32_t*>(from + ElementAt(i, 1));
       }
     }
+  }
+
+  // Norms and rotates the loaded query rows.
+  __device__ __forceinline__ void RotateQ(const Angles& angles) {
 #pragma unroll
     for (int n = 0; n < kRowTiles; ++n) {
       float2 low[kHalfSteps][2], high[kHalfSteps][2];

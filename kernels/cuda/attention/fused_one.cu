@@ -10,6 +10,8 @@
 // published (token_slots.h). The wait for the previous kernel is then at the end: its outputs are
 // polled, and it started this kernel only after the previous attention was complete, so the
 // partials are empty. The head of fused.cu on pool, tables and positions applies here too.
+#include <type_traits>
+
 #include "kernels/cuda/attention/fused.cuh"
 #include "kernels/cuda/attention/fused_parts.cuh"
 #include "kernels/cuda/attention/fused_worker.cuh"
@@ -24,7 +26,11 @@ constexpr int kMaxSlices = kFusedSlicesPerRow;
 
 template <int kDim, bool kSeveral>
 struct PartsInSlices {
-  static constexpr int kChunks = kDim / 4;  // four elements each, per row
+  static constexpr bool kStages = kSeveral;
+  // Several rows make more slices than CTAs, of few parts each.
+  static constexpr int kTogether = kSeveral ? 2 : 1;  // slices
+  static constexpr int kAtOnce = kSeveral ? 4 : 1;    // parts
+  static constexpr int kChunks = kDim / 4;            // four elements each, per row
 
   const FusedArgs& a;
   uint32_t* published;
@@ -58,85 +64,134 @@ struct PartsInSlices {
   __device__ __forceinline__ void AddUp(const Segment& at, void* scratch) const {
     if (parts == 1) return;
     const int32_t first = static_cast<int32_t>(blockIdx.x) / stride * stride;
-    const int32_t rows = RowsOf<kSeveral>(a, at).count * a.group;
-    for (int32_t slice = static_cast<int32_t>(blockIdx.x) - first; slice < rows * slices;
-         slice += parts) {
-      AddSlice<kFp8>(at, first, slice / slices, slice % slices, scratch);
+    const int32_t count = RowsOf<kSeveral>(a, at).count * a.group * slices;
+    for (int32_t slice = static_cast<int32_t>(blockIdx.x) - first; slice < count;
+         slice += kTogether * parts) {
+      AddSlices<kFp8>(at, first, slice, count, scratch);
     }
   }
 
+  // Some elements of an item's row.
+  struct Slice {
+    bool there;
+    int32_t row, number, chunk;  // a thread's chunk
+  };
+  __device__ __forceinline__ Slice SliceAt(int32_t slice, int32_t count, int in_slice) const {
+    const int32_t number = slice % slices;
+    return {slice < count, slice / slices, number, number * (kChunks / slices) + in_slice};
+  }
+
+  // Adds slices `slice`, `slice` + parts, ..., at most kTogether.
   template <bool kFp8>
-  __device__ __forceinline__ void AddSlice(const Segment& at, int32_t first, int row, int slice,
-                                           void* scratch) const {
+  __device__ __forceinline__ void AddSlices(const Segment& at, int32_t first, int32_t slice,
+                                            int32_t count, void* scratch) const {
     const int chunks = kChunks / slices;
     const int thread = static_cast<int>(threadIdx.x);
-    const int chunk = slice * chunks + thread % chunks;
-    Piece mine = Gather(first, row, slice, chunk, thread / chunks, kThreads / chunks);
-    // Within the warp: distance between lanes with the same chunk.
-    float top = mine.m;
+    Slice added[kTogether];
 #pragma unroll
-    for (int step = 1; step < 32; step *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, step));
-    if (top > -INFINITY) mine.Scale(top);
-    for (int step = chunks; step < 32; step *= 2) {
-      mine.l += __shfl_xor_sync(~0u, mine.l, step);
-      mine.o.x += __shfl_xor_sync(~0u, mine.o.x, step);
-      mine.o.y += __shfl_xor_sync(~0u, mine.o.y, step);
-      mine.o.z += __shfl_xor_sync(~0u, mine.o.z, step);
-      mine.o.w += __shfl_xor_sync(~0u, mine.o.w, step);
-    }
+    for (int i = 0; i < kTogether; ++i)
+      added[i] = SliceAt(slice + i * parts, count, thread % chunks);
+    Piece mine[kTogether];
+    Gather(first, added, thread, mine);
     auto* const warps = static_cast<Piece*>(scratch);
-    if (thread % 32 < chunks) warps[thread / 32 * chunks + thread % 32] = mine;
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      // Within the warp: distance between lanes with the same chunk.
+      float top = mine[i].m;
+#pragma unroll
+      for (int step = 1; step < 32; step *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, step));
+      if (top > -INFINITY) mine[i].Scale(top);
+      for (int step = chunks; step < 32; step *= 2) {
+        mine[i].l += __shfl_xor_sync(~0u, mine[i].l, step);
+        mine[i].o.x += __shfl_xor_sync(~0u, mine[i].o.x, step);
+        mine[i].o.y += __shfl_xor_sync(~0u, mine[i].o.y, step);
+        mine[i].o.z += __shfl_xor_sync(~0u, mine[i].o.z, step);
+        mine[i].o.w += __shfl_xor_sync(~0u, mine[i].o.w, step);
+      }
+      if (thread % 32 < chunks) warps[(i * kWarps + thread / 32) * chunks + thread % 32] = mine[i];
+    }
     __syncthreads();
     // All threads have read what they polled.
-    Empty(first, row, slice, chunk, thread / chunks, kThreads / chunks);
-    if (thread < chunks) {
+    Empty(first, added, thread);
+    // A warp for each.
+    const int which = thread / 32;
+    const Slice own = SliceAt(slice + which * parts, count, thread % 32);
+    if (which < kTogether && own.there && thread % 32 < chunks) {
+      const Piece* const from = warps + which * kWarps * chunks + thread % 32;
       Piece sum;
 #pragma unroll
-      for (int w = 0; w < kWarps; ++w) sum.m = fmaxf(sum.m, warps[w * chunks + thread].m);
+      for (int w = 0; w < kWarps; ++w) sum.m = fmaxf(sum.m, from[w * chunks].m);
 #pragma unroll
       for (int w = 0; w < kWarps; ++w) {
-        const Piece& more = warps[w * chunks + thread];
+        const Piece& more = from[w * chunks];
         if (more.m == -INFINITY) continue;  // had no part
         const float factor = ptx::Exp2(more.m - sum.m);
         sum.l += more.l * factor;
         sum.Add(more.o, factor);
       }
-      StoreRow<kDim, kFp8, kSeveral>(a, at, row, chunk, sum, published);
+      StoreRow<kDim, kFp8, kSeveral>(a, at, own.row, own.chunk, sum, published);
     }
     __syncthreads();
   }
 
-  // Adds parts begin, begin + step, ... of a chunk as they arrive.
-  __device__ __forceinline__ Piece Gather(int32_t first, int row, int slice, int chunk, int begin,
-                                          int step) const {
-    Piece sum;
+  // Adds a thread's parts of its chunk in each slice, in their order: several in flight at once.
+  __device__ __forceinline__ void Gather(int32_t first, const Slice (&added)[kTogether], int thread,
+                                         Piece (&sums)[kTogether]) const {
+    const int step = kThreads / (kChunks / slices);
 #pragma unroll 1
-    for (int32_t part = begin; part < parts; part += step) {
-      float4 o = {};
-      float2 norm = {};
+    for (int32_t part = thread / (kChunks / slices); part < parts; part += kAtOnce * step) {
+      float4 o[kTogether][kAtOnce] = {};
+      float2 norm[kTogether][kAtOnce] = {};
+      uint32_t emptiest;
       PollLimit<PollSite::kAttentionParts> limit;
       do {
-        LoadPart(true, Values(first + part, row) + chunk, o);
-        LoadPart(true, Norms(first + part, row) + slice, norm);
+        emptiest = 0;
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i) {
+#pragma unroll
+          for (int k = 0; k < kAtOnce; ++k) {
+            const int32_t cta = first + part + k * step;
+            const bool there = added[i].there && part + k * step < parts;
+            LoadPart(there, Values(cta, added[i].row) + added[i].chunk, o[i][k]);
+            LoadPart(there, Norms(cta, added[i].row) + added[i].number, norm[i][k]);
+          }
+        }
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i) {
+#pragma unroll
+          for (int k = 0; k < kAtOnce; ++k)
+            emptiest = max(emptiest, max(Emptiest(o[i][k]), Emptiest(norm[i][k])));
+        }
         limit.Count(a.poll);
-      } while (max(Emptiest(o), Emptiest(norm)) == ~0u);
-      const float top = fmaxf(sum.m, norm.x);
-      const float factor = ptx::Exp2(norm.x - top);
-      sum.Scale(top);
-      sum.l += norm.y * factor;
-      sum.Add(o, factor);
+      } while (emptiest == ~0u);
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+#pragma unroll
+        for (int k = 0; k < kAtOnce; ++k) {
+          if (!added[i].there || part + k * step >= parts) continue;
+          const float top = fmaxf(sums[i].m, norm[i][k].x);
+          const float factor = ptx::Exp2(norm[i][k].x - top);
+          sums[i].Scale(top);
+          sums[i].l += norm[i][k].y * factor;
+          sums[i].Add(o[i][k], factor);
+        }
+      }
     }
-    return sum;
   }
 
-  __device__ __forceinline__ void Empty(int32_t first, int row, int slice, int chunk, int begin,
-                                        int step) const {
+  __device__ __forceinline__ void Empty(int32_t first, const Slice (&added)[kTogether],
+                                        int thread) const {
     const float nothing = __uint_as_float(~0u);
+    const int chunks = kChunks / slices;
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      if (!added[i].there) continue;
 #pragma unroll 1
-    for (int32_t part = begin; part < parts; part += step) {
-      Values(first + part, row)[chunk] = make_float4(nothing, nothing, nothing, nothing);
-      if (chunk % (kChunks / slices) == 0) {
-        Norms(first + part, row)[slice] = make_float2(nothing, nothing);
+      for (int32_t part = thread / chunks; part < parts; part += kThreads / chunks) {
+        Values(first + part, added[i].row)[added[i].chunk] =
+            make_float4(nothing, nothing, nothing, nothing);
+        if (thread % chunks == 0)
+          Norms(first + part, added[i].row)[added[i].number] = make_float2(nothing, nothing);
       }
     }
   }
@@ -183,7 +238,9 @@ __global__ void __maxnreg__(kRowTiles == 1 ? 152 : 232)
   using Parts = PartsInSlices<kDim, kSeveral>;
   extern __shared__ __align__(1024) uint8_t ring[];
   __shared__ MergeScratch merge;
-  __shared__ __align__(16) QueryRows<kDim, kRowTiles> rows;
+  // Query rows of one row, or the new keys of several.
+  __shared__ __align__(16) std::conditional_t<kSeveral, StagedRows, QueryRows<kDim, kRowTiles>>
+      rows;
   __shared__ __align__(16) uint8_t iterators[kWarps][sizeof(typename S::Segments)];
   ptx::LetSuccessorStart();
   const auto* qkv = static_cast<const __nv_bfloat16*>(a.qkv);
@@ -207,8 +264,13 @@ __global__ void __maxnreg__(kRowTiles == 1 ? 152 : 232)
     KvCopies<S> copies(a, *copied);
     Parts in_slices{a, published, parts, stride,
                     SlicesOf(parts, RowsOf<kSeveral>(a, at).count * a.group)};
-    Worker<kDim, kFp8, kRowTiles, !kSeveral, kSeveral, Parts> worker{a,   ring,   merge, in_slices,
-                                                                     qkv, handed, &rows};
+    Worker<kDim, kFp8, kRowTiles, !kSeveral, kSeveral, Parts> worker{a,         ring, merge,
+                                                                     in_slices, qkv,  handed};
+    if constexpr (kSeveral) {
+      worker.staged = &rows;
+    } else {
+      worker.rows = &rows;
+    }
     worker.Work(segments, copies);
     asm volatile("cp.async.wait_all;" ::: "memory");
     __syncthreads();

@@ -59,7 +59,8 @@ __device__ __forceinline__ void StoreRow(const FusedArgs& a, const Segment& at, 
 
 // The joint work of a CTA's warps. Kernel decides what happens with an item's rows or parts of
 // them: void Store<kFp8>(const Segment&, int item_row, int chunk, const Piece&): four elements,
-// kDim / 4 threads per row.
+// kDim / 4 threads per row. Kernel::kStages: a CTA has one item of several rows, and all its warps
+// prepare the new keys.
 template <int kDim, bool kFp8, int kRowTiles, bool kOne, bool kSeveral, class Kernel>
 struct Worker {
   using C = Core<kDim, kFp8, kRowTiles, kOne, kSeveral>;
@@ -75,6 +76,7 @@ struct Worker {
   const __nv_bfloat16* qkv = nullptr;
   bool await = false;
   QueryRows<kDim, kRowTiles>* rows = nullptr;
+  StagedRows* staged = nullptr;  // for kStages
 
   // Offset of a warp's element {row, dim} in its result.
   static __device__ __forceinline__ int ResultAt(int row, int dim) {
@@ -113,7 +115,10 @@ struct Worker {
         uint32_t x[8][4];
         asm volatile("cp.async.wait_group %0;" ::"n"(kUnits - 1) : "memory");
         __syncwarp();
-        if constexpr (kSeveral) {
+        if constexpr (Kernel::kStages) {
+          if (key0 + S::kKeysPerTile > OldKeys(at.span))
+            core.PatchStaged(at, key0, FirstNewKey(at), values, *staged, mine + slot * kUnitBytes);
+        } else if constexpr (kSeveral) {
           if (key0 + S::kKeysPerTile > OldKeys(at.span))
             AppendRows(core, at, key0, values, mine + slot * kUnitBytes);
         } else if (owns_last && j == top) {
@@ -162,8 +167,14 @@ struct Worker {
     const float v_scale = VScale(a);
     core.score_scale = a.scale_log2 * (kFp8 ? k_scale : 1.0f);
     NewKey fresh{};
-    if constexpr (kSeveral) {
-      core.LoadQ(at, angles);
+    if constexpr (Kernel::kStages) {
+      core.LoadQ(at);
+      const int32_t end = min((at.first + at.hi) * S::kKeysPerTile, at.span.context_len);
+      core.Stage(at, FirstNewKey(at), end, k_scale, v_scale, *staged);
+      core.RotateQ(angles);
+      __syncthreads();
+    } else if constexpr (kSeveral) {
+      LoadQ(core, at, angles);
     } else if constexpr (kOne) {
       if (owns_last) fresh = core.Append(at, angles.key_c, angles.key_s, k_scale, v_scale);
       // Done by a warp that need not wait for the new key.
@@ -173,13 +184,24 @@ struct Worker {
                     a.group, await, a.poll, core.lane);
       }
       __syncthreads();
-      core.LoadQ(at, angles);
+      LoadQ(core, at, angles);
     } else {
-      core.LoadQ(at, angles);
+      LoadQ(core, at, angles);
       if (owns_last) fresh = core.Append(at, angles.key_c, angles.key_s, k_scale, v_scale);
     }
     core.Clear();
     return fresh;
+  }
+
+  __device__ __forceinline__ void LoadQ(C& core, const Segment& at,
+                                        const typename C::Angles& angles) const {
+    core.LoadQ(at);
+    core.RotateQ(angles);
+  }
+
+  // The first new key in the CTA's tiles.
+  __device__ __forceinline__ int32_t FirstNewKey(const Segment& at) const {
+    return max((at.first + at.lo) * S::kKeysPerTile, OldKeys(at.span));
   }
 
   __device__ __forceinline__ void AppendRows(const C& core, const Segment& at, int32_t key0,
