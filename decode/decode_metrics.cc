@@ -37,6 +37,7 @@ void DecodeRole::Impl::AddMetrics(Metrics& m) {
   data_loss = m.AddCounter(
       "aisp_kv_data_loss_total",
       "Transfers refused because epoch, token count or the check of a block were wrong", labels);
+  notes_taken = m.AddCounter("aisp_kv_notes_total", "Hand-offs that ended by a note", labels);
   verified = m.AddCounter("aisp_kv_verified_blocks_total",
                           "Blocks that came over a lane and were what had been written", labels);
   corrupt = m.AddCounter("aisp_kv_corrupt_transfers_total",

@@ -23,7 +23,7 @@ enum class RequestPhase : uint8_t {
   kPulling,    // waits for its prefix from another worker's cache
   kDialling,   // waits for the session to its prefill worker
   kRequested,  // PrefillRequest was sent
-  kGranted,    // the prefill worker writes
+  kGranted,    // the prefill worker writes, or (granted_early) will or gives the grant back
 };
 
 // A router's request: its link and the id on that link.
@@ -62,6 +62,7 @@ struct DecodeRequest {
   Instant began;               // of the current attempt
   uint64_t transfer_id = 0;    // of the current attempt, 0 before it was sent
   Instant silent_at = kNever;  // kRequested: when the prefill worker counts as silent
+  bool granted_early = false;  // kGranted: with the request, before blocks were asked for
   Epoch epoch;                 // kGranted
   int32_t first_token = 0;     // kGranted
   Instant lease_end = kNever;  // kGranted

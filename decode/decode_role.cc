@@ -343,6 +343,7 @@ void DecodeRole::Launch() {
   if (Status launched = impl_->deps.engine->Launch(); !launched) {
     LogError("step failed", {{"error", launched.error().message}});
   }
+  impl_->shell->PublishKvEvents();
 }
 
 bool DecodeRole::InFlight() const { return impl_->deps.engine->InFlight(); }
@@ -353,7 +354,11 @@ void DecodeRole::OnTransport() {
   // The owner has no completions to take; transports without their own thread make progress here.
   for (KvTransport* transport : impl_->deps.transports) transport->Progress();
   impl_->deps.engine->PollTiers();
+  impl_->TakeNotes();
 }
+
+bool DecodeRole::ExpectsSoon() const { return impl_->leases.AwaitsNotes(); }
+bool DecodeRole::HasNotes() const { return impl_->HasNotes(); }
 
 Instant DecodeRole::NextTimer() const { return impl_->NextTimer(); }
 

@@ -116,6 +116,8 @@ class DecodeRole final : public WorkerRole {
   bool StepDone() override;
   void Collect() override;
   void OnTransport() override;
+  bool ExpectsSoon() const override;
+  bool HasNotes() const override;
   Instant NextTimer() const override;
   void OnTimer(Instant now) override;
   void BeginDrain() override;

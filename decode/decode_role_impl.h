@@ -111,6 +111,9 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   // --- remote_prefill.cc ---
   void OnSessionUp(const std::string& address) override;
   void OnPeer(const std::string& address, const v1::PrefillToDecode& message) override;
+  bool HasNotes() const;
+  // Notes say that a writer is done, before its message over the link, which is then a repetition.
+  void TakeNotes();
   // Asks the next target that is reachable; otherwise runs the prompt here.
   void StartRemote(DecodeRequest& request);
   void Ask(DecodeRequest& request);
@@ -118,9 +121,17 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   Status SendPrefill(DecodeRequest& request, v1::PrefillRequest prefill);
   // The current attempt no longer refers to its shared prompt.
   void ReleasePrompt(DecodeRequest& request);
+  // Grants blocks with the request if its prefill worker has no other request of ours: then it
+  // runs at once, and asking for blocks would delay it.
+  void GrantEarly(DecodeRequest& request, v1::PrefillRequest* prefill);
   void OnNeed(const std::string& address, uint64_t transfer_id);
+  // RESOURCE_EXHAUSTED: not now. Other errors: never.
+  Result<RemoteGrant> TakeGrant(DecodeRequest& request);
   void RefuseGrant(DecodeRequest& request);
-  void SendGrant(DecodeRequest& request, const RemoteGrant& grant, const Writer& writer);
+  // Opens its lease. The message that hands it to the writer.
+  v1::Grant OpenGrant(DecodeRequest& request, const RemoteGrant& grant);
+  // The prefill worker runs others first and asks later.
+  void TakeBackGrant(DecodeRequest& request);
   void OnDone(const std::string& address, const v1::PrefillDone& done);
   // Checks that everything granted was written, and that no more writes can come.
   Status CheckWhole(const DecodeRequest& request, const v1::PrefillDone& done);
@@ -225,6 +236,7 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   Counter grants_refused;
   Counter data_loss;
   Counter verified, corrupt;
+  Counter notes_taken;
   SpeculationMetrics speculation;
   Counter features_came, features_absent, features_refused;
   Counter forced_proposed, forced_accepted;

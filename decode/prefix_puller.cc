@@ -124,6 +124,8 @@ PullOutcome PrefixPuller::Ask(uint64_t id, Pull& pull) {
                      cached ? "" : grant.error().message);
   }
   const Instant now = deps_.clock->Now();
+  const Writer& writer = *deps_.peers->Up(pull.address);
+  AllowWrites(deps_.engine->blocks().layout(), grant->blocks, grant->epoch, writer.transport);
   v1::DecodeToPrefill message;
   v1::PrefillRequest* request = message.mutable_prefill();
   *request = pull.request;
@@ -132,17 +134,29 @@ PullOutcome PrefixPuller::Ask(uint64_t id, Pull& pull) {
   request->mutable_tokens()->Add(pull.tokens.begin(), pull.tokens.end());
   request->set_decode_match_tokens(static_cast<uint32_t>(grant->first_token));
   request->set_timeout_ms(std::max<int64_t>(1, (pull.over_by - now).count() / 1'000'000));
+  pull.asked = now;
+  if (writer.takes_grants) *request->mutable_grant() = GrantOf(id, pull, *grant);
   if (Status sent = deps_.peers->Offer(pull.address, std::move(message)); !sent) {
+    writer.transport->RevokeEpoch(grant->epoch);
     deps_.engine->DropPrefix(grant->epoch);
     deps_.engine->EndLease(grant->epoch);  // nobody got the grant
     return not_asked(v1::PrefixPull::REFUSED, sent.error().message);
   }
   pull.phase = Phase::kAsked;
-  pull.asked = now;
   pull.epoch = grant->epoch;
   pull.first_token = grant->first_token;
   pull.end_token = tokens;
-  SendGrant(id, pull, *grant);
+  deps_.leases->Open({.epoch = grant->epoch,
+                      .writer = writer,
+                      .blocks = static_cast<int32_t>(grant->blocks.size()),
+                      .transfer_id = id,
+                      .revoked = false,
+                      .revoked_at = kNever});
+  if (!writer.takes_grants) {
+    message.Clear();
+    *message.mutable_grant() = GrantOf(id, pull, *grant);
+    deps_.peers->Send(pull.address, std::move(message));
+  }
   return {};
 }
 
@@ -201,23 +215,14 @@ void PrefixPuller::OnNeed(uint64_t id, Pull& pull, int64_t held) {
   pull.end_token = static_cast<int32_t>(held);
 }
 
-void PrefixPuller::SendGrant(uint64_t id, const Pull& pull, const RemoteGrant& grant) {
-  const Writer& writer = *deps_.peers->Up(pull.address);
-  deps_.leases->Open({.epoch = grant.epoch,
-                      .writer = writer,
-                      .blocks = static_cast<int32_t>(grant.blocks.size()),
-                      .transfer_id = id,
-                      .revoked = false,
-                      .revoked_at = kNever});
-  AllowWrites(deps_.engine->blocks().layout(), grant.blocks, grant.epoch, writer.transport);
-  v1::DecodeToPrefill message;
-  v1::Grant* wire = message.mutable_grant();
-  wire->set_transfer_id(id);
-  wire->set_epoch(grant.epoch.value);
-  wire->set_first_token(static_cast<uint32_t>(grant.first_token));
-  for (const BlockId block : grant.blocks) wire->add_blocks(block.value);
-  wire->set_lease_ms(std::max<int64_t>(1, (pull.over_by - pull.asked).count() / 1'000'000));
-  deps_.peers->Send(pull.address, std::move(message));
+v1::Grant PrefixPuller::GrantOf(uint64_t id, const Pull& pull, const RemoteGrant& grant) const {
+  v1::Grant wire;
+  wire.set_transfer_id(id);
+  wire.set_epoch(grant.epoch.value);
+  wire.set_first_token(static_cast<uint32_t>(grant.first_token));
+  for (const BlockId block : grant.blocks) wire.add_blocks(block.value);
+  wire.set_lease_ms(std::max<int64_t>(1, (pull.over_by - pull.asked).count() / 1'000'000));
+  return wire;
 }
 
 Status PrefixPuller::CheckDone(const Pull& pull, const v1::PrefillDone& done) const {

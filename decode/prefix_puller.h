@@ -2,10 +2,10 @@
 // it and continue whatever the outcome.
 //
 // It is a hand-off like any other (docs/kv-protocol.md), except that the writer computes nothing:
-// session, PrefillRequest with `cached_only` and at once the Grant of blocks for what our cache
-// lacks; NeedBlocks says which part the holder has, PrefillDone that it is written. The blocks are
-// checked (epoch, tokens x layers, contents), published and cached, where the waiting requests hit
-// them. Requests with the same prefix share one pull.
+// session, PrefillRequest with `cached_only` and in it the Grant of blocks for what our cache lacks
+// (for an older holder: right after it); NeedBlocks says which part the holder has, PrefillDone
+// that it is written. The blocks are checked (epoch, tokens x layers, contents), published and
+// cached, where the waiting requests hit them. Requests with the same prefix share one pull.
 //
 // Bounds: concurrent pulls per holder and in total. A pull that has not begun or ended by the
 // router's time limits is dropped, and its grant revoked like any other: the blocks return by
@@ -122,7 +122,7 @@ class PrefixPuller {
   // NONE: in progress. Otherwise why not, and nothing was sent.
   PullOutcome Ask(uint64_t id, Pull& pull);
   void OnNeed(uint64_t id, Pull& pull, int64_t held);
-  void SendGrant(uint64_t id, const Pull& pull, const RemoteGrant& grant);
+  v1::Grant GrantOf(uint64_t id, const Pull& pull, const RemoteGrant& grant) const;
   void OnDone(uint64_t id, Pull& pull, const v1::PrefillDone& done);
   // DATA_LOSS: what came does not match the grant.
   Status CheckDone(const Pull& pull, const v1::PrefillDone& done) const;

@@ -12,6 +12,11 @@
 #include "worker/sampling_codec.h"
 
 namespace aisp {
+namespace {
+
+constexpr int kMostNotes = 64;  // handled at a time, of one lane
+
+}  // namespace
 
 DecodeRequest* DecodeRole::Impl::FindTransfer(const std::string& address, uint64_t transfer_id) {
   const auto it = by_transfer.find(transfer_id);
@@ -49,6 +54,7 @@ void DecodeRole::Impl::StartRemote(DecodeRequest& request) {
 void DecodeRole::Impl::Ask(DecodeRequest& request) {
   const Instant now = deps.clock->Now();
   request.phase = RequestPhase::kRequested;
+  request.granted_early = false;
   request.transfer_id = ++last_transfer;
   request.silent_at = now + options.prefill_silence_limit;
   request.remote.asked = now;
@@ -67,6 +73,7 @@ void DecodeRole::Impl::Ask(DecodeRequest& request) {
   prefill.set_decode_match_tokens(static_cast<uint32_t>(deps.engine->LocalMatch(request.sequence)));
   // Rounded up, since 0 means the prefill worker's default.
   prefill.set_timeout_ms(std::max<int64_t>(1, (request.deadline - now).count() / 1'000'000));
+  GrantEarly(request, &prefill);
   if (Status sent = SendPrefill(request, std::move(prefill)); !sent) {
     // It was not sent.
     by_transfer.erase(std::exchange(request.transfer_id, 0));
@@ -126,7 +133,11 @@ void DecodeRole::Impl::OnMessage(LinkId link, v1::PrefillToDecode message) {
 
 void DecodeRole::Impl::OnPeer(const std::string& address, const v1::PrefillToDecode& message) {
   speakers[address] = {.last = deps.clock->Now(), .warned = false};
-  if (puller->OnPeer(address, message)) return shell->PublishKvEvents();
+  if (puller->OnPeer(address, message)) {
+    // The step that waits for a prefix goes first; Launch publishes after it.
+    if (!deps.engine->CanLaunch()) shell->PublishKvEvents();
+    return;
+  }
   switch (message.body_case()) {
     case v1::PrefillToDecode::kNeed:
       OnNeed(address, message.need().transfer_id());
@@ -144,6 +155,23 @@ void DecodeRole::Impl::OnPeer(const std::string& address, const v1::PrefillToDec
       break;  // a newer peer's message; unknown ones are ignored
   }
   shell->PublishKvEvents();
+}
+
+bool DecodeRole::Impl::HasNotes() const {
+  return std::ranges::any_of(deps.transports, [](KvTransport* lane) { return lane->HasNotes(); });
+}
+
+void DecodeRole::Impl::TakeNotes() {
+  std::string token, note;
+  for (KvTransport* lane : deps.transports) {
+    // At most one turn's worth: a writer may leave notes as fast as they are taken.
+    for (int i = 0; i < kMostNotes && lane->TakeNote(&token, &note); ++i) {
+      v1::PrefillToDecode message;
+      if (!message.ParseFromString(note) || !message.has_done()) continue;
+      notes_taken.Add();
+      peers->OnNote(lane, token, message);
+    }
+  }
 }
 
 bool DecodeRole::Impl::OverCap(const std::string& address, int32_t wanted_blocks) const {
@@ -169,6 +197,38 @@ void DecodeRole::Impl::RefuseGrant(DecodeRequest& request) {
   peers->Send(request.address, std::move(message));
 }
 
+Result<RemoteGrant> DecodeRole::Impl::TakeGrant(DecodeRequest& request) {
+  Engine& engine = *deps.engine;
+  const KvLayout& layout = engine.blocks().layout();
+  const int32_t match = engine.LocalMatch(request.sequence);
+  const int32_t wanted = layout.BlocksFor(request.tokens()) - match / layout.block_tokens;
+  if (leases.Silent(request.address, deps.clock->Now(), options.fence_grace) ||
+      OverCap(request.address, wanted)) {
+    return ResourceExhausted("its prefill worker has as many blocks as it may have");
+  }
+  return engine.GrantRemote(request.sequence, request.draw_asked);
+}
+
+void DecodeRole::Impl::GrantEarly(DecodeRequest& request, v1::PrefillRequest* prefill) {
+  if (!peers->Up(request.address)->takes_grants || prefill->has_pull()) return;
+  for (const auto& [transfer, key] : by_transfer) {
+    if (key != request.key && requests.at(key).address == request.address) return;
+  }
+  // What is cached here meanwhile ends the attempt when blocks are asked for.
+  if (deps.engine->LocalMatch(request.sequence) >= request.tokens() - 1) return;
+  const Result<RemoteGrant> grant = TakeGrant(request);
+  if (!grant) return;
+  *prefill->mutable_grant() = OpenGrant(request, *grant);
+  request.granted_early = true;
+}
+
+void DecodeRole::Impl::TakeBackGrant(DecodeRequest& request) {
+  deps.engine->RemoteFailed(request.sequence, /*run_locally=*/false);
+  request.granted_early = false;
+  request.phase = RequestPhase::kRequested;
+  request.silent_at = deps.clock->Now() + options.prefill_silence_limit;
+}
+
 void DecodeRole::Impl::OnNeed(const std::string& address, uint64_t transfer_id) {
   DecodeRequest* request = FindTransfer(address, transfer_id);
   if (request == nullptr) {
@@ -179,15 +239,7 @@ void DecodeRole::Impl::OnNeed(const std::string& address, uint64_t transfer_id) 
     return;
   }
   if (request->phase != RequestPhase::kRequested) return;  // a repeated message
-  Engine& engine = *deps.engine;
-  const KvLayout& layout = engine.blocks().layout();
-  const int32_t match = engine.LocalMatch(request->sequence);
-  const int32_t wanted = layout.BlocksFor(request->tokens()) - match / layout.block_tokens;
-  if (leases.Silent(address, deps.clock->Now(), options.fence_grace) || OverCap(address, wanted)) {
-    RefuseGrant(*request);
-    return;
-  }
-  Result<RemoteGrant> grant = engine.GrantRemote(request->sequence, request->draw_asked);
+  const Result<RemoteGrant> grant = TakeGrant(*request);
   if (!grant && grant.error().code == Code::kResourceExhausted) {
     RefuseGrant(*request);
     return;
@@ -201,14 +253,16 @@ void DecodeRole::Impl::OnNeed(const std::string& address, uint64_t transfer_id) 
     EndAttempt(*request);
     request->phase = RequestPhase::kRunning;
     request->fallback = "the KV of the prompt came into this worker's own cache meanwhile";
-    engine.RemoteFilled(request->sequence);
+    deps.engine->RemoteFilled(request->sequence);
     return;
   }
-  SendGrant(*request, *grant, *peers->Up(address));
+  v1::DecodeToPrefill message;
+  *message.mutable_grant() = OpenGrant(*request, *grant);
+  peers->Send(address, std::move(message));
 }
 
-void DecodeRole::Impl::SendGrant(DecodeRequest& request, const RemoteGrant& grant,
-                                 const Writer& writer) {
+v1::Grant DecodeRole::Impl::OpenGrant(DecodeRequest& request, const RemoteGrant& grant) {
+  const Writer& writer = *peers->Up(request.address);
   const KvLayout& layout = deps.engine->blocks().layout();
   const int32_t tokens = request.kv_end() - grant.first_token;
   const Duration lease = LeaseFor(request.tokens());
@@ -229,14 +283,13 @@ void DecodeRole::Impl::SendGrant(DecodeRequest& request, const RemoteGrant& gran
   const auto written = static_cast<size_t>(layout.BlocksFor(tokens));
   AllowWrites(layout, std::span(grant.blocks).first(written), grant.epoch, writer.transport);
 
-  v1::DecodeToPrefill message;
-  v1::Grant* wire = message.mutable_grant();
-  wire->set_transfer_id(request.transfer_id);
-  wire->set_epoch(grant.epoch.value);
-  wire->set_first_token(static_cast<uint32_t>(grant.first_token));
-  for (const BlockId block : std::span(grant.blocks).first(written)) wire->add_blocks(block.value);
-  wire->set_lease_ms(lease.count() / 1'000'000);
-  peers->Send(request.address, std::move(message));
+  v1::Grant wire;
+  wire.set_transfer_id(request.transfer_id);
+  wire.set_epoch(grant.epoch.value);
+  wire.set_first_token(static_cast<uint32_t>(grant.first_token));
+  for (const BlockId block : std::span(grant.blocks).first(written)) wire.add_blocks(block.value);
+  wire.set_lease_ms(lease.count() / 1'000'000);
+  return wire;
 }
 
 Status DecodeRole::Impl::Verify(const DecodeRequest& request, const v1::PrefillDone& done) {

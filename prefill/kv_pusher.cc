@@ -65,9 +65,11 @@ void KvPusher::Ready(PushId id, int32_t layer, int32_t ready_tokens,
 void KvPusher::ReadyAllLayers(PushId id, int32_t ready_tokens, std::span<const BlockId> local) {
   Push& push = Get(id);
   if (push.stopped) return;
-  for (int32_t layer = 0; layer < push.target.layout.num_layers; ++layer) {
+  for (int32_t layer = 0; layer < push.target.layout.num_layers && !push.stopped; ++layer) {
     Append(push, layer, ready_tokens, local);
     if (layer > 0) JoinLast(push);
+    // The last one may grow; those before it are written while the rest is planned.
+    StartPending(id, push, /*keep=*/1);
   }
   StartPending(id, push);
 }
@@ -170,8 +172,8 @@ bool KvPusher::Convert(PushId id, const Push& push, PendingWrite& write) {
   return true;
 }
 
-void KvPusher::StartPending(PushId id, Push& push) {
-  while (!push.pending.empty()) {
+void KvPusher::StartPending(PushId id, Push& push, size_t keep) {
+  while (push.pending.size() > keep) {
     const Instant now = clock_->Now();
     if (now >= push.target.lease_end) {
       Abort(id, push, Error{Code::kDeadlineExceeded, "the lease ended before all KV was written"});
@@ -305,6 +307,12 @@ std::vector<PushId> KvPusher::Progress(std::span<KvTransport* const> transports)
   std::sort(changed_.begin(), changed_.end());
   changed_.erase(std::unique(changed_.begin(), changed_.end()), changed_.end());
   return std::exchange(changed_, {});
+}
+
+bool KvPusher::ExpectsSoon() const {
+  return std::ranges::any_of(outstanding_, [](const auto& lane) {
+    return !lane.second.empty() && lane.first->capabilities().notes;
+  });
 }
 
 Instant KvPusher::NextTimer() const { return retry_at_; }

@@ -107,6 +107,8 @@ class KvPusher {
   // Takes completions of `transports` and starts waiting writes. Returns the pushes whose Idle or
   // Failure may have changed since the last call, including inside Ready.
   std::vector<PushId> Progress(std::span<KvTransport* const> transports);
+  // A write between GPUs is in progress: it ends within fractions of a millisecond.
+  bool ExpectsSoon() const;
   // When to call Progress without a wake-up: to retry a full queue, or at a lease's end.
   Instant NextTimer() const;
   // Smoothed rate of single writes, 0 before the first.
@@ -156,7 +158,8 @@ class KvPusher {
                          std::span<const BlockId> local);
   // False when the staging memory is full.
   bool Convert(PushId id, const Push& push, PendingWrite& write);
-  void StartPending(PushId id, Push& push);
+  // All but the newest `keep` of them.
+  void StartPending(PushId id, Push& push, size_t keep = 0);
   void Abort(PushId id, Push& push, Error why);
   void DropPending(PushId id, Push& push);
   // Releases the pins and slots of a completed write.

@@ -39,6 +39,14 @@ void PrefillRole::Impl::AddBlockChecks(const Transfer& transfer, v1::PrefillDone
   }
 }
 
+// The reader continues as soon as it finds the note; the message over the link takes two wakes
+// more.
+void PrefillRole::Impl::LeaveNote(ReaderId id, const v1::PrefillToDecode& done) {
+  const Reader* reader = readers.Find(id);
+  if (reader == nullptr || !reader->up || !reader->pool.transport->capabilities().notes) return;
+  reader->pool.transport->Leave(reader->pool.peer, done.SerializeAsString());
+}
+
 // Features are optional: they are omitted if the link has no room.
 void PrefillRole::Impl::SendDone(ReaderId id, v1::PrefillToDecode message) {
   const Reader* reader = readers.Find(id);
@@ -86,6 +94,7 @@ void PrefillRole::Impl::FinishTransfer(Transfer& transfer) {
   const SequenceTimes times = deps.engine->Times(transfer.sequence);
   done->set_preemptions(static_cast<uint32_t>(times.preemptions));
   AddChunks(transfer.received, times, options.worker.worker_id, done->mutable_spans());
+  LeaveNote(transfer.reader, message);
   SendDone(transfer.reader, std::move(message));
   LogInfo("prefill done", {{"request", transfer.trace_id},
                            {"tokens", transfer.tokens},

@@ -157,6 +157,7 @@ void PrefillRole::Impl::OnPool(ReaderId id, bool same_host, const KvConversion& 
   ack->set_pid(same_host ? options.pid : 0);
   ack->set_lane_token(reader.pool.token);
   ack->set_draws(options.draws);
+  ack->set_takes_grants(options.takes_grants);
   ack->set_conversion(conversion.ToString());
   SendToReader(reader.id, std::move(message));
   if (!shell->draining() && !standing_by) return;
@@ -204,6 +205,12 @@ Result<SequenceRequest> PrefillRole::Impl::MakeSequence(const Reader& reader,
 }
 
 void PrefillRole::Impl::OnPrefill(Reader& reader, const v1::PrefillRequest& request) {
+  Take(reader, request);
+  // Acknowledged at once where it is not used, also if the request was refused.
+  if (request.has_grant()) OnGrant(reader, request.grant());
+}
+
+void PrefillRole::Impl::Take(Reader& reader, const v1::PrefillRequest& request) {
   const Instant now = deps.clock->Now();
   const uint64_t id = request.transfer_id();
   if (FindTransfer(reader.id, id) != nullptr) {
@@ -215,7 +222,10 @@ void PrefillRole::Impl::OnPrefill(Reader& reader, const v1::PrefillRequest& requ
                                  {"worker", reader.worker_id},
                                  {"tokens", request.tokens_size()},
                                  {"shared_prompt", request.prompt_id()}});
-  if (request.cached_only()) return holder->OnRequest(reader, request);
+  if (request.cached_only()) {
+    reader.pool.transport->Rouse();
+    return holder->OnRequest(reader, request);
+  }
   if (Status may = MayTake(reader); !may) return SendFailed(reader.id, id, may.error(), true);
   Result<SequenceRequest> sequence = MakeSequence(reader, request);
   std::vector<TokenId> tokens;
@@ -241,9 +251,16 @@ void PrefillRole::Impl::OnPrefill(Reader& reader, const v1::PrefillRequest& requ
   by_sequence[*added] = transfer.key;
   by_wire_id[{reader.id, id}] = transfer.key;
   ++reader.transfers;
+  if (!request.has_pull() && reader.IsNewGrant(request) && RunsSoon(transfer))
+    transfer.phase = TransferPhase::kAsked;
   transfers.emplace(transfer.key, transfer);
   StartFetch(transfer.key, request, tokens);
   shell->NoteLoad(/*request=*/false);
+}
+
+bool PrefillRole::Impl::RunsSoon(const Transfer& transfer) const {
+  const std::vector<SequenceId> upcoming = deps.engine->UpcomingGated(options.horizon_tokens);
+  return std::ranges::find(upcoming, transfer.sequence) != upcoming.end();
 }
 
 Status PrefillRole::Impl::CheckGrant(const Reader& reader, const Transfer& transfer,

@@ -381,6 +381,8 @@ void PrefillRole::OnTransport() {
   impl_->NoteDrained();
 }
 
+bool PrefillRole::ExpectsSoon() const { return impl_->pusher->ExpectsSoon(); }
+
 Instant PrefillRole::NextTimer() const { return impl_->NextTimer(); }
 void PrefillRole::OnTimer(Instant now) { impl_->OnTimer(now); }
 void PrefillRole::BeginDrain() { impl_->BeginDrain(); }

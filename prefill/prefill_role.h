@@ -6,7 +6,8 @@
 // running (late grant: no blocks of the reader are reserved while it waits here) -> Grant: the gate
 // opens, the part already in our pool is pushed at once, then each layer's whole blocks as the
 // layer finishes -> PrefillDone after the last remote completion. GrantRefused: asked again after
-// the hint; meanwhile others overtake it, at most max_overtakes times.
+// the hint; meanwhile others overtake it, at most max_overtakes times. A grant that came with the
+// request is used if the transfer runs within two steps, else given back with FenceAck.
 //
 // Fencing: after Cancel, Revoke, a failure or the end of the lease no write of the epoch starts.
 // FenceAck is sent once the started writes have completed. A Revoke of an unknown epoch is
@@ -55,6 +56,7 @@ struct PrefillOptions {
   Duration hello_limit = std::chrono::seconds(5);       // a reader without a hello is dropped after
                                                         // this
   bool draws = true;                                    // first tokens, on request of readers
+  bool takes_grants = true;                             // in requests
   // Features that the engine's executor returns (ModelOptions::feature_layers), for readers that
   // want the same ones; and the limit of their bytes per prompt.
   std::vector<int32_t> feature_layers;
@@ -97,6 +99,7 @@ class PrefillRole final : public WorkerRole {
   bool StepDone() override;
   void Collect() override;
   void OnTransport() override;
+  bool ExpectsSoon() const override;
   Instant NextTimer() const override;
   void OnTimer(Instant now) override;
   // Fails transfers without granted blocks at once, so that their readers go elsewhere; others

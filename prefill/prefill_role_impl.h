@@ -31,6 +31,9 @@ struct PrefillRole::Impl final : public LinkHandler<v1::DecodeToPrefill>,
   void OnPool(ReaderId id, bool same_host, const KvConversion& conversion, Result<PeerPool> pool);
   void RefuseReader(Reader& reader, const std::string& reason);
   void OnPrefill(Reader& reader, const v1::PrefillRequest& request);
+  void Take(Reader& reader, const v1::PrefillRequest& request);
+  // Whether blocks would be requested for it now.
+  bool RunsSoon(const Transfer& transfer) const;
   Status MayTake(const Reader& reader) const;
   Result<SequenceRequest> MakeSequence(const Reader& reader,
                                        const v1::PrefillRequest& request) const;
@@ -73,6 +76,7 @@ struct PrefillRole::Impl final : public LinkHandler<v1::DecodeToPrefill>,
   void SettleTransfer(Transfer& transfer);
   void FinishTransfer(Transfer& transfer);
   void SendDone(ReaderId id, v1::PrefillToDecode message);
+  void LeaveNote(ReaderId id, const v1::PrefillToDecode& done) override;
   void AddBlockChecks(const Transfer& transfer, v1::PrefillDone* done);
   // Tells the reader, then Abandon.
   void FailTransfer(Transfer& transfer, const Error& error, bool retryable);

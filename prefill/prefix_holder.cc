@@ -76,6 +76,7 @@ void PrefixHolder::OnRequest(Reader& reader, const v1::PrefillRequest& request) 
   push.root = deps_.engine->RootOf(request.cache_salt(), request.adapter());
   push.tokens.assign(request.tokens().begin(), request.tokens().end());
   push.reader_has = request.decode_match_tokens();
+  push.comes_granted = reader.IsNewGrant(request);
   push.received = deps_.clock->Now();
   const Duration wanted = MillisFromWire(request.timeout_ms());
   push.until = push.received +
@@ -119,11 +120,18 @@ void PrefixHolder::Offer(Key key) {
                                    pinned, most)});
     return Abandon(key);
   }
+  if (Granted(push)) return Begin(key);
+  if (!push.comes_granted) Announce(push);
+}
+
+void PrefixHolder::Announce(Push& push) {
+  if (std::exchange(push.told, true)) return;
+  const Reader& reader = *deps_.readers->Find(push.reader);
   v1::PrefillToDecode message;
   message.mutable_need()->set_transfer_id(push.transfer_id);
-  message.mutable_need()->set_held_tokens(static_cast<uint32_t>(held_tokens));
+  message.mutable_need()->set_held_tokens(
+      static_cast<uint32_t>(HeldTokens(reader, push.blocks.size())));
   deps_.host->SendToReader(push.reader, std::move(message));
-  if (Granted(push)) Begin(key);
 }
 
 int32_t PrefixHolder::HeldTokens(const Reader& reader, size_t blocks) const {
@@ -208,6 +216,7 @@ void PrefixHolder::Begin(Key key) {
   push.push = deps_.pusher->Open(std::move(target));
   by_push_[push.push] = key;
   deps_.pusher->ReadyAllLayers(push.push, push.end_token, push.blocks);
+  Announce(push);
   // Computed during the write: published and pinned blocks do not change.
   push.checks = ChecksOf(push, reader);
   Settle(key);
@@ -313,6 +322,9 @@ void PrefixHolder::Finish(Key key) {
   done->set_blocks(totals.blocks);
   const Reader& reader = *deps_.readers->Find(push.reader);
   done->mutable_block_checks()->Add(push.checks.begin(), push.checks.end());
+  // Without NeedBlocks the reader expects all that it granted.
+  const int64_t granted = int64_t{push.grant.blocks_size()} * reader.layout().block_tokens;
+  if (push.end_token - push.first_token == granted) deps_.host->LeaveNote(push.reader, message);
   deps_.host->SendToReader(push.reader, std::move(message));
   given_.Add();
   tokens_.Add(push.end_token - push.first_token);

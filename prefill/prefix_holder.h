@@ -3,10 +3,11 @@
 // stay cached. Blocks in a lower tier are first brought into the cache, for a bounded time and
 // without delaying other work; then what is there is given.
 //
-// A push: a request with `cached_only`, NeedBlocks with what is held, Grant, the writes,
-// PrefillDone. The rules are those of any grant (docs/kv-protocol.md): nothing is written after
-// Revoke, and FenceAck follows the last completion. A prefix that is no longer held is reported at
-// once and is no fault.
+// A push: a request with `cached_only`, Grant (in the request or after it), NeedBlocks with what is
+// held, the writes, PrefillDone. Writes start before NeedBlocks is sent, since sending takes
+// longer. The rules are those of any grant (docs/kv-protocol.md): nothing is written after Revoke,
+// and FenceAck follows the last completion. A prefix that is no longer held is reported at once and
+// is no fault.
 //
 // Bounds: at most max_pushes at a time, which pin at most a fraction of the pool; more are refused.
 // A push without a timely grant, or whose lease ends, is ended.
@@ -40,6 +41,8 @@ class PrefixHolder {
    public:
     virtual ~Host() = default;
     virtual void SendToReader(ReaderId id, v1::PrefillToDecode message) = 0;
+    // Where the lane has notes: before the same message is sent, which the note may overtake.
+    virtual void LeaveNote(ReaderId id, const v1::PrefillToDecode& done) = 0;
     virtual void SendFence(ReaderId id, Epoch epoch) = 0;
     // The reader's pool cannot be written any more.
     virtual void FailReader(ReaderId id, const Error& error) = 0;
@@ -90,6 +93,8 @@ class PrefixHolder {
     Hash128 root;
     std::vector<TokenId> tokens;
     int64_t reader_has = 0;
+    bool comes_granted = false;  // its grant is in the request
+    bool told = false;           // NeedBlocks was sent
     uint64_t promotion = 0;
     Instant promoted_by;          // kPromoting: after this, what is there is given
     std::vector<BlockId> blocks;  // of the prefix, pinned with kTier
@@ -115,6 +120,8 @@ class PrefixHolder {
   Status CheckGrant(const Reader& reader, size_t held_blocks, const v1::Grant& grant) const;
   // Pins and announces what is held, or that nothing is; writes if already granted.
   void Offer(Key key);
+  // Sends NeedBlocks, once.
+  void Announce(Push& push);
   void Begin(Key key);
   std::vector<uint64_t> ChecksOf(const Push& push, const Reader& reader) const;
   // Tells the reader that it gets nothing.

@@ -36,6 +36,11 @@ struct Reader {
   uint64_t last_epoch = 0;
 
   const KvLayout& layout() const { return conversion.to(); }
+  // Whether the request brings a grant for itself that is not a repetition.
+  bool IsNewGrant(const v1::PrefillRequest& request) const {
+    return request.has_grant() && request.grant().transfer_id() == request.transfer_id() &&
+           request.grant().epoch() > last_epoch;
+  }
   bool Is(const Reader& other) const {
     return greeted && other.greeted && worker_id == other.worker_id &&
            incarnation == other.incarnation;

@@ -120,9 +120,10 @@ bool WorkerLoop::HasNews() {
   return stop_ || transport_ready_ || !posted_.empty();
 }
 
-void WorkerLoop::AwaitStep() {
+void WorkerLoop::Poll() {
   const Instant timer = role_->NextTimer();
-  while (!role_->StepDone()) {
+  while (!role_->InFlight() || !role_->StepDone()) {
+    if (role_->HasNotes()) return role_->OnTransport();
     if (HasNews() || (timer != kNever && clock_->Now() >= timer)) return;
     std::this_thread::yield();
   }
@@ -130,7 +131,7 @@ void WorkerLoop::AwaitStep() {
 
 void WorkerLoop::SleepUntilWork() {
   if (role_->CanLaunch() && !starved_) return;
-  if (role_->InFlight()) return AwaitStep();
+  if (role_->InFlight() || role_->ExpectsSoon()) return Poll();
   const Instant timer = role_->NextTimer();
   std::unique_lock lock(mutex_);
   auto ready = [&] { return stop_ || transport_ready_ || !posted_.empty(); };

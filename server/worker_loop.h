@@ -1,8 +1,9 @@
 // WorkerLoop: the engine thread of a worker. It owns the role from Start to Stop and runs its loop
 // (worker/worker_role.h). Work arrives as posted functions, in order; the thread sleeps only when
 // there is nothing to compute. While a step runs on a device, it keeps running posted functions and
-// polls for the end of the step. A step that computes on this thread serves other workers' urgent
-// requests between layers.
+// polls for the end of the step; while a prefill worker on this host computes for it, it polls for
+// notes, since a note is there 0.2 ms before the same message on a link wakes a thread. A step that
+// computes on this thread serves other workers' urgent requests between layers.
 //
 // Threads: Post, Wake, Stop from any thread; `role` and what it uses belong to the loop's thread,
 // from the first posted function on.
@@ -47,8 +48,8 @@ class WorkerLoop {
   bool RunPosted();
   void Advance();
   void SleepUntilWork();
-  // Waits for a step on a device, or returns early when something else is to be done.
-  void AwaitStep();
+  // Waits for a step on a device or for a note, or returns early when something else is to be done.
+  void Poll();
   bool HasNews();
 
   const std::string name_;

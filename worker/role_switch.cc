@@ -179,6 +179,14 @@ void RoleSwitch::OnTransport() {
   Settle();
 }
 
+bool RoleSwitch::ExpectsSoon() const {
+  return std::ranges::any_of(slots_, [](const Slot& slot) { return slot.worker->ExpectsSoon(); });
+}
+
+bool RoleSwitch::HasNotes() const {
+  return std::ranges::any_of(slots_, [](const Slot& slot) { return slot.worker->HasNotes(); });
+}
+
 Instant RoleSwitch::NextTimer() const {
   Instant next = std::min(move_at_, give_up_at_);
   for (const Slot& slot : slots_) next = std::min(next, slot.worker->NextTimer());

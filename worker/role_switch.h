@@ -66,6 +66,8 @@ class RoleSwitch final : public WorkerRole {
   bool StepDone() override { return active().StepDone(); }
   void Collect() override;
   void OnTransport() override;
+  bool ExpectsSoon() const override;
+  bool HasNotes() const override;
   Instant NextTimer() const override;
   void OnTimer(Instant now) override;
   // For good: a change in progress is dropped.

@@ -79,8 +79,12 @@ class WorkerRole : public LinkHandler<v1::RouterMessage> {
   virtual bool StepDone() = 0;
   virtual void Collect() = 0;
 
-  // Polls completions of KvTransport writes and of copies between tiers.
+  // Polls completions of KvTransport writes and of copies between tiers, and takes notes.
   virtual void OnTransport() = 0;
+  // Whether a note (KvTransport::TakeNote), which wakes nobody, or the end of a copy between GPUs
+  // may come soon: the owner's loop polls instead of sleeping, and calls OnTransport if HasNotes.
+  virtual bool ExpectsSoon() const { return false; }
+  virtual bool HasNotes() const { return false; }
   virtual Instant NextTimer() const = 0;
   virtual void OnTimer(Instant now) = 0;
 

@@ -8,6 +8,7 @@ namespace aisp {
 namespace {
 
 constexpr std::chrono::microseconds kSpin{20};
+constexpr std::chrono::microseconds kRousedSpin{300};
 
 inline void Pause() {
 #if defined(__x86_64__)
@@ -49,6 +50,15 @@ void CopyWorker::Push(WriteId id, KvPeerId peer, Epoch epoch, std::span<const Bl
   }
   queued_.fetch_add(1, std::memory_order_release);
   if (wake) work_.notify_one();
+}
+
+void CopyWorker::Rouse() {
+  {
+    std::lock_guard lock(mutex_);
+    if (!sleeping_) return;
+    roused_ = true;
+  }
+  work_.notify_one();
 }
 
 void CopyWorker::Cancel(KvPeerId peer, Epoch epoch) {
@@ -97,16 +107,23 @@ Status CopyWorker::Begin(const Job& job) {
   return job.target->Copy(source_, job.copies, job.epoch);
 }
 
-bool CopyWorker::Next(bool waits, Job* job) {
-  const auto end = std::chrono::steady_clock::now() + kSpin;
-  while (waits && queued_.load(std::memory_order_acquire) == 0 &&
-         std::chrono::steady_clock::now() < end)
+void CopyWorker::SpinFor(std::chrono::microseconds time) const {
+  const auto end = std::chrono::steady_clock::now() + time;
+  while (queued_.load(std::memory_order_acquire) == 0 && std::chrono::steady_clock::now() < end)
     Pause();
+}
+
+bool CopyWorker::Next(bool waits, Job* job) {
+  if (waits) SpinFor(kSpin);
   std::unique_lock lock(mutex_);
-  if (waits) {
+  while (waits && !stop_ && queue_.empty()) {
     sleeping_ = true;
-    work_.wait(lock, [this] { return stop_ || !queue_.empty(); });
+    work_.wait(lock, [this] { return stop_ || roused_ || !queue_.empty(); });
     sleeping_ = false;
+    if (!std::exchange(roused_, false) || !queue_.empty()) continue;
+    lock.unlock();
+    SpinFor(kRousedSpin);
+    lock.lock();
   }
   if (stop_ || queue_.empty()) return false;
   *job = std::move(queue_.front());

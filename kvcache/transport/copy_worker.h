@@ -2,11 +2,12 @@
 // Copies queued writes in order. If a device copies, the next copies start before it finishes, so
 // that it never waits for this thread.
 //
-// Push, Cancel and Remove: the engine thread. After work the thread spins briefly before sleeping:
-// the next layer's write follows soon, and a wake costs more than copying a block.
+// Push, Rouse, Cancel and Remove: the engine thread. After work the thread spins briefly before
+// sleeping: the next layer's write follows soon, and a wake costs more than copying a block.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <memory>
@@ -49,6 +50,8 @@ class CopyWorker {
 
   void Push(WriteId id, KvPeerId peer, Epoch epoch, std::span<const BlockCopy> copies,
             const std::shared_ptr<CopyTarget>& target);
+  // A Push follows within microseconds: the thread wakes for it now.
+  void Rouse();
   // Queued writes of the epoch complete in order, with CANCELLED and without writing a byte.
   void Cancel(KvPeerId peer, Epoch epoch);
   // Waits for the peer's copies in flight; its other writes complete with `why`. Nothing lands
@@ -66,6 +69,8 @@ class CopyWorker {
   Status Begin(const Job& job);
   // The next job; `waits`: blocks until there is one. False: none, or the worker ends.
   bool Next(bool waits, Job* job);
+  // Until there is a job, at most.
+  void SpinFor(std::chrono::microseconds time) const;
   void Finish(Begun begun);
 
   const std::byte* const source_;
@@ -79,6 +84,7 @@ class CopyWorker {
       spare_;                     // reused lists, so that steady writing allocates nothing
   std::deque<KvPeerId> copying_;  // peers of the copies in flight, oldest first
   bool sleeping_ = false;
+  bool roused_ = false;
   bool stop_ = false;
   Thread thread_;
 };

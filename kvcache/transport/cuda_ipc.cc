@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "kvcache/transport/cookie.h"
+#include "kvcache/transport/note_box.h"
 #include "kvcache/transport/pool_listener.h"
 #include "kvcache/transport/pool_socket.h"
 
@@ -49,14 +51,16 @@ Status CopyNow(Device& device, void* target, const void* source, size_t bytes) {
 class IpcPeer final : public MemoryTransport::Peer {
  public:
   IpcPeer(Device& device, UniqueFd socket, const Hash128& token, Buffer pool, Buffer scratch,
-          std::unique_ptr<Stream> stream, std::vector<std::unique_ptr<Event>> events)
+          std::unique_ptr<Stream> stream, std::vector<std::unique_ptr<Event>> events,
+          std::optional<NoteBox> notes)
       : device_(device),
         socket_(std::move(socket)),
         token_(token.ToHex()),
         pool_(std::move(pool)),
         scratch_(std::move(scratch)),
         stream_(std::move(stream)),
-        events_(std::move(events)) {}
+        events_(std::move(events)),
+        notes_(std::move(notes)) {}
 
   uint64_t bytes() const override { return pool_.bytes(); }
 
@@ -85,6 +89,7 @@ class IpcPeer final : public MemoryTransport::Peer {
 
   Status Alive() override { return OwnerAlive(socket_.get()); }
   std::string token() const override { return token_; }
+  bool Leave(std::string_view note) override { return notes_ && notes_->Put(note); }
 
   // Uses its own memory and stream: the progress thread may be copying.
   Result<double> Measure(Duration limit) override {
@@ -118,6 +123,7 @@ class IpcPeer final : public MemoryTransport::Peer {
   const Buffer scratch_;
   const std::unique_ptr<Stream> stream_;  // the progress thread's
   const std::vector<std::unique_ptr<Event>> events_;
+  std::optional<NoteBox> notes_;  // the engine thread's
   size_t begun_ = 0, awaited_ = 0;
   std::vector<CopyRange> ranges_;  // the progress thread's scratch memory
 };
@@ -129,6 +135,7 @@ CudaIpcTransport::CudaIpcTransport(const Options& options)
                        .crosses_process = true,
                        .crosses_host = false,
                        .owner_copies = false,
+                       .notes = true,
                        .rank = 90},
                       options.max_writes),
       options_(options) {}
@@ -156,6 +163,7 @@ Result<std::string> CudaIpcTransport::Descriptor() {
   offer.reply.pool_bytes = region().bytes;
   offer.pool_fd = region().buffer->fd();
   offer.scratch_fd = scratch_.fd();
+  offer.notes = true;
   offer.processes_only = true;  // the driver may still write after the connection has ended
   AISP_ASSIGN_OR_RETURN(listener_, PoolListener::Start(offer, options_.max_writers));
   return listener_->descriptor();
@@ -165,6 +173,12 @@ Result<PeerWatch> CudaIpcTransport::WatchWriter(std::string_view token) {
   if (listener_ == nullptr)
     return NotFound("this pool is not offered, so nobody is connected to it");
   return listener_->WatchWriter(token);
+}
+
+bool CudaIpcTransport::HasNotes() { return listener_ != nullptr && listener_->HasNotes(); }
+
+bool CudaIpcTransport::TakeNote(std::string* token, std::string* note) {
+  return listener_ != nullptr && listener_->TakeNote(token, note);
 }
 
 Result<std::shared_ptr<MemoryTransport::Peer>> CudaIpcTransport::Open(std::string_view descriptor,
@@ -190,9 +204,14 @@ Result<std::shared_ptr<MemoryTransport::Peer>> CudaIpcTransport::Open(std::strin
   for (auto& event : events) {
     AISP_ASSIGN_OR_RETURN(event, device.CreateEvent());
   }
+  std::optional<NoteBox> notes;
+  if (granted.received.notes) {
+    AISP_ASSIGN_OR_RETURN(NoteBox box, NoteBox::Open(std::move(granted.received.notes)));
+    notes.emplace(std::move(box));
+  }
   return std::make_shared<IpcPeer>(device, std::move(granted.socket), received.reply.token,
                                    std::move(pool), std::move(scratch), std::move(stream),
-                                   std::move(events));
+                                   std::move(events), std::move(notes));
 }
 
 }  // namespace aisp

@@ -3,6 +3,8 @@
 // Import) and copies into it on its own stream; a write completes when the stream has finished, so
 // its bytes are in the owner's memory before the completion is reported.
 //
+// Besides its pool an owner gives each writer a NoteBox.
+//
 // Descriptors, sockets and the checks of user and incarnation are those of shm. Nothing here
 // depends on CUDA: any Device works, and the tests use the CPU's.
 //
@@ -39,6 +41,8 @@ class CudaIpcTransport final : public MemoryTransport, public WriterWatcher {
   void AllowEpoch(Epoch, std::span<const BlockCopy>) override {}
   bool RevokeEpoch(Epoch) override { return false; }
   Result<PeerWatch> WatchWriter(std::string_view token) override;
+  bool HasNotes() override;
+  bool TakeNote(std::string* token, std::string* note) override;
 
  protected:
   Result<std::shared_ptr<Peer>> Open(std::string_view descriptor, Duration timeout) override;

@@ -62,7 +62,8 @@ struct TransportCapabilities {
   // True: the owner's side copies and checks the epoch, so RevokeEpoch alone fences, at once or
   // soon. False: a started write can land until the writer acknowledges or is dead.
   bool owner_copies = false;
-  int rank = 0;  // greater is faster; select.h tries higher ranks first
+  bool notes = false;  // supports Leave and TakeNote
+  int rank = 0;        // greater is faster; select.h tries higher ranks first
 };
 
 class KvTransport {
@@ -104,6 +105,8 @@ class KvTransport {
   // in Poll. Source bytes must not change until then. RESOURCE_EXHAUSTED: the bounded queue is full
   // (retry after Poll); OUT_OF_RANGE: outside either region; UNAVAILABLE: the peer is gone.
   virtual Result<WriteId> Write(KvPeerId peer, std::span<const BlockCopy> copies, Epoch epoch) = 0;
+  // Writer: a write follows within microseconds, so that a sleeping thread can wake meanwhile.
+  virtual void Rouse() {}
   // Writer: drops the epoch's queued writes; running copies finish. Each write completes in Poll.
   virtual void CancelWrites(KvPeerId peer, Epoch epoch) = 0;
 
@@ -115,6 +118,14 @@ class KvTransport {
   // `epoch` can land any more. False with owner_copies: a copy is running, ask again soon; without:
   // wait for the writer's acknowledgement or death.
   virtual bool RevokeEpoch(Epoch epoch) = 0;
+
+  // Writer: leaves a short message where the peer's owner finds it when it looks, sooner than by
+  // any link, or never: only for what a link carries too. False: not possible now, or ever.
+  virtual bool Leave(KvPeerId /*peer*/, std::string_view /*note*/) { return false; }
+  // Owner: whether TakeNote may have something; cheap enough for a spinning thread.
+  virtual bool HasNotes() { return false; }
+  // Owner: the oldest note of some writer, and the writer's Reached::token. False: none now.
+  virtual bool TakeNote(std::string* /*token*/, std::string* /*note*/) { return false; }
 
   // Makes progress on the calling thread if the implementation has no thread of its own.
   virtual void Progress() = 0;

@@ -70,8 +70,18 @@ Result<WriteId> MemoryTransport::Write(KvPeerId peer, std::span<const BlockCopy>
   return id;
 }
 
+// Waking early is for GPUs: on a CPU a spinning thread takes time from what computes.
+void MemoryTransport::Rouse() {
+  if (worker_ != nullptr && capabilities_.notes) worker_->Rouse();
+}
+
 void MemoryTransport::CancelWrites(KvPeerId peer, Epoch epoch) {
   if (worker_ != nullptr) worker_->Cancel(peer, epoch);
+}
+
+bool MemoryTransport::Leave(KvPeerId peer, std::string_view note) {
+  const auto it = peers_.find(peer);
+  return it != peers_.end() && it->second->Leave(note);
 }
 
 double MemoryTransport::Peer::MeasureMemcpy(std::span<std::byte> scratch, Duration limit) {

@@ -23,6 +23,8 @@ class MemoryTransport : public KvTransport {
     virtual Result<double> Measure(Duration limit) = 0;
     // As KvTransport::Reached.
     virtual std::string token() const { return ""; }
+    // As KvTransport.
+    virtual bool Leave(std::string_view /*note*/) { return false; }
 
    protected:
     // Measures memcpy into `scratch`; the best of several rounds.
@@ -35,7 +37,9 @@ class MemoryTransport : public KvTransport {
   KvPeerId Add(std::unique_ptr<Reached> reached) override;
   void Disconnect(KvPeerId peer) override;
   Result<WriteId> Write(KvPeerId peer, std::span<const BlockCopy> copies, Epoch epoch) override;
+  void Rouse() override;
   void CancelWrites(KvPeerId peer, Epoch epoch) override;
+  bool Leave(KvPeerId peer, std::string_view note) override;
   void Progress() override {}
   size_t Poll(std::span<WriteCompletion> out) override { return completions_.Poll(out); }
   void SetWaker(std::function<void()> wake) override { completions_.SetWaker(std::move(wake)); }

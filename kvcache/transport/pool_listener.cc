@@ -58,6 +58,30 @@ Result<PeerWatch> PoolListener::WatchWriter(std::string_view token) {
   return NotFound("no writer of this pool has this token (any more)");
 }
 
+bool PoolListener::HasNotes() {
+  if (boxes_.load(std::memory_order_relaxed) != boxes_seen_) {
+    std::lock_guard lock(mutex_);
+    boxes_seen_ = boxes_.load(std::memory_order_relaxed);
+    boxes_read_.clear();
+    for (const Writer& writer : writers_) {
+      if (writer.notes != nullptr) boxes_read_.push_back({writer.token.ToHex(), writer.notes});
+    }
+  }
+  return std::ranges::any_of(boxes_read_, [](const Box& box) { return box.notes->Filled(); });
+}
+
+bool PoolListener::TakeNote(std::string* token, std::string* note) {
+  if (!HasNotes()) return false;
+  // In turns, so that no writer keeps out the others.
+  for (size_t i = 0; i < boxes_read_.size(); ++i) {
+    const Box& box = boxes_read_[next_box_++ % boxes_read_.size()];
+    if (!box.notes->Take(note)) continue;
+    *token = box.token;
+    return true;
+  }
+  return false;
+}
+
 int PoolListener::PollTimeoutMs(Instant now) const {
   Instant first = kNever;
   for (const Writer& writer : writers_) first = std::min(first, writer.hello_by);
@@ -91,7 +115,9 @@ void PoolListener::Run() {
     for (size_t i = fds.size() - 2; i > 0; --i) {
       Writer& writer = writers_[i - 1];
       const bool keep = fds[i + 1].revents == 0 ? now < writer.hello_by : Serve(writer);
-      if (!keep) writers_.erase(writers_.begin() + static_cast<ptrdiff_t>(i - 1));
+      if (keep) continue;
+      if (writer.notes != nullptr) boxes_.fetch_add(1, std::memory_order_relaxed);
+      writers_.erase(writers_.begin() + static_cast<ptrdiff_t>(i - 1));
     }
     if (fds[0].revents != 0) Accept(now);
   }
@@ -109,7 +135,7 @@ void PoolListener::Accept(Instant now) {
       continue;
     }
     if (Strangers() >= kMaxStrangers) CloseOldestStranger();
-    writers_.push_back({std::move(socket), now + kHelloLimit, nullptr, {}});
+    writers_.push_back({std::move(socket), now + kHelloLimit, nullptr, {}, nullptr});
   }
 }
 
@@ -160,7 +186,15 @@ bool PoolListener::Serve(Writer& writer) {
   writer.watch = std::make_unique<PeerWatch>(std::move(*watch));
   writer.token = reply.token = NewCookie();
   writer.hello_by = kNever;
-  return SendReply(writer.socket.get(), reply, offer_.pool_fd, offer_.scratch_fd).has_value();
+  int notes_fd = -1;
+  if (Result<NoteBox> box = offer_.notes ? NoteBox::Create() : NotFound("not offered"); box) {
+    writer.notes = std::make_shared<NoteBox>(std::move(*box));
+    notes_fd = writer.notes->fd();
+    reply.notes = 1;
+    boxes_.fetch_add(1, std::memory_order_relaxed);
+  }
+  return SendReply(writer.socket.get(), reply, offer_.pool_fd, offer_.scratch_fd, notes_fd)
+      .has_value();
 }
 
 }  // namespace aisp

@@ -18,6 +18,8 @@
 namespace aisp {
 namespace {
 
+constexpr size_t kMostFds = 3;  // of a reply
+
 struct Address {
   sockaddr_un un{};
   socklen_t size = 0;
@@ -90,21 +92,24 @@ Status CheckPeerUser(int socket) {
   return {};
 }
 
-Status SendReply(int socket, const PoolReply& reply, int pool_fd, int scratch_fd) {
+Status SendReply(int socket, const PoolReply& reply, int pool_fd, int scratch_fd, int notes_fd) {
   iovec data{const_cast<PoolReply*>(&reply), sizeof(reply)};
-  alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
+  alignas(cmsghdr) char control[CMSG_SPACE(kMostFds * sizeof(int))] = {};
   msghdr message{};
   message.msg_iov = &data;
   message.msg_iovlen = 1;
-  if (pool_fd >= 0) {
+  std::array<int, kMostFds> fds{};
+  size_t count = 0;
+  if (pool_fd >= 0) fds = {pool_fd, scratch_fd}, count = 2;
+  if (notes_fd >= 0) fds[count++] = notes_fd;
+  if (count > 0) {
     message.msg_control = control;
-    message.msg_controllen = sizeof(control);
+    message.msg_controllen = CMSG_SPACE(count * sizeof(int));
     cmsghdr* header = CMSG_FIRSTHDR(&message);
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(2 * sizeof(int));
-    const int fds[2] = {pool_fd, scratch_fd};
-    std::memcpy(CMSG_DATA(header), fds, sizeof(fds));
+    header->cmsg_len = CMSG_LEN(count * sizeof(int));
+    std::memcpy(CMSG_DATA(header), fds.data(), count * sizeof(int));
   }
   if (sendmsg(socket, &message, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof(reply))) {
     return tl::unexpected(SocketError("sending a pool to its writer"));
@@ -115,7 +120,7 @@ Status SendReply(int socket, const PoolReply& reply, int pool_fd, int scratch_fd
 Result<ReceivedReply> ReceiveReply(int socket) {
   ReceivedReply received;
   iovec data{&received.reply, sizeof(received.reply)};
-  alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
+  alignas(cmsghdr) char control[CMSG_SPACE(kMostFds * sizeof(int))] = {};
   msghdr message{};
   message.msg_iov = &data;
   message.msg_iovlen = 1;
@@ -130,7 +135,8 @@ Result<ReceivedReply> ReceiveReply(int socket) {
     for (size_t i = 0; i < count; ++i) {
       int fd = -1;
       std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(fd));
-      (received.pool ? received.scratch : received.pool).Reset(fd);
+      const bool notes = received.reply.notes == 1 && i + 1 == count;
+      (notes ? received.notes : received.pool ? received.scratch : received.pool).Reset(fd);
     }
   }
   if (n == 0) return Unavailable("the pool's owner closed the connection");

@@ -34,7 +34,7 @@ struct PoolHandle {
 struct PoolReply {
   uint64_t magic = kPoolMagic;
   uint32_t code = 0;
-  uint32_t reserved = 0;
+  uint32_t notes = 0;  // 1: one more descriptor accompanies it, of a NoteBox
   uint64_t pool_bytes = 0;
   Hash128 token;  // of this connection: the writer passes it to the owner's role, which watches it
   PoolHandle pool;
@@ -50,12 +50,14 @@ Result<UniqueFd> ConnectUnix(std::string_view name, Duration timeout);
 // PERMISSION_DENIED unless the process at the other end has our user id.
 Status CheckPeerUser(int socket);
 
-// A descriptor of -1 is not sent.
-Status SendReply(int socket, const PoolReply& reply, int pool_fd, int scratch_fd);
+// Descriptors of -1 are not sent. With notes_fd, reply.notes is 1.
+Status SendReply(int socket, const PoolReply& reply, int pool_fd, int scratch_fd,
+                 int notes_fd = -1);
 struct ReceivedReply {
   PoolReply reply;
   UniqueFd pool;
   UniqueFd scratch;
+  UniqueFd notes;
 };
 // UNAVAILABLE: the owner closed the connection; FAILED_PRECONDITION: another protocol version.
 Result<ReceivedReply> ReceiveReply(int socket);

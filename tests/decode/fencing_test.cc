@@ -76,7 +76,7 @@ TEST(Fencing, ASilentWriterGetsNoNewGrants) {
   ASSERT_EQ(Quarantined(rig), 7);
   int grants = 0;
   rig.kv_links.on_up = [&](v1::DecodeToPrefill& m) {
-    grants += m.body_case() == v1::DecodeToPrefill::kGrant;
+    grants += m.has_grant() || m.prefill().has_grant();
     return true;
   };
   for (uint64_t id = 2; id <= 5; ++id) {

@@ -16,6 +16,7 @@ TEST(Lifecycle, ACancelAtAnyMomentGivesEveryBlockBack) {
   RigOptions options;
   options.limits.max_batch_tokens = 32;
   options.limits.max_prefill_chunk = 32;
+  options.prefill.takes_grants = false;  // one message more in each direction
   bool finished = false;
   int moments = 0;
   for (int turns = 0; !finished; ++turns) {
@@ -173,6 +174,7 @@ TEST(Lifecycle, WithoutAnyPrefillWorkerThePromptRunsHere) {
 TEST(Lifecycle, APrefillWorkerThatSaysNothingIsGivenUp) {
   RigOptions options;
   options.decode.prefill_silence_limit = std::chrono::milliseconds(30);
+  options.prefill.takes_grants = false;  // with one, its lease would be the limit
   RoleRig rig(options);
   rig.Attach();
   rig.router->Generate("d", rig.MakeRequest(1, MakePrompt(100, 1), 2));
@@ -424,6 +426,7 @@ TEST(Lifecycle, APrefillWorkerThatEndsAfterItWasGivenUpIsToldToo) {
   RigOptions options;
   options.prefill_workers = 2;
   options.decode.prefill_silence_limit = std::chrono::milliseconds(40);
+  options.prefill.takes_grants = false;  // with one, its lease would be the limit
   RoleRig rig(options);
   rig.Attach();
   rig.router->Generate("d", rig.MakeRequest(9, MakePrompt(120, 9), 4));

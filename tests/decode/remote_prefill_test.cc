@@ -168,6 +168,7 @@ TEST(RemotePrefill, BlocksAreAskedForOnlyShortlyBeforeThePrefillRuns) {
   options.limits.max_batch_tokens = 32;
   options.limits.max_prefill_chunk = 32;
   options.limits.max_sequences = 8;
+  options.prefill.takes_grants = false;
   RoleRig rig(options);
   rig.Attach();
   rig.prefills[0]->paused = true;

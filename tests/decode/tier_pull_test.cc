@@ -258,7 +258,8 @@ TEST_F(TierPull, TwoThatWantTheSamePrefixShareOnePromotion) {
 TEST_F(TierPull, AGrantOfWhatIsNotThereIsGivenBackAtOnce) {
   Start(InHost());
   rig_->kv_links.on_up = [&](v1::DecodeToPrefill& message) {
-    if (message.has_grant()) message.mutable_grant()->set_blocks(2, 5000);
+    if (message.prefill().has_grant())
+      message.mutable_prefill()->mutable_grant()->set_blocks(2, 5000);
     return true;
   };
   const size_t written = holder().transport->writes_started();

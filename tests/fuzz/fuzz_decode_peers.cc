@@ -253,6 +253,7 @@ class Play {
         hello.set_transport(bytes_.Flip() ? "manual" : std::string(bytes_.Text(16)));
         hello.set_lane_token(std::string(bytes_.Text(16)));
         hello.set_pid(static_cast<int64_t>(number()));
+        hello.set_takes_grants(bytes_.Flip());
         return;
       }
       case 5:

@@ -290,7 +290,7 @@ class HostileReader final : public LinkHandler<v1::PrefillToDecode> {
   void Bytes(ByteSource& bytes) {
     v1::DecodeToPrefill message;
     if (!message.ParseFromString(std::string(bytes.Text(200)))) message.Clear();
-    if (message.has_hello() || message.has_grant()) return;
+    if (message.has_hello() || message.has_grant() || message.prefill().has_grant()) return;
     Send(std::move(message));
   }
 

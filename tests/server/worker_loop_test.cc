@@ -32,7 +32,13 @@ class FakeRole final : public WorkerRole {
     AISP_CHECK(StepDone());
     ++collected_;
   }
-  void OnTransport() override { ++transports; }
+  void OnTransport() override {
+    note = false;
+    ++transports;
+    transports.notify_all();
+  }
+  bool ExpectsSoon() const override { return expects; }
+  bool HasNotes() const override { return note; }
   Instant NextTimer() const override { return kNever; }
   void OnTimer(Instant /*now*/) override {}
   void BeginDrain() override {}
@@ -51,6 +57,8 @@ class FakeRole final : public WorkerRole {
 
   std::function<void()> in_launch;  // a step that computes inside it
   std::atomic<int> transports{0};
+  std::atomic<bool> expects{false};
+  std::atomic<bool> note{false};
 
   // Called on the loop's thread.
   void Arrive() {
@@ -100,6 +108,24 @@ TEST(WorkerLoop, AnArrivalDuringAStepIsTakenInAtOnceAndIsInTheNextStepThatIsPlan
   ASSERT_TRUE(role.AwaitSteps(3));
   // Of the two steps that were launched before it arrived, one had ended: one was ahead of it.
   EXPECT_EQ(role.steps(), (std::vector<int>{1, 1, 2}));
+  loop.Stop();
+}
+
+TEST(WorkerLoop, ANoteIsFoundWithoutAWakeWhileOneIsExpectedAndDuringAStep) {
+  const SteadyClock clock;
+  FakeRole role;
+  role.expects = true;
+  WorkerLoop loop("test", &clock, nullptr);
+  loop.Start(&role);
+  role.note = true;
+  role.transports.wait(0);
+  EXPECT_EQ(role.transports, 1);
+  role.expects = false;
+  loop.Post([&] { role.Arrive(); });
+  ASSERT_TRUE(role.AwaitSteps(2));  // neither ends
+  role.note = true;
+  role.transports.wait(1);
+  EXPECT_EQ(role.transports, 2);
   loop.Stop();
 }
 

@@ -175,6 +175,8 @@ void SimCluster::WireNetworks() {
     if (m.has_refused()) coverage_.Count("grant refused");
     if (m.has_revoke()) coverage_.Count("revoke");
     if (m.has_cancel()) coverage_.Count("prefill cancelled");
+    if (m.prefill().has_grant() && !m.prefill().cached_only())
+      coverage_.Count("grant in a request");
     if (m.has_prefill() && m.prefill().cached_only()) coverage_.Count("prefix asked for");
   };
   kv_net_.on_down = [this, log](const SimProcess& from, const SimProcess& to,
@@ -304,6 +306,7 @@ bool SimCluster::Run() {
   coverage_.Count("events", world_.events());
   coverage_.Count("lane below the first one taken", fallback_.connections());
   coverage_.Count("piece landed after its grant was revoked", fabric_.late_pieces());
+  coverage_.Count("note of a hand-off that is done", fabric_.notes());
   coverage_.Count("piece fenced by the pool's owner",
                   fabric_.fenced_pieces() + fallback_.fenced_pieces());
   return !world_.failed();

@@ -131,8 +131,9 @@ void SimWorker::BuildRoles(const SimIdentity& identity, const WorkerOptions& opt
   p.horizon_tokens = 2 * s.max_batch_tokens;
   p.max_sequence_tokens = s.max_context;
   p.max_running = s.max_sequences;
-  // Some are older versions without remote draws.
+  // Some are older versions without remote draws, or without grants in requests.
   p.draws = (identity.incarnation >> 32) % 4 != 0;
+  p.takes_grants = (identity.incarnation >> 34) % 4 != 0;
   prefill_ = std::make_unique<PrefillRole>(p);
   DecodeOptions d;
   d.worker = options;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "common/check.h"
@@ -19,6 +20,7 @@ class SimFabric::Transport final : public KvTransport {
     capabilities_.crosses_process = true;
     capabilities_.crosses_host = fabric->options_.owner_copies;
     capabilities_.owner_copies = fabric->options_.owner_copies;
+    capabilities_.notes = !fabric->options_.owner_copies;
     capabilities_.rank = fabric->options_.rank;
   }
   ~Transport() override {
@@ -34,21 +36,23 @@ class SimFabric::Transport final : public KvTransport {
   Result<std::string> Descriptor() override { return process_; }
 
   struct Pool final : Reached {
-    Pool(std::string of, bool maps) : owner(std::move(of)), mapped(maps) {}
-    std::string token() const override { return mapped ? "a writer of " + owner : ""; }
+    Pool(std::string of, std::string name) : owner(std::move(of)), its_token(std::move(name)) {}
+    std::string token() const override { return its_token; }
     const std::string owner;
-    const bool mapped;
+    const std::string its_token;  // "" where nothing is mapped
   };
   Result<std::unique_ptr<Reached>> Reach(std::string_view descriptor, Duration) override {
     const std::string owner(descriptor);
     if (fabric_->Find(owner) == nullptr) return Unavailable("the pool of " + owner + " is gone");
     if (fabric_->world_->Chance(fabric_->connect_fail_chance_))
       return Unavailable("the pool cannot be mapped");
-    return std::make_unique<Pool>(owner, !capabilities().owner_copies);
+    const std::string token = process_ + " to " + owner + ' ' + std::to_string(++fabric_->reached_);
+    return std::make_unique<Pool>(owner, capabilities().owner_copies ? "" : token);
   }
   KvPeerId Add(std::unique_ptr<Reached> reached) override {
     const std::string& owner = static_cast<Pool&>(*reached).owner;
     auto lane = std::make_shared<Lane>();
+    lane->token = static_cast<Pool&>(*reached).its_token;
     lane->writer = process_;
     lane->owner = owner;
     fabric_->lanes_.push_back(lane);
@@ -107,6 +111,25 @@ class SimFabric::Transport final : public KvTransport {
     fabric_->Kick(it->second);
   }
 
+  // The owner looks at once, later, or only when something else wakes it.
+  bool Leave(KvPeerId peer, std::string_view note) override {
+    auto it = peers_.find(peer);
+    if (it == peers_.end() || !capabilities_.notes || fabric_->world_->Chance(0.1)) return false;
+    Transport* owner = fabric_->Find(it->second->owner);
+    if (owner == nullptr) return true;
+    owner->notes_.emplace_back(it->second->token, note);
+    ++fabric_->notes_;
+    if (owner->wake_ && fabric_->world_->Chance(0.7)) owner->wake_();
+    return true;
+  }
+  bool HasNotes() override { return !notes_.empty(); }
+  bool TakeNote(std::string* token, std::string* note) override {
+    if (notes_.empty()) return false;
+    std::tie(*token, *note) = notes_.front();
+    notes_.pop_front();
+    return true;
+  }
+
   void AllowEpoch(Epoch epoch, std::span<const BlockCopy> allowed) override {
     allowed_[epoch].assign(allowed.begin(), allowed.end());
   }
@@ -144,7 +167,8 @@ class SimFabric::Transport final : public KvTransport {
   KvRegion region_;
   std::map<Epoch, std::vector<BlockCopy>> allowed_;
   std::set<Epoch> revoked_;
-  std::map<Epoch, int> fetching_;  // pieces in flight into this pool
+  std::map<Epoch, int> fetching_;                          // pieces in flight into this pool
+  std::deque<std::pair<std::string, std::string>> notes_;  // token, note
 
  private:
   SimFabric* const fabric_;

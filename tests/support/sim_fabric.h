@@ -62,6 +62,8 @@ class SimFabric {
   uint64_t fenced_pieces() const { return fenced_pieces_; }
   // The number of pools that writers connected to.
   uint64_t connections() const { return connections_; }
+  // Left by writers.
+  uint64_t notes() const { return notes_; }
 
  private:
   class Transport;
@@ -77,6 +79,7 @@ class SimFabric {
   struct Lane {
     std::string writer;
     std::string owner;
+    std::string token;
     std::deque<PendingWrite> queue;
     bool moving = false;   // a piece is in flight
     bool arrived = false;  // it waits for a stopped process
@@ -110,6 +113,8 @@ class SimFabric {
   uint64_t late_pieces_ = 0;
   uint64_t fenced_pieces_ = 0;
   uint64_t connections_ = 0;
+  uint64_t reached_ = 0;
+  uint64_t notes_ = 0;
 };
 
 }  // namespace aisp

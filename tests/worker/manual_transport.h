@@ -40,6 +40,12 @@ class ManualTransport final : public KvTransport {
   size_t queue_limit = SIZE_MAX;  // Write refuses beyond
   Status fail_next_write;         // the next executed write completes with this error
   size_t spoil = 0;               // number of writes in which one bit arrives flipped
+  // Notes: whether writers may leave them, those left here and not taken (token, note), and how
+  // many were left.
+  void set_notes(bool on) { capabilities_.notes = on; }
+  std::deque<std::pair<std::string, std::string>> notes;
+  size_t notes_left = 0;
+  bool hide_notes = false;  // this owner does not look
   // Executes the oldest `n` held writes.
   void Land(size_t n = SIZE_MAX) {
     for (; n > 0 && !queue_.empty(); --n) LandOne();
@@ -61,12 +67,14 @@ class ManualTransport final : public KvTransport {
   }
   Result<std::string> Descriptor() override { return name_; }
   struct Pool final : Reached {
-    explicit Pool(std::string_view of) : name(of) {}
+    Pool(std::string_view of, const std::string& from) : name(of), writer(from) {}
+    std::string token() const override { return writer + " to " + name; }
     const std::string name;
+    const std::string writer;
   };
   Result<std::unique_ptr<Reached>> Reach(std::string_view descriptor, Duration) override {
     if (fabric_->find(descriptor) == fabric_->end()) return Unavailable("no pool of that name");
-    return std::make_unique<Pool>(descriptor);
+    return std::make_unique<Pool>(descriptor, name_);
   }
   KvPeerId Add(std::unique_ptr<Reached> reached) override {
     const KvPeerId id(++last_peer_);
@@ -96,6 +104,20 @@ class ManualTransport final : public KvTransport {
       done_.push_back({w.id, w.epoch, Fail(Code::kCancelled, "cancelled")});
       return true;
     });
+  }
+  bool Leave(KvPeerId peer, std::string_view note) override {
+    const auto owner = fabric_->find(peers_.at(peer));
+    if (!capabilities_.notes || owner == fabric_->end()) return false;
+    ++owner->second->notes_left;
+    owner->second->notes.emplace_back(name_ + " to " + owner->first, note);
+    return true;
+  }
+  bool HasNotes() override { return !notes.empty() && !hide_notes; }
+  bool TakeNote(std::string* token, std::string* note) override {
+    if (!HasNotes()) return false;
+    std::tie(*token, *note) = notes.front();
+    notes.pop_front();
+    return true;
   }
   void AllowEpoch(Epoch epoch, std::span<const BlockCopy> allowed) override {
     allowed_[epoch] = {allowed.begin(), allowed.end()};

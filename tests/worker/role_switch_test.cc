@@ -19,6 +19,7 @@ class FakeRole final : public WorkerRole {
   explicit FakeRole(LinkDialer<v1::WorkerMessage>* dialer) : dialer_(dialer) {}
   std::vector<std::string> told;
   bool drained = false;
+  bool expects = false;
   int heard = 0;
   Instant timer = kNever;
   LinkId link;
@@ -31,6 +32,8 @@ class FakeRole final : public WorkerRole {
   bool StepDone() override { return true; }
   void Collect() override {}
   void OnTransport() override { told.push_back("transport"); }
+  bool ExpectsSoon() const override { return expects; }
+  bool HasNotes() const override { return expects; }
   Instant NextTimer() const override { return timer; }
   void OnTimer(Instant) override { timer = kNever; }
   void BeginDrain() override { told.push_back("drain"); }
@@ -189,6 +192,9 @@ TEST_F(RoleSwitchTest, ARouterIsAnsweredAndWhatComesOnALinkGoesToWhoDialledIt) {
   EXPECT_EQ(prefill_->heard, 2) << "nobody has that link any more";
   roles_.OnTransport();
   EXPECT_THAT(prefill_->told, ::testing::Contains("transport")) << "peers are owed answers";
+  EXPECT_FALSE(roles_.ExpectsSoon() || roles_.HasNotes());
+  prefill_->expects = true;
+  EXPECT_TRUE(roles_.ExpectsSoon() && roles_.HasNotes()) << "also for a role that stands by";
 }
 
 }  // namespace

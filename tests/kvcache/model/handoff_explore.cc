@@ -96,7 +96,7 @@ std::string HandoffModel::Digest() const {
   for (int i = 0; i < config_.requests; ++i) {
     const Request& r = requests_[static_cast<size_t>(i)];
     out << '|' << static_cast<int>(r.phase) << ',' << r.attempts << ',' << r.rounds << ','
-        << r.transfer << ',' << r.epoch.value << ',' << r.promoting << ','
+        << r.transfer << ',' << r.epoch.value << ',' << r.promoting << r.early << ','
         << (r.blocks.empty() ? -1 : r.blocks[0].value) << ','
         << blocks_->MatchLength(kRoot, Prompt(i), 16);
   }
@@ -110,7 +110,7 @@ std::string HandoffModel::Digest() const {
       out << '(' << j.pool << ',' << j.epoch << ',' << j.block << ',' << j.landed << j.halves
           << j.writing << j.stopped << j.told << ')';
   }
-  for (const auto* queue : {&to_writer_, &to_reader_}) {
+  for (const auto* queue : {&to_writer_, &to_reader_, &notes_}) {
     out << 'Q';
     for (const Message& m : *queue)
       out << static_cast<int>(m.kind) << m.request << ',' << m.transfer << ',' << m.epoch << ','
@@ -132,6 +132,7 @@ void HandoffModel::Quiesce() {
         case Kind::kCancel:
         case Kind::kToWriter:
         case Kind::kToReader:
+        case Kind::kNote:
         case Kind::kLand:
         case Kind::kConnect:
         case Kind::kDeathProven:

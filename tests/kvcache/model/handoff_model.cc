@@ -17,12 +17,15 @@ struct EventName {
 };
 using Kind = HandoffModel::Event::Kind;
 constexpr EventName kNames[] = {{Kind::kAsk, "ask"},
+                                {Kind::kAskGranted, "ask with a grant"},
                                 {Kind::kCancel, "cancel"},
                                 {Kind::kExpire, "lease over"},
                                 {Kind::kFinish, "finish"},
                                 {Kind::kLocal, "compute locally"},
                                 {Kind::kToWriter, "message to writer"},
+                                {Kind::kToBusyWriter, "request to busy writer"},
                                 {Kind::kToReader, "message to reader"},
+                                {Kind::kNote, "note"},
                                 {Kind::kHalf, "half a layer is computed"},
                                 {Kind::kWrite, "write starts"},
                                 {Kind::kLand, "write lands"},
@@ -62,6 +65,8 @@ const char* BugName(ProtocolBug bug) {
       return "converted from one block of two";
     case ProtocolBug::kStagingReused:
       return "converted into memory that a write still needs";
+    case ProtocolBug::kGivenBackInUse:
+      return "given back and written";
   }
   return "";
 }
@@ -115,17 +120,24 @@ std::vector<HandoffModel::Event> HandoffModel::Possible() const {
   for (int i = 0; i < config_.requests; ++i) {
     const Request& r = requests_[static_cast<size_t>(i)];
     const bool idle = r.phase == Phase::kIdle && !r.promoting;
-    if (idle && r.attempts < config_.attempts && Linked() != nullptr) add(Kind::kAsk, i);
-    if (idle && blocks_->Available() > 0) add(Kind::kLocal, i);
     const bool cached = blocks_->MatchLength(kRoot, Prompt(i), 16) > 0;
+    const bool asks = idle && r.attempts < config_.attempts && Linked() != nullptr;
+    if (asks) add(Kind::kAsk, i);
+    if (asks && config_.early && !cached && blocks_->Available() > 0) add(Kind::kAskGranted, i);
+    if (idle && blocks_->Available() > 0) add(Kind::kLocal, i);
     if (idle && host_ && host_->first == i && !load_ && !cached && blocks_->Available() > 0)
       add(Kind::kLoad, i);
     if (r.phase != Phase::kGone) add(Kind::kCancel, i);
     if (r.phase == Phase::kGranted) add(Kind::kExpire, i);
     if (r.phase == Phase::kRunning) add(Kind::kFinish, i);
   }
-  if (link_ && !to_writer_.empty() && Linked() != nullptr) add(Kind::kToWriter);
+  if (link_ && !to_writer_.empty() && Linked() != nullptr) {
+    add(Kind::kToWriter);
+    const Message& next = to_writer_.front();
+    if (next.kind == Message::Kind::kPrefill && next.epoch != 0) add(Kind::kToBusyWriter);
+  }
   if (link_ && !to_reader_.empty()) add(Kind::kToReader);
+  if (!notes_.empty()) add(Kind::kNote);
   int job = 0;
   for (const WriterProcess& p : writers_) {
     for (const WriteJob& j : p.jobs) {
@@ -178,6 +190,18 @@ void HandoffModel::Compute(int request) {
   Publish(r, request);
 }
 
+void HandoffModel::Ask(int request, bool granted) {
+  Request& r = requests_[static_cast<size_t>(request)];
+  ++r.attempts;
+  r.transfer = next_transfer_++;
+  r.phase = Phase::kRequested;
+  Message m{Message::Kind::kPrefill, request, r.transfer, 0, 0, 0};
+  if (granted) m = OpenGrant(request);
+  m.kind = Message::Kind::kPrefill;
+  r.early = granted;
+  to_writer_.push_back(m);
+}
+
 void HandoffModel::Grant(int request) {
   Request& r = requests_[static_cast<size_t>(request)];
   r.blocks = blocks_->MatchAndPin(kRoot, Prompt(request), 16);
@@ -186,6 +210,11 @@ void HandoffModel::Grant(int request) {
     r.phase = Phase::kIdle;
     return;
   }
+  to_writer_.push_back(OpenGrant(request));
+}
+
+HandoffModel::Message HandoffModel::OpenGrant(int request) {
+  Request& r = requests_[static_cast<size_t>(request)];
   r.blocks = blocks_->Reserve(1)->Take(PinKind::kSequence);
   r.epoch = Epoch(next_epoch_++);
   blocks_->BeginLease(r.epoch, r.blocks);
@@ -197,8 +226,7 @@ void HandoffModel::Grant(int request) {
   lease.transfer_id = r.transfer;
   leases_.Open(lease);
   r.phase = Phase::kGranted;
-  to_writer_.push_back(
-      {Message::Kind::kGrant, request, r.transfer, r.epoch.value, r.blocks[0].value, 0});
+  return {Message::Kind::kGrant, request, r.transfer, r.epoch.value, r.blocks[0].value, 0};
 }
 
 void HandoffModel::EndLease(Epoch epoch) {
@@ -229,6 +257,7 @@ void HandoffModel::DropRequest(int request) {
 void HandoffModel::LoseLink() {
   to_writer_.clear();
   to_reader_.clear();
+  notes_.clear();
   for (Request& r : requests_) {
     if (r.phase == Phase::kGranted) GiveUp(r);
     if (r.phase == Phase::kGranted || r.phase == Phase::kRequested) r.phase = Phase::kIdle;
@@ -273,23 +302,22 @@ void HandoffModel::OnReader(const Message& m) {
     if (each.phase != Phase::kGranted || each.epoch.value != m.epoch) continue;
     blocks_->Unpin(each.blocks, PinKind::kSequence);
     each.blocks.clear();
-    each.phase = Phase::kIdle;
+    each.phase = std::exchange(each.early, false) ? Phase::kRequested : Phase::kIdle;
   }
   EndLease(Epoch(m.epoch));
 }
 
 // ---- The prefill role (kv_pusher.cc) ----
 
-void HandoffModel::OnWriter(const Message& m) {
+void HandoffModel::OnWriter(const Message& m, bool busy) {
   WriterProcess& p = *Linked();
-  if (m.kind == Message::Kind::kPrefill) {
-    to_reader_.push_back({Message::Kind::kNeed, m.request, m.transfer, 0, 0, 0});
-    return;
-  }
-  if (m.kind == Message::Kind::kGrant) {
+  const bool granted = m.kind == Message::Kind::kGrant || m.kind == Message::Kind::kPrefill;
+  if (granted && m.epoch != 0 && (!busy || config_.bug == ProtocolBug::kGivenBackInUse))
     p.jobs.push_back({pool_, m.epoch, m.request, m.transfer, m.block});
-    return;
-  }
+  if (busy) to_reader_.push_back({Message::Kind::kFence, 0, 0, m.epoch, 0, 0});
+  if (m.kind == Message::Kind::kPrefill && (m.epoch == 0 || busy))
+    to_reader_.push_back({Message::Kind::kNeed, m.request, m.transfer, 0, 0, 0});
+  if (granted) return;
   for (WriteJob& job : p.jobs) {
     if (job.pool != pool_ || job.epoch != m.epoch || job.told) continue;
     job.stopped = true;
@@ -314,8 +342,9 @@ void HandoffModel::MaybeTell(WriterProcess& p, WriteJob& job) {
   if (job.stopped) {
     to_reader_.push_back({Message::Kind::kFence, 0, 0, job.epoch, 0, 0});
   } else {
-    to_reader_.push_back(
-        {Message::Kind::kDone, job.request, job.transfer, job.epoch, 0, job.landed});
+    const Message told{Message::Kind::kDone, job.request, job.transfer, job.epoch, 0, job.landed};
+    if (config_.notes) notes_.push_back(told);
+    to_reader_.push_back(told);
   }
 }
 
@@ -352,14 +381,10 @@ void HandoffModel::Land(WriterProcess& p, WriteJob& job) {
 bool HandoffModel::DoRequest(const Event& event) {
   const auto at = static_cast<size_t>(event.which);
   switch (event.kind) {
-    case Kind::kAsk: {
-      Request& r = requests_[at];
-      ++r.attempts;
-      r.transfer = next_transfer_++;
-      r.phase = Phase::kRequested;
-      to_writer_.push_back({Message::Kind::kPrefill, event.which, r.transfer, 0, 0, 0});
+    case Kind::kAsk:
+    case Kind::kAskGranted:
+      Ask(event.which, event.kind == Kind::kAskGranted);
       break;
-    }
     case Kind::kCancel:
       DropRequest(event.which);
       break;
@@ -401,15 +426,22 @@ bool HandoffModel::DoRequest(const Event& event) {
 // Messages, writes and the link.
 bool HandoffModel::DoWire(const Event& event) {
   switch (event.kind) {
-    case Kind::kToWriter: {
+    case Kind::kToWriter:
+    case Kind::kToBusyWriter: {
       const Message m = to_writer_.front();
       to_writer_.pop_front();
-      OnWriter(m);
+      OnWriter(m, event.kind == Kind::kToBusyWriter);
       break;
     }
     case Kind::kToReader: {
       const Message m = to_reader_.front();
       to_reader_.pop_front();
+      OnReader(m);
+      break;
+    }
+    case Kind::kNote: {
+      const Message m = notes_.front();
+      notes_.pop_front();
       OnReader(m);
       break;
     }

@@ -36,13 +36,15 @@ enum class ProtocolBug : uint8_t {
   kPromotionUnfinished,  // a block is published before its promotion from host memory has finished
   kHalfConverted,        // a layer is converted while one of its two source blocks is empty
   kStagingReused,        // converted data is in memory that the next write may reuse at once
+  kGivenBackInUse,       // a grant that came with its request is given back, and written
 };
 inline constexpr ProtocolBug kAllBugs[] = {
     ProtocolBug::kLeaseEndsWithItsTime, ProtocolBug::kAnyoneAcknowledges,
     ProtocolBug::kAckBeforeWrite,       ProtocolBug::kLostLinkIsDeath,
     ProtocolBug::kDoneUncounted,        ProtocolBug::kCopyWithoutPin,
     ProtocolBug::kAckToSuccessor,       ProtocolBug::kPromotionUnfinished,
-    ProtocolBug::kHalfConverted,        ProtocolBug::kStagingReused};
+    ProtocolBug::kHalfConverted,        ProtocolBug::kStagingReused,
+    ProtocolBug::kGivenBackInUse};
 const char* BugName(ProtocolBug bug);
 
 struct HandoffConfig {
@@ -55,6 +57,9 @@ struct HandoffConfig {
   bool tiers = true;  // host memory, of one slot
   // A block of D is made of two of P, in another number format: in memory of P for one layer.
   bool converts = false;
+  // D may grant its block with the request; P uses it, or gives it back and asks later.
+  bool early = false;
+  bool notes = false;  // "done" is also left as a note, which D reads at any time
   ProtocolBug bug = ProtocolBug::kNone;
 };
 
@@ -65,12 +70,15 @@ class HandoffModel {
   struct Event {
     enum class Kind : uint8_t {
       kAsk,             // request: D asks P for its prompt
+      kAskGranted,      // request: the same, with the grant
       kCancel,          // request: its client has left
       kExpire,          // request: the lease expires before all KV has arrived
       kFinish,          // request: its last token was drawn
       kLocal,           // request: D computes the prompt itself
       kToWriter,        // the oldest message to P arrives
+      kToBusyWriter,    // the same, a request with its grant; P runs others first
       kToReader,        // the oldest message to D arrives
+      kNote,            // D reads the oldest note
       kHalf,            // job of P that converts: half of the next layer is computed
       kWrite,           // job of P: a layer's write starts, converted if needed
       kLand,            // job of P: and lands
@@ -109,6 +117,7 @@ class HandoffModel {
     int attempts = 0;
     int rounds = 0;  // an answered prompt may be asked again
     uint64_t transfer = 0;
+    bool early = false;  // kGranted: with the request
     Epoch epoch;
     std::vector<BlockId> blocks;
     bool promoting = false;
@@ -157,9 +166,12 @@ class HandoffModel {
   void EndLease(Epoch epoch);
   void DropRequest(int request);
   void LoseLink();
-  void OnWriter(const Message& m);
+  void OnWriter(const Message& m, bool busy);
   void OnReader(const Message& m);
+  void Ask(int request, bool granted);
   void Grant(int request);
+  // Opens its lease: the message that hands it to the writer.
+  Message OpenGrant(int request);
   bool MayWrite(const WriterProcess& p, const WriteJob& job) const;
   void StartWrite(WriterProcess& p, WriteJob& job) const;
   void Land(WriterProcess& p, WriteJob& job);
@@ -179,6 +191,7 @@ class HandoffModel {
   bool link_ = true;
   std::deque<Message> to_writer_;
   std::deque<Message> to_reader_;
+  std::deque<Message> notes_;  // of the session
   uint64_t next_epoch_ = 1;
   uint64_t next_transfer_ = 1;
   uint64_t next_incarnation_ = 1;

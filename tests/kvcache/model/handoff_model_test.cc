@@ -55,11 +55,26 @@ TEST(HandoffModel, EveryOrderOfEventsOfConvertedBlocks) {
   EXPECT_EQ(two.violation, "") << Shown(two);
 }
 
+TEST(HandoffModel, EveryOrderOfEventsOfGrantsInRequestsAndOfNotes) {
+  HandoffConfig config;
+  config.requests = 1;
+  config.blocks = 1;
+  config.tiers = false;
+  config.early = config.notes = true;
+  config.reader_ends = 0;
+  const Exploration e = Explore(config, 200'000);
+  std::printf("%lu states, %lu transitions, %d deep\n", e.states, e.transitions, e.depth);
+  EXPECT_EQ(e.violation, "") << Shown(e);
+  EXPECT_TRUE(e.complete);
+  EXPECT_GT(e.states, 1000u);
+}
+
 TEST(HandoffModel, FindsEverySeededBug) {
   for (const ProtocolBug bug : kAllBugs) {
     HandoffConfig config;
     config.blocks = 1;
     config.bug = bug;
+    config.early = bug == ProtocolBug::kGivenBackInUse;
     if (bug == ProtocolBug::kAckToSuccessor) {  // needs one request, but many events
       config.requests = 1;
       config.link_breaks = 0;

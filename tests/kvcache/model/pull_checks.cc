@@ -17,6 +17,7 @@ constexpr EventName kNames[] = {{Kind::kPull, "pull"},
                                 {Kind::kLate, "late"},
                                 {Kind::kToHolder, "message to the holder of"},
                                 {Kind::kToPuller, "message to puller"},
+                                {Kind::kNote, "note"},
                                 {Kind::kWrite, "write starts"},
                                 {Kind::kLand, "write lands"},
                                 {Kind::kEvict, "holder computes"},
@@ -128,7 +129,7 @@ std::string PullModel::Digest() const {
       const Lease* lease = const_cast<LeaseBook&>(p.leases).Find(Epoch(epoch));
       if (lease != nullptr) out << 'L' << epoch << lease->revoked << lease->writer.incarnation;
     }
-    for (const auto* queue : {&p.to_holder, &p.to_puller}) {
+    for (const auto* queue : {&p.to_holder, &p.to_puller, &p.notes}) {
       out << 'Q';
       for (const Message& m : *queue)
         out << static_cast<int>(m.kind) << m.pull << ',' << m.epoch << ',' << m.blocks << ' ';
@@ -142,8 +143,8 @@ void PullModel::Quiesce() {
     const std::vector<Event> events = Possible();
     const auto next = std::ranges::find_if(events, [](const Event& e) {
       return e.kind == Kind::kLate || e.kind == Kind::kToHolder || e.kind == Kind::kToPuller ||
-             e.kind == Kind::kLand || e.kind == Kind::kConnect || e.kind == Kind::kDeathProven ||
-             e.kind == Kind::kLoad;
+             e.kind == Kind::kNote || e.kind == Kind::kLand || e.kind == Kind::kConnect ||
+             e.kind == Kind::kDeathProven || e.kind == Kind::kLoad;
     });
     if (next == events.end()) break;
     Do(*next);

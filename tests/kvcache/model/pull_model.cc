@@ -82,12 +82,12 @@ std::vector<uint64_t> PullModel::Read(const Push& push) const {
   std::vector<uint64_t> words;
   const int first = push.landed * config_.puller_units;
   for (int unit = first; unit < first + config_.puller_units; ++unit) {
-    const auto block = static_cast<size_t>(unit / config_.holder_units);
-    const int at = unit % config_.holder_units;
+    const auto each = static_cast<size_t>(config_.holder_units);
+    const size_t block = static_cast<size_t>(unit) / each;
+    const size_t at = static_cast<size_t>(unit) % each;
     const bool there = block < push.source.size();
-    words.push_back(
-        there ? memory_[static_cast<size_t>(push.source[block].value * config_.holder_units + at)]
-              : kForeign);
+    words.push_back(there ? memory_[static_cast<size_t>(push.source[block].value) * each + at]
+                          : kForeign);
   }
   return words;
 }
@@ -105,6 +105,7 @@ std::vector<PullModel::Event> PullModel::Possible() const {
     if (p.phase != Phase::kIdle) add(Kind::kLate, i);
     if (p.link && !p.to_holder.empty()) add(Kind::kToHolder, i);
     if (p.link && !p.to_puller.empty()) add(Kind::kToPuller, i);
+    if (!p.notes.empty()) add(Kind::kNote, i);
     if (p.computes < config_.computes && p.blocks->Available() > 0) add(Kind::kCompute, i);
     if (p.link && link_breaks_ < config_.link_breaks) add(Kind::kBreak, i);
     if (!p.link) add(Kind::kConnect, i);
@@ -149,6 +150,10 @@ void PullModel::Ask(Puller& p) {
   p.leases.Open(lease);
   p.phase = Phase::kAsked;
   p.held = PullerBlocks();
+  if (!config_.grant_apart) {
+    p.to_holder.push_back({Message::Kind::kRequest, p.pull, p.epoch.value, 0, p.granted});
+    return;
+  }
   p.to_holder.push_back({Message::Kind::kRequest, p.pull});
   p.to_holder.push_back({Message::Kind::kGrant, p.pull, p.epoch.value, 0, p.granted});
 }
@@ -272,12 +277,13 @@ void PullModel::EndPromotion() {
 
 void PullModel::OnHolder(int puller, const Message& m) {
   Puller& p = pullers_[static_cast<size_t>(puller)];
-  if (m.kind == Message::Kind::kRequest) return OnRequest(puller, m);
+  if (m.kind == Message::Kind::kRequest) OnRequest(puller, m);
+  if (m.kind == Message::Kind::kRequest && config_.grant_apart) return;
   const bool any = config_.bug == PullBug::kEpochOfAnyReader;
   for (Push& push : pushes_) {
     if (push.blind) return;
     const bool its = push.puller == puller && push.process == p.process;
-    if (m.kind == Message::Kind::kGrant && its && push.pull == m.pull) {
+    if (m.kind != Message::Kind::kRevoke && its && push.pull == m.pull) {
       push.epoch = m.epoch;
       push.target = m.granted;
       return;
@@ -332,9 +338,11 @@ void PullModel::Settle() {
     Puller& p = pullers_[static_cast<size_t>(push.puller)];
     if ((over || early) && !push.told && p.link && p.process == push.process && push.epoch != 0) {
       push.told = true;
+      const bool all = push.landed == static_cast<int>(push.target.size());
       p.to_puller.push_back(
           push.stopped ? Message{Message::Kind::kFence, 0, push.epoch}
                        : Message{Message::Kind::kDone, push.pull, push.epoch, push.landed});
+      if (config_.notes && !push.stopped && all) p.notes.push_back(p.to_puller.back());
     }
     if (!over) {
       ++i;
@@ -359,6 +367,7 @@ void PullModel::LoseLink(int puller) {
   if (p.phase != Phase::kIdle) Drop(p);
   p.to_holder.clear();
   p.to_puller.clear();
+  p.notes.clear();
   for (Push& push : pushes_) {
     if (push.puller == puller && push.process == p.process) push.stopped = true;
   }
@@ -388,6 +397,12 @@ void PullModel::Do(const Event& event) {
     case Kind::kToPuller: {
       const Message m = p->to_puller.front();
       p->to_puller.pop_front();
+      OnPuller(*p, m);
+      break;
+    }
+    case Kind::kNote: {
+      const Message m = p->notes.front();
+      p->notes.pop_front();
       OnPuller(*p, m);
       break;
     }

@@ -68,6 +68,8 @@ struct PullConfig {
   bool tier = false;    // the holder also has the prefix on disk, which outlives it
   int tier_faults = 0;  // failing reads of it
   bool owner_copies = false;
+  bool grant_apart = false;  // the grant follows the request instead of being in it
+  bool notes = false;        // "done" of all that was granted is also a note, read at any time
   PullBug bug = PullBug::kNone;
 };
 
@@ -81,6 +83,7 @@ class PullModel {
       kLate,         // puller: its time is over, or nothing waits any more
       kToHolder,     // puller: its oldest message arrives
       kToPuller,     // puller: the holder's oldest message arrives
+      kNote,         // puller: reads its oldest note
       kWrite,        // push: the next block's write starts
       kLand,         // push: and lands
       kEvict,        // the holder computes another prompt, evicting blocks
@@ -127,6 +130,7 @@ class PullModel {
     bool link = true;
     std::deque<Message> to_holder;
     std::deque<Message> to_puller;
+    std::deque<Message> notes;
     Phase phase = Phase::kIdle;
     uint64_t pull = 0;
     Epoch epoch;

@@ -22,10 +22,14 @@ void ExpectAllGood(const char* what, const PullConfig& config, uint64_t max_stat
 
 TEST(PullModel, TwoPullTheSamePrefixWhileItsOwnerEvictsIt) {
   for (const bool owner_copies : {false, true}) {
-    PullConfig config;
-    config.owner_copies = owner_copies;
-    config.computes = 0;
-    ExpectAllGood("two pullers", config, 100'000);
+    for (const bool grant_apart : {false, true}) {
+      PullConfig config;
+      config.owner_copies = owner_copies;
+      config.grant_apart = grant_apart;
+      config.notes = !owner_copies;
+      config.computes = 0;
+      ExpectAllGood(grant_apart ? "two pullers, grants apart" : "two pullers", config, 100'000);
+    }
   }
 }
 
@@ -37,6 +41,7 @@ TEST(PullModel, OnePullsTwoBlocksOfWhichOneMayBeGone) {
     config.pulls = 2;
     config.evictions = 2;
     config.owner_copies = owner_copies;
+    config.notes = !owner_copies;
     ExpectAllGood("two blocks", config, 100'000);
   }
 }
@@ -48,7 +53,11 @@ TEST(PullModel, DeathsAndLostLinks) {
   config.link_breaks = 1;
   config.holder_ends = 1;
   config.puller_ends = 1;
+  config.notes = true;
   ExpectAllGood("deaths", config, 200'000);
+  config.notes = false;
+  config.grant_apart = true;
+  ExpectAllGood("deaths, grants apart", config, 200'000);
 }
 
 TEST(PullModel, WhatComesUpFromATier) {

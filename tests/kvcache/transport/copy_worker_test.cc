@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <chrono>
 #include <condition_variable>
 #include <future>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 namespace aisp {
@@ -141,6 +143,18 @@ TEST_F(CopyWorkerTest, CancelledWritesBeginNothing) {
   ASSERT_FALSE(all[3].status);
   EXPECT_EQ(all[3].status.error().code, Code::kCancelled);
   EXPECT_EQ(target_->begun(), 3u);
+}
+
+TEST_F(CopyWorkerTest, RousedWithAndWithoutAWriteThatFollows) {
+  target_->AwaitBegun(0);
+  for (int i = 0; i < 20; ++i) {
+    worker_.Rouse();
+    if (i % 3 == 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    Push(1);
+    target_->Allow(1);
+    EXPECT_TRUE(Take(1)[0].status);
+    if (i % 3 == 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 TEST_F(CopyWorkerTest, APeerThatLeavesWaitsForAllOfItsCopiesUnderWay) {
