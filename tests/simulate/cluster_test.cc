@@ -65,6 +65,16 @@ TEST(Cluster, ALocalPromptTakesItsStepsAndItsMessages) {
   EXPECT_EQ(o.computed_prompt_tokens, 100);
 }
 
+TEST(Cluster, ArrivalsThatNeverEndAreRefusedWithTheLimit) {
+  const std::vector<WorkItem> items = {Item(1, 100, 2), Item(2, 100, 2)};
+  const auto refused = simulate::Run(With(0, 1), items, {0, 1e9}, {}, 1);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kInvalidArgument);
+  EXPECT_NE(refused.error().message.find("1e+09"), std::string::npos) << refused.error().message;
+  EXPECT_NE(refused.error().message.find("604800"), std::string::npos) << refused.error().message;
+  EXPECT_FALSE(simulate::Run(With(0, 1), items, {0, std::nan("")}, {}, 1));
+}
+
 TEST(Cluster, APullTakesItsMessagesAndItsBytesAndTheRestIsComputed) {
   ClusterOptions options = With(0, 2, "round-robin");
   options.router.pulls = PrefixPulls::kAlways;
