@@ -245,6 +245,7 @@ class Simulator {
     while (const auto rate = search.Next()) {
       std::vector<double> times = own;
       for (double& at : times) at *= own_rate / *rate;
+      if (!times.empty() && times.back() > simulate::kLongestArrivalsS) break;
       AISP_ASSIGN_OR_RETURN(simulate::Row row, AtTimes(policy, times, 1 - load_.slo_attainment));
       const bool kept = simulate::Attainment(row.outcome, limits_) >= load_.slo_attainment;
       std::fprintf(stderr, "%.*s: %.2f/s %s\n", static_cast<int>(policy.size()), policy.data(),

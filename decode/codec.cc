@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "proto/pace.h"
+#include "proto/limits.h"
 #include "proto/tenant.h"
 #include "worker/sampling_codec.h"
 
@@ -45,7 +45,8 @@ SequenceRequest SequenceFromWire(const v1::GenerateRequest& wire, const SharedTo
   request.pooling = PoolingFromWire(wire.pooling());
   if (wire.has_prompt_logprobs())
     request.prompt_logprobs = static_cast<int32_t>(wire.prompt_logprobs());
-  request.pace = PaceFromWire(wire.pace());
+  request.limits = LimitsFromWire(wire.limits());
+  if (wire.limits().has_cost()) request.step_cost = CostFromWire(wire.limits().cost());
   request.prompt_logprobs_from = std::max(1, static_cast<int32_t>(wire.prompt_logprobs_from()));
   return request;
 }

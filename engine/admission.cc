@@ -122,6 +122,7 @@ Result<SequenceId> Engine::Impl::Add(SequenceRequest request) {
         executor->max_context(), request.prompt_tokens + int64_t{request.max_new_tokens});
     request.tokens.reserve(static_cast<size_t>(std::max<int64_t>(longest, 0)) + 1);
   }
+  if (request.step_cost) step_cost = request.step_cost;
   Sequence& s = table.Add(std::move(request));
   s.root = RootOf(s.request.cache_scope, s.request.adapter);
   if (!s.request.adapter.empty()) s.adapter = executor->FindAdapter(s.request.adapter);

@@ -1,5 +1,6 @@
-// The inside of Engine, in twelve parts: engine.cc (queries), admission.cc (sequences are added,
-// wait and end), launch.cc (plan, reserve, launch), collect.cc (results of a finished step),
+// The inside of Engine, in thirteen parts: engine.cc (queries), admission.cc (sequences are added,
+// wait and end), launch.cc (plan, reserve, launch), turns.cc (how
+// much prefill shares a step with decodes), collect.cc (results of a finished step),
 // outputs.cc (logprobs and embeddings of rows), drafts.cc (draft tokens), features.cc (features of
 // computed positions), remote.cc (blocks that others fill or read), pulled.cc (prefixes that others
 // fill), tiered.cc (blocks from lower tiers), adapters.cc (LoRA adapters), invariants.cc (invariant
@@ -70,6 +71,7 @@ struct StepRecord {
   std::vector<LateMask> late_masks;
   std::optional<Result<StepResult>> result;  // collected early, for the next step's late masks
   StepTiming timing;
+  double added_ms = 0;  // predicted, by its prefill rows
 
   void Clear();
 };
@@ -136,6 +138,14 @@ struct Engine::Impl {
   bool Execute(StepRecord& step, Instant begin);
   // Collects the previous step and makes the masks that depend on its tokens.
   void MakeLateMasks(StepRecord& step);
+
+  // --- turns.cc ---
+  // Most prefill rows of the next step, if it decodes, so that streams keep their TPOT.
+  int32_t PrefillTokens(Instant now);
+  void AddStreams(Instant now);
+  void AddPrompts(Instant now);
+  // Predicted time by which its prefill rows prolong a step that decodes.
+  double AddedMs(const StepTiming& timing) const;
 
   // --- collect.cc ---
   CollectOutput Collect();
@@ -345,6 +355,8 @@ struct Engine::Impl {
   std::vector<SequenceId> pending_prefills_done;
 
   StepPlanner planner;
+  std::optional<StepCost> step_cost;  // the latest that a router told
+  PrefillTurn turn;
   std::vector<SequenceView> views;
   std::vector<TenantView> tenants;
   PlaceShares places;                       // batch slots, of the snapshot

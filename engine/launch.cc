@@ -90,7 +90,6 @@ SequenceView Engine::Impl::ViewOf(const Sequence& s) {
   view.has_reader = s.has_reader();
   view.draft_tokens = DraftsOf(s);
   view.scores = s.scores();
-  view.pace = s.request.pace;
   view.tenant = TenantOf(*s.account);
   view.rank = s.standing();
   view.service_class = s.request.tenant.service_class;
@@ -230,11 +229,14 @@ Status Engine::Impl::Launch() {
   if (!CanLaunch()) return {};
   ProposeAll();
   const Instant begin = clock->Now();
+  // Only in the first round, so that prefills run if no decode can.
+  int32_t prefill_tokens = PrefillTokens(begin);
   // Each round without rows preempted a sequence, so running sequences bound the rounds.
   for (;;) {
     BuildSnapshot();
-    const StepPlan& plan =
-        planner.Plan(EngineSnapshot{views, blocks.Available(), BlockTokens(), tenants}, limits);
+    const EngineSnapshot snapshot{views, blocks.Available(), BlockTokens(), tenants,
+                                  std::exchange(prefill_tokens, limits.max_batch_tokens)};
+    const StepPlan& plan = planner.Plan(snapshot, limits);
     if (!plan.preempt.empty() && !flight.empty()) break;
     for (SequenceId id : plan.preempt) Preempt(*table.Find(id));
 
@@ -436,6 +438,7 @@ bool Engine::Impl::Execute(StepRecord& step, Instant begin) {
   input.sink = step.slices.empty() ? nullptr : sink;
   input.between_layers = options.between_layers;
   if (!step.late_masks.empty()) input.before_draw = [this, &step] { MakeLateMasks(step); };
+  step.added_ms = AddedMs(step.timing);
   step.launched = clock->Now();
   step.overhead = step.launched - begin;
   const Result<Ticket> ticket = executor->Launch(input);

@@ -12,8 +12,8 @@
 #include "common/fair_share.h"
 #include "common/fault.h"
 #include "common/ids.h"
-#include "common/prompt_work.h"
 #include "common/result.h"
+#include "common/token_limits.h"
 #include "engine/draw_guide.h"
 
 namespace aisp {
@@ -63,8 +63,9 @@ struct SequenceRequest {
   TenantShare tenant;
   int32_t priority = 0;  // greater runs first, within a tenant
   Instant deadline = kNever;
-  std::shared_ptr<DrawGuide> guide;  // null: unconstrained
-  PromptPace pace;                   // of its prefill, in steps that also decode
+  std::shared_ptr<DrawGuide> guide;   // null: unconstrained
+  TokenLimits limits;                 // choose the steps in which prefill runs beside decodes
+  std::optional<StepCost> step_cost;  // of this engine's steps, as a router has learnt it
   // Most draft tokens of a proposer per step; 0: none, -1: as many as pay off. Forced runs
   // (DrawGuide) are not counted.
   int32_t max_draft_tokens = -1;

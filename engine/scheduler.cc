@@ -8,9 +8,6 @@ namespace {
 
 int32_t Remaining(const SequenceView& v) { return v.target_tokens - v.computed_tokens; }
 
-// Rows of a paced prompt in each step, so that it always advances.
-constexpr int32_t kLeastPacedRows = 64;
-
 bool Runs(const SequenceView& v) { return v.phase == SequencePhase::kRunning; }
 
 }  // namespace
@@ -37,10 +34,8 @@ const StepPlan& StepPlanner::Plan(const EngineSnapshot& snapshot, const Schedule
   RankTenants();
   Sort(snapshot);
   MakeWay();
-  part_ = 1;
-  paced_ = false;
   for (int32_t index : decodes_) PlanRunning(index, 1);
-  paced_ = !plan_.sequences.empty();
+  prefill_left_ = plan_.sequences.empty() ? budget_ : std::min(budget_, snapshot.prefill_tokens);
   PlanPrefills();
   PlanDrafts();
   return plan_;
@@ -237,20 +232,13 @@ int32_t StepPlanner::NextPrefill() {
   return best;
 }
 
-int32_t StepPlanner::Paced(const SequenceView& view, int32_t begin, int32_t rows,
-                           double part) const {
-  if (!paced_ || rows <= 0) return rows;
-  const int32_t least = part_ >= 1 ? std::min(rows, kLeastPacedRows) : 0;
-  return std::max(least, view.pace.RowsWithin(part, begin, rows));
-}
-
 int32_t StepPlanner::Share(const SequenceView& view, int32_t begin, size_t behind) const {
   const int32_t remaining = view.target_tokens - begin;
-  int32_t rows = std::min({remaining, Room(view), limits_.max_prefill_chunk});
-  rows = Paced(view, begin, rows, part_);
+  // The first row of a stream whose prompt was computed elsewhere is no prefill.
+  const int32_t left = remaining == 1 ? 1 : prefill_left_;
+  const int32_t rows = std::min({remaining, Room(view), limits_.max_prefill_chunk, left});
   if (rows == remaining || behind == 0) return rows;
-  rows = std::min(rows, std::max(budget_ / 2, block_tokens_));
-  return Paced(view, begin, rows, part_ / 2);
+  return std::min(rows, std::max(std::min(budget_, prefill_left_) / 2, block_tokens_));
 }
 
 void StepPlanner::PlanPrefills() {
@@ -313,11 +301,10 @@ void StepPlanner::ExtendPrefills(size_t first) {
     const int32_t end = planned.token_begin + planned.num_tokens;
     const int32_t held = planned.starts ? BlocksFor(v.target_tokens) : v.blocks_held;
     const int32_t reach = std::max(held * block_tokens_, end) - end;
-    int32_t more = std::min(
-        {v.target_tokens - end, Room(v), reach, limits_.max_prefill_chunk - planned.num_tokens});
-    more = Paced(v, end, more, part_);
+    const int32_t more = std::min({v.target_tokens - end, Room(v), reach,
+                                   limits_.max_prefill_chunk - planned.num_tokens, prefill_left_});
     if (more <= 0) continue;
-    if (paced_) part_ -= v.pace.PartOf(end, more);
+    prefill_left_ -= more;
     if (v.scores) scored_ -= more;
     planned.num_tokens += more;
     planned.samples = v.samples && end + more == v.target_tokens;
@@ -332,7 +319,7 @@ void StepPlanner::AddRows(int32_t index, int32_t begin, int32_t rows, int32_t ne
   fates_[index] = Fate::kPlanned;
   available_ -= new_blocks;
   budget_ -= rows;
-  if (paced_) part_ -= v.pace.PartOf(begin, rows);
+  if (rows > 1) prefill_left_ -= rows;
   if (v.scores) scored_ -= rows;
   plan_.num_tokens += rows;
   PlannedSequence planned;

@@ -16,8 +16,7 @@
 //     wait after it, plus what those do not need. Gated sequences are skipped. If blocks do not
 //     suffice for a waiting sequence, later ones do not start either, unless they hold all their
 //     blocks; the watermark is waived when nothing runs.
-//   - In steps that decode, prompts with a pace also share one step's length; the first of them
-//     gets a few rows however slow it is.
+//   - A step that decodes has at most the snapshot's prefill rows.
 //   - A running sequence without its next block preempts the last ones by precedence, but none
 //     already planned and none before it; if that does not suffice, it waits. Before all that,
 //     those waiting for a slot or blocks take them from running sequences of lesser classes. A
@@ -27,6 +26,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <utility>
 #include <vector>
@@ -65,7 +65,6 @@ struct SequenceView {
   // Decodes only: draft tokens after the last known one, which rows of the same step may verify.
   int32_t draft_tokens = 0;
   bool scores = false;  // its next rows are scored; a step has few such rows
-  PromptPace pace;      // of its rows in a step that decodes
   int32_t tenant = 0;   // index into EngineSnapshot::tenants
   // Greater goes first, across tenants: class and rank (TenantShare::Standing).
   int64_t rank = 0;
@@ -87,6 +86,8 @@ struct EngineSnapshot {
   int32_t block_tokens = 16;
   // Ties in service go to the smaller index. Empty: all sequences belong to one tenant.
   std::span<const TenantView> tenants = {};
+  // Most prefill rows of a step that decodes (common/token_limits.h).
+  int32_t prefill_tokens = std::numeric_limits<int32_t>::max();
 };
 
 struct ScheduleLimits {
@@ -152,8 +153,6 @@ class StepPlanner {
   int32_t NextPrefill();
   // Most rows to plan now, with `behind` other candidates waiting.
   int32_t Share(const SequenceView& view, int32_t begin, size_t behind) const;
-  // Of `rows` from `begin` on, those that its pace allows in `part` of the step.
-  int32_t Paced(const SequenceView& view, int32_t begin, int32_t rows, double part) const;
   // Rows that `view` may add within the step's budgets.
   int32_t Room(const SequenceView& view) const {
     return view.scores ? std::min(budget_, scored_) : budget_;
@@ -173,8 +172,7 @@ class StepPlanner {
   int32_t block_tokens_ = 16;
   int32_t available_ = 0;         // blocks not promised to anybody in this plan
   int32_t budget_ = 0;            // tokens
-  bool paced_ = false;            // the step decodes
-  double part_ = 1;               // fraction of the step left for paced prompts
+  int32_t prefill_left_ = 0;      // of it, for prefill rows
   int32_t scored_ = 0;            // rows that may still be scored
   PlaceShares places_;            // batch slots: how many are free, and who holds the others
   bool blocked_ = false;          // no sequence without blocks may start any more

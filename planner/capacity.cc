@@ -16,6 +16,8 @@ constexpr double kSlowStream = 1.05;
 // Utilisation above this counts as an endless queue.
 constexpr double kBusiest = 0.95;
 constexpr double kLeast = 1.0 / 64;
+// Part of the TPOT limit that streams take while prefill waits for them.
+constexpr double kKeptOfTpot = 0.9;
 // With more splits, only some are tried.
 constexpr int kMostSplits = 33;
 
@@ -69,34 +71,31 @@ Decoding Decode(const Load& load, const Machine& m, double rate, double local) {
   return out;
 }
 
-// The same with paced prefill: each step takes only as many prefill tokens as the streams' TPOT
-// allows (router/prediction.h: PaceWithin), and prompts wait instead. Not ok if they would wait
-// ever longer.
-Decoding DecodePaced(const Load& load, const Machine& m, double rate, double local,
-                     double limit_ms) {
+// The same if prefill waits whenever streams would miss their TPOT (common/token_limits.h): between
+// steps with prefill there are as many without as the streams need, and prompts wait instead. Not
+// ok if they would wait ever longer.
+Decoding DecodeInTurns(const Load& load, const Machine& m, double rate, double local,
+                       double limit_ms) {
   const double context = load.prompt_tokens + load.new_tokens / 2;
   const PromptWork work =
       PromptWork::Of(static_cast<int64_t>(load.prompt_tokens - load.uncached_tokens),
                      static_cast<int64_t>(load.uncached_tokens));
   Decoding out;
   if (limit_ms <= 0 || local <= 0 || work.tokens <= 0) return out;
-  const double step = kPaced * limit_ms;
-  const double rows = std::max(1.0, rate * 1e-3 * load.new_tokens * step);
+  const double most_ms = kKeptOfTpot * limit_ms;
+  const double rows = std::max(1.0, rate * 1e-3 * load.new_tokens * most_ms);
   if (rows > m.max_running || rows * context > m.kv_tokens) return out;
-  const StepCost::Prefill& cost = m.cost.prefill;
-  const double tokens = static_cast<double>(work.tokens);
-  const double each =
-      cost.per_token_ms + cost.per_prefill_context_ms * static_cast<double>(work.context) / tokens;
-  const double beside =
-      cost.base_ms + cost.per_row_ms * rows + cost.per_context_ms * rows * context;
-  const double chunk = std::min((step - beside) / std::max(each, 1e-9), 1.0 * m.chunk_tokens);
-  if (chunk * kLeastPace < m.chunk_tokens) return out;
-  const double steps = tokens / chunk;
-  out.busy = rate * local * 1e-3 * steps * step;
+  const StepShape decodes{0, 0, rows, rows * context};
+  const double plain_ms = m.cost.StepMs(decodes);
+  if (plain_ms >= most_ms) return out;
+  const double chunks = std::ceil(static_cast<double>(work.tokens) / m.chunk_tokens);
+  const double compute_ms = m.cost.PromptMs(work, m.chunk_tokens, decodes);
+  const double pauses = std::max(0.0, compute_ms - chunks * most_ms) / (most_ms - plain_ms);
+  out.prompt_ms = compute_ms + pauses * plain_ms;
+  out.busy = rate * local * 1e-3 * out.prompt_ms;
   if (out.busy >= kBusiest) return out;
   out.ok = true;
-  out.prompt_ms = std::ceil(steps) * step;
-  out.tpot_ms = out.busy * step + (1 - out.busy) * m.cost.StepMs({0, 0, rows, rows * context});
+  out.tpot_ms = out.busy * most_ms + (1 - out.busy) * plain_ms;
   return out;
 }
 
@@ -154,12 +153,12 @@ Lateness LateWith(const Load& load, const Machine& m, const Split& split, const 
     all.prompts += remote * (late.lasting ? LatePrompts(own_ms, wait_ms, limits.ttft_ms) : 1);
     return all;
   };
-  // The router paces prefill if streams would be late.
+  // Prefill waits if more streams would be late than prompts.
   const double each = decoded / split.decode, local = computed / decoded;
   const Lateness whole = with(Decode(load, m, each, local));
   if (remote >= 1 || whole.streams <= 0) return whole;
-  const Lateness paced = with(DecodePaced(load, m, each, local, limits.tpot_ms));
-  return paced.streams + paced.prompts < whole.streams + whole.prompts ? paced : whole;
+  const Lateness turns = with(DecodeInTurns(load, m, each, local, limits.tpot_ms));
+  return turns.streams + turns.prompts < whole.streams + whole.prompts ? turns : whole;
 }
 
 // In the worst case different requests miss the two limits.

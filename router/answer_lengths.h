@@ -37,16 +37,14 @@ class AnswerLengths {
   std::array<Mean, 33> of_{};
 };
 
-// The typical answer length and a low quantile: about one answer in twenty has fewer tokens.
+// A low quantile of answer lengths: about one answer in twenty has fewer tokens.
 class ShortAnswers {
  public:
   double tokens() const { return value_; }
-  double mean() const { return mean_; }
   void Add(uint32_t tokens) {
     if (tokens < 2) return;  // no inter-token gap, so no TPOT
     const auto seen = static_cast<double>(tokens);
     if (++count_ == 1) value_ = seen;
-    mean_ += std::max(kMeanWeight, 1.0 / static_cast<double>(count_)) * (seen - mean_);
     const double step = std::max(kWeight, 1.0 / static_cast<double>(count_));
     value_ = std::max(2.0, value_ * (seen < value_ ? 1 - step * (1 - kPart) : 1 + step * kPart));
   }
@@ -54,9 +52,7 @@ class ShortAnswers {
  private:
   static constexpr double kPart = 0.05;
   static constexpr double kWeight = 0.1;
-  static constexpr double kMeanWeight = 0.01;
   double value_ = 16;
-  double mean_ = 16;
   uint64_t count_ = 0;
 };
 

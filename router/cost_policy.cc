@@ -379,16 +379,6 @@ Result<Placement> CostPolicy::Pick(const RequestSummary& request,
   placement.keeps_asked = !known || chosen.cost.keeps_asked;
   placement.spares_others = !known || chosen.cost.spares_others;
   placement.displaces = chosen.cost.displaces;
-  if (chosen.prefill < 0) {
-    const WorkerView& worker = workers[static_cast<size_t>(chosen.decode)];
-    const WorkerView with = WithPrefix(worker, chosen.pull.tokens);
-    const Pacing pacing = Paces(worker, worker.backlog_ms, WorkFor(request, with, 1));
-    // Streams that would be late now are always protected. Against later prompts they are only
-    // while this prompt meets its TTFT: under overload prompts would wait ever longer, and no
-    // request would meet its SLO.
-    if (pacing.now || (pacing.lasting && request.objective.MetBy(placement.ttft_ms, 0)))
-      placement.pace = worker.pace;
-  }
   const bool remote = chosen.prefill >= 0;
   placement.reason = ReasonOf(request, workers[chosen.decode], remote,
                               chosen.pull.holder >= 0 && !remote, list.any_prefill);

@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -38,13 +37,8 @@ struct WorkerView {
   StepCost cost;
   int32_t chunk_tokens = 512;  // prefill tokens of one sequence per step, as reported
   int32_t launched_ahead = 0;  // steps that it launches while one runs
-  PromptPace pace;             // prefill pace in steps with its streams, to keep their TPOT
-  // Slack of even short streams: they can wait this long for prefill in whole chunks.
-  double spare_ms = 0;
-  // Slack of usual streams, with the prompts that are expected until they end.
-  double lasting_spare_ms = std::numeric_limits<double>::infinity();
-  PromptWork queued_prefill;  // reported, plus sent by this router since the report
-  int32_t rows = 0;           // running, waiting and awaiting KV; same two sources
+  PromptWork queued_prefill;   // reported, plus sent by this router since the report
+  int32_t rows = 0;            // running, waiting and awaiting KV; same two sources
   int32_t max_rows = 1;
   int64_t context_tokens = 0;  // KV tokens that a decode step reads
   int32_t free_blocks = 0;     // free or evictable
@@ -184,7 +178,6 @@ struct Placement {
   bool meets = true;          // meets the SLO, as far as predicted
   bool keeps_asked = true;    // meets the limits that the request itself asks for
   bool spares_others = true;  // the running streams keep their SLO, likewise
-  PromptPace pace;            // of a prompt prefilled on the decode worker
   bool displaces = false;     // only after yielding requests have left the decode worker
   std::string_view reason;    // one of Reasons()
 };

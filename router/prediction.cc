@@ -11,27 +11,6 @@ constexpr double kMostBusy = 0.95;
 
 }  // namespace
 
-double SpareMs(double tokens, double step_ms, double tpot_ms, double beside) {
-  return tokens * std::max(0.0, kPaced * tpot_ms * (1 - std::clamp(beside, 0.0, 1.0)) - step_ms);
-}
-
-PromptPace PaceWithin(const WorkerView& worker, double tpot_ms) {
-  const StepCost::Prefill& cost = worker.cost.prefill;
-  if (tpot_ms <= 0 || cost.per_token_ms <= 0) return {};
-  const StepShape beside = worker.RunningBeside();
-  const double without_ms = cost.base_ms + cost.per_row_ms * beside.decode_rows +
-                            cost.per_context_ms * beside.decode_context;
-  const double least = static_cast<double>(worker.chunk_tokens) / kLeastPace;
-  const double rows = std::max((kPaced * tpot_ms - without_ms) / cost.per_token_ms, least);
-  constexpr double kMost = 1 << 30;
-  const double positions =
-      cost.per_prefill_context_ms > 0 ? cost.per_token_ms / cost.per_prefill_context_ms : 0;
-  const auto whole = [kMost](double n) {
-    return static_cast<int32_t>(std::round(std::clamp(n, 1.0, kMost)));
-  };
-  return {whole(rows), positions > 0 ? whole(positions) : 0};
-}
-
 double StepWithMs(const RequestSummary& request, const WorkerView& decode, bool displaces) {
   const int32_t others = decode.rows - (displaces ? decode.yielding_rows : 0);
   const int64_t context = decode.context_tokens - (displaces ? decode.yielding_context : 0);
@@ -44,20 +23,6 @@ double BesidePromptsMs(const RequestSummary& request, double step_ms) {
   return step_ms / (1 - std::clamp(1e-3 * request.prompt_delay_ms_per_s, 0.0, kMostBusy));
 }
 
-Pacing Paces(const WorkerView& worker, double queued_ms, const PromptWork& work) {
-  if (!worker.pace.any() || work.tokens <= 0) return {};
-  const double whole_ms = worker.cost.PromptMs(work, worker.chunk_tokens, worker.RunningBeside());
-  const double all_ms = queued_ms + whole_ms;
-  return {all_ms > worker.spare_ms, all_ms > worker.lasting_spare_ms};
-}
-
-int32_t ChunkFor(const WorkerView& worker, const PromptWork& work) {
-  const int32_t whole = std::max(1, worker.chunk_tokens);
-  if (worker.RunningBeside().decode_rows <= 0 || !Paces(worker, 0, work).any()) return whole;
-  const double steps = std::max(1.0, worker.pace.Worth(work) / worker.pace.rows);
-  return std::clamp(static_cast<int32_t>(static_cast<double>(work.tokens) / steps), 1, whole);
-}
-
 PromptWork WorkFor(const RequestSummary& request, const WorkerView& worker, int32_t more) {
   const int32_t tokens = UncachedTokens(request, worker);
   return PromptWork::Of(request.tokens - tokens - 1, tokens + more);
@@ -68,7 +33,7 @@ double QueueMs(const WorkerView& worker, const PromptWork& work, double compute_
   if (worker.queued_prompts <= 0) return BusyMs(worker);
   const double share = std::exp2(-std::min(worker.queued_prompts, 16));
   const PromptWork& queued = worker.queued_prefill;
-  const int32_t chunk = ChunkFor(worker, queued);
+  const int32_t chunk = std::max(1, worker.chunk_tokens);
   const double steps =
       std::ceil(static_cast<double>(std::max<int64_t>(1, work.tokens)) / (chunk * share));
   // A step reads as far back as the queued prompts do: deep in a long prompt it takes many times
@@ -102,7 +67,8 @@ double ComputeCostMs(const RequestSummary& request, double compute_ms) {
 }
 
 double AddedMs(const WorkerView& decode, const PromptWork& work, double compute_ms) {
-  const double steps = std::ceil(static_cast<double>(work.tokens) / ChunkFor(decode, work));
+  const double steps =
+      std::ceil(static_cast<double>(work.tokens) / std::max(1, decode.chunk_tokens));
   return std::max(0.0, compute_ms - steps * decode.cost.StepMs(decode.RunningBeside()));
 }
 

@@ -15,34 +15,9 @@ double StepWithMs(const RequestSummary& request, const WorkerView& decode, bool 
 // step draws one token per stream, also steps with prefill rows.
 double BesidePromptsMs(const RequestSummary& request, double step_ms);
 
-// Whether streams would miss their TPOT if `work`, and the work of `queued_ms` already there, were
-// computed in whole chunks: short streams because of these alone, or usual streams because of these
-// and the prompts expected later.
-struct Pacing {
-  bool now = false;
-  bool lasting = false;
-  bool any() const { return now || lasting; }
-};
-Pacing Paces(const WorkerView& worker, double queued_ms, const PromptWork& work);
-
-// Mean tokens of `work` in a step of `worker`.
-int32_t ChunkFor(const WorkerView& worker, const PromptWork& work);
-
 inline double PromptMs(const WorkerView& worker, const PromptWork& work) {
-  return worker.cost.PromptMs(work, ChunkFor(worker, work), worker.RunningBeside());
+  return worker.cost.PromptMs(work, worker.chunk_tokens, worker.RunningBeside());
 }
-
-// A step with paced prefill uses this part of the TPOT limit, because steps vary. A prompt always
-// gets at least 1 / kLeastPace of a chunk.
-inline constexpr double kPaced = 0.9;
-inline constexpr int32_t kLeastPace = 8;
-// The pace at which steps with prefill rows take at most `tpot_ms`, but never less than a fixed
-// part of the worker's chunk; none without a limit.
-PromptPace PaceWithin(const WorkerView& worker, double tpot_ms);
-// Slack in ms of streams of `tokens` tokens: how long prefill may delay them within kPaced of
-// `tpot_ms`. `step_ms`: their step time without these prompts; `beside`: fraction of time by which
-// other prompts prolong steps.
-double SpareMs(double tokens, double step_ms, double tpot_ms, double beside = 0);
 
 // Tokens and positions that `worker` would compute and read.
 PromptWork WorkFor(const RequestSummary& request, const WorkerView& worker, int32_t more);

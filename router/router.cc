@@ -33,7 +33,6 @@ Router::Impl::Impl(const RouterOptions& opts, const v1::Fingerprint& expected_fi
   AISP_CHECK(opts.max_inflight > 0);
   AISP_CHECK(opts.max_attempts > 0 && opts.max_queued >= 0);
   metrics.SetSlo(opts.slo_ttft, opts.slo_tpot);
-  pool.tpot_limit_ms = ToMs(opts.slo_tpot);
   adapters = opts.adapters;
   adapter_author = SplitMix64(seed).Next() | 1;
 }

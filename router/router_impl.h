@@ -1,5 +1,6 @@
 // The router's state and parts: router.cc (requests in, timers), router_links.cc (workers come and
-// go), router_placement.cc (where requests go), router_requests.cc (tokens, takeover, finish),
+// go), router_placement.cc (where requests go), router_generate.cc (what workers are told of them),
+// router_requests.cc (tokens, takeover, finish),
 // router_classes.cc (queued and yielding requests), router_poison.cc (requests that crash workers),
 // router_tenants.cc (shares of tenants), router_names.cc (who holds a worker's name),
 // router_roles.cc (role changes), router_adapters.cc (LoRA adapters), router_repeats.cc (kept
@@ -346,6 +347,7 @@ struct Router::Impl {
   void SetViews(const Request& request, bool yields, bool quiet, Choice* choice);
   // Adds the prefix to pull to the decode worker's message.
   void DescribePull(Request& request, const Choice& choice, v1::GenerateRequest* generate);
+  void SetLimits(const Request& request, const Choice& choice, v1::GenerateRequest* generate) const;
   v1::GenerateRequest GenerateFor(Request& request, const Choice& choice);
   // Enters it as placed on `decode`, in the router's and the worker's state.
   void EnterPlaced(Request& request, WorkerState& decode);

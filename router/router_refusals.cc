@@ -19,7 +19,7 @@ struct Leaving {
 };
 
 // Time in ms until enough rows have left to shorten the step by `too_long_ms`; if all are too few,
-// the longest wait.
+// until the last has left: what else lengthens steps is learnt from earlier answers and fades.
 double UntilShorterMs(std::vector<Leaving> rows, double too_long_ms) {
   std::sort(rows.begin(), rows.end(),
             [](const Leaving& a, const Leaving& b) { return a.in_ms < b.in_ms; });
@@ -27,7 +27,7 @@ double UntilShorterMs(std::vector<Leaving> rows, double too_long_ms) {
     too_long_ms -= row.step_ms;
     if (too_long_ms <= 0) return row.in_ms;
   }
-  return ToMs(kLongestWait);
+  return rows.empty() ? 0 : rows.back().in_ms;
 }
 
 // Three significant digits, also for limits below a millisecond.
@@ -65,6 +65,9 @@ double Router::Impl::UntilStepsShortenMs(const Request& request, const Choice& c
   const WorkerView& view = choice.views[at];
   const StepCost::Decode& cost = view.cost.decode;
   const StepShape beside = view.RunningBeside();
+  // Not even an idle worker keeps the limit.
+  if (view.cost.StepMs({0, 0, 1, static_cast<double>(request.length())}) > limit_ms)
+    return ToMs(kLongestWait);
   const auto shortens = [&](double context) {
     return cost.per_row_ms + cost.per_context_ms * context;
   };
@@ -88,10 +91,13 @@ double Router::Impl::UntilStepsShortenMs(const Request& request, const Choice& c
   return UntilShorterMs(std::move(rows), now_ms * (1 - limit_ms / best.tpot_high_ms));
 }
 
+// No longer than today's queue lasts. The rest of a predicted TTFT is the request's own part and
+// what earlier answers taught: waiting for the queue changes neither.
 Duration Router::Impl::PredictedWait(const Request& request, const Choice& choice) const {
   const Objective& asked = request.spec.objective;
+  const Placement& best = choice.placement;
   const double prompts_ms =
-      asked.ttft_ms > 0 ? std::max(0.0, choice.placement.ttft_ms - asked.ttft_ms) : 0;
+      asked.ttft_ms > 0 ? std::clamp(best.ttft_ms - asked.ttft_ms, 0.0, best.ttft_wait_ms) : 0;
   const double wait_ms = std::max(prompts_ms, UntilStepsShortenMs(request, choice));
   return std::min(FromMs(wait_ms), kLongestWait);
 }

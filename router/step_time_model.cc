@@ -21,16 +21,6 @@ constexpr LinearFit<5>::Vector kPrefillTypical = {1.0, 100.0, 100'000.0, 10.0, 1
 
 }  // namespace
 
-double StepCost::PromptMs(const PromptWork& work, int32_t chunk, const StepShape& beside) const {
-  if (work.tokens <= 0) return 0;
-  const auto tokens = static_cast<double>(work.tokens);
-  const double steps = std::ceil(tokens / std::max(1, chunk));
-  StepShape mean = beside;
-  mean.prefill_tokens = tokens / steps;
-  mean.prefill_context = static_cast<double>(work.context) / steps;
-  return steps * StepMs(mean);
-}
-
 StepTimeModel::DecodeFit::Vector StepTimeModel::DecodePrior(const StepCost& prior, double scale) {
   const StepCost::Decode& d = prior.decode;
   return {scale * d.base_ms, scale * d.per_row_ms, scale * d.per_context_ms};

@@ -255,14 +255,6 @@ WorkerState::Basis WorkerState::MakeBasis(Instant now, const PoolModel& pool, bo
   view.transfer_bytes_per_s = telemetry.transfer_bytes_per_s();
   view.host_block_ms = static_cast<double>(telemetry.host_block_ns()) * 1e-6;
   view.disk_block_ms = static_cast<double>(telemetry.disk_block_ns()) * 1e-6;
-  if (!view.prefill && pool.steps.samples() >= kKnown) {
-    view.pace = PaceWithin(view, pool.tpot_limit_ms);
-    const double step_ms = view.cost.StepMs(view.RunningBeside());
-    const double extra_ms = std::max(0.0, pool.tpot_extra_ms.At(now).value);
-    const double limit_ms = pool.tpot_limit_ms;
-    view.spare_ms = SpareMs(pool.short_answers.tokens(), step_ms + extra_ms, limit_ms);
-    view.lasting_spare_ms = SpareMs(pool.short_answers.mean(), step_ms, limit_ms, pool.beside);
-  }
   SetBacklog(now, /*all=*/yields, &basis);
   if (!yields) SetYielding(&view);
   view.made_of = ++pool.bases;

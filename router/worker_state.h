@@ -37,9 +37,7 @@ struct PoolModel {
   RunningMean tpot_extra_ms{0};
   TpotForecast tpot;  // of the same steps
   AdmissionMargin margin;
-  double tpot_limit_ms = 0;  // TPOT limit of streams in steps with prefill rows; 0: none
   ShortAnswers short_answers;
-  double beside = 0;  // fraction of time by which prefill rows prolong a decode worker's steps
   // Requests placed by other routers, as the workers report.
   EventRate others;
   // Counts the views' sources: see WorkerView::made_of.

@@ -7,7 +7,6 @@
 #include "simulate/simulation.h"
 
 namespace aisp::simulate {
-
 Result<Outcome> Run(const ClusterOptions& options, const std::vector<loadgen::WorkItem>& items,
                     const std::vector<double>& at_s, const Objective& limits, double hopeless) {
   int64_t most = 0;
@@ -22,6 +21,12 @@ Result<Outcome> Run(const ClusterOptions& options, const std::vector<loadgen::Wo
                     "tokens; use a "
                     "profile with more blocks or --length-scale below 1",
                     item.input_tokens, item.output_tokens, most));
+  }
+  if (!at_s.empty() && !(at_s.back() <= kLongestArrivalsS)) {
+    return InvalidArgument(
+        fmt::format("the last request comes after {:.4g} s; at most {:.0f} s (a week) of arrivals "
+                    "can be simulated: a higher --request-rate or fewer requests fit",
+                    at_s.back(), kLongestArrivalsS));
   }
   return Simulation(options, items, at_s, limits, hopeless).Play();
 }

@@ -76,9 +76,13 @@ struct Outcome {
   bool given_up = false;  // ended early: see Run
 };
 
+// A run that lasts longer is refused: also without requests, simulated workers report twenty times
+// a second.
+inline constexpr double kLongestArrivalsS = 7 * 24 * 3600;
+
 // Runs `items`, sent at `at_s` (ascending, one per item), until the last answer ends. Stops early
 // once more than the fraction `hopeless` of all requests have missed `limits`. INVALID_ARGUMENT: a
-// prompt does not fit in any worker's pool.
+// prompt does not fit in any worker's pool, or the arrivals last longer than a week.
 Result<Outcome> Run(const ClusterOptions& options, const std::vector<loadgen::WorkItem>& items,
                     const std::vector<double>& at_s, const Objective& limits, double hopeless);
 

@@ -11,7 +11,7 @@
 #include "common/check.h"
 #include "common/prefix_hash.h"
 #include "proto/fingerprint.h"
-#include "proto/pace.h"
+#include "proto/limits.h"
 #include "proto/tenant.h"
 
 namespace aisp::simulate {
@@ -109,7 +109,8 @@ void Worker::OnGenerate(const v1::GenerateRequest& generate) {
     sequence.yields_until = tenant.patience > Duration{} ? world_->Now() + tenant.patience : kNever;
     any_yields_ = true;
   }
-  sequence.pace = PaceFromWire(generate.pace());
+  sequence.limits = LimitsFromWire(generate.limits());
+  if (generate.limits().has_cost()) cost_told_ = CostFromWire(generate.limits().cost());
   if (generate.has_pull()) {
     sequence.pull_from = world_->Named(generate.pull().holder().worker_id());
     sequence.pull_tokens = static_cast<int32_t>(generate.pull().tokens());
@@ -278,7 +279,7 @@ void Worker::WakePrefills() {
 }
 
 void Worker::Emit(Sequence& sequence) {
-  ++sequence.emitted;
+  if (++sequence.emitted == 1) sequence.first = world_->Now();
   // Tokens between the first and the last are sent with the last one, or at a drain.
   if (sequence.told == 0 || sequence.emitted == sequence.max_new) QueueTokens(sequence);
 }

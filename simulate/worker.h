@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -13,6 +14,7 @@
 
 #include "common/clock.h"
 #include "common/random.h"
+#include "common/token_limits.h"
 #include "proto/link.h"
 #include "simulate/block_cache.h"
 #include "simulate/profile.h"
@@ -33,7 +35,8 @@ struct Sequence {
   int32_t computed = 0;  // tokens whose KV is on the decode worker
   size_t shared = 0;     // leading blocks in use in its cache
   int64_t private_blocks = 0;
-  PromptPace pace;                  // of its prefill in steps with decode rows
+  TokenLimits limits;
+  Instant first;                    // its first token
   int32_t told = 0;                 // of `emitted`: tokens sent to the router
   Instant yields_until{INT64_MIN};  // until then it yields to interactive requests
   Instant came;                     // arrival of its prompt, or of the KV
@@ -124,7 +127,6 @@ class Worker {
     Instant begin;
     Duration duration{};
     StepShape shape;
-    double part = 1;             // what paced prompts left of this step
     std::vector<uint64_t> rows;  // wire ids of decode rows
     std::vector<Chunk> chunks;
   };
@@ -150,10 +152,10 @@ class Worker {
   void PlanWhatIsThere();
   bool IsThere(Instant came) const { return came <= launched_; }
   void PlanDecode();
-  void PlanPrompts();
+  void PlanPrompts(int32_t most);  // at most so many tokens
   int32_t Share(int32_t left, int32_t budget, bool others) const;
-  // Like StepPlanner: how many of `rows` from position `begin` on its pace allows.
-  int32_t Paced(const Sequence& sequence, int32_t begin, int32_t rows, double part) const;
+  // How many prefill tokens the step may have.
+  int32_t PrefillTokens();
   // Adds a part of the remaining prompt to this step, within `budget` tokens.
   void PlanChunk(const Sequence& sequence, bool others, int32_t* budget);
   void AddChunk(uint64_t wire_id, Worker* decode, int32_t computed, int32_t tokens);
@@ -222,6 +224,8 @@ class Worker {
   std::set<uint64_t> awaiting_;    // wait for a prefill worker's KV
   std::deque<Job> jobs_;           // of a prefill worker; started ones first
   Step step_;
+  PrefillTurn turn_;
+  std::optional<StepCost> cost_told_;  // of its steps, as routers have learnt it
   Instant launched_ = kNever;  // launch of the step that is planned; later work is not in it
   Instant link_free_;          // of a prefill worker: end of its last transfer
 

@@ -11,8 +11,6 @@ namespace {
 
 // Prompts of a prefill worker that are tried if the first ones find no room.
 constexpr int kLookAhead = 16;
-// Least rows of a paced prompt, so that it always progresses.
-constexpr int32_t kLeastRows = 64;
 
 }  // namespace
 
@@ -36,7 +34,7 @@ void Worker::PlanWhatIsThere() {
   } else {
     if (any_yields_) GiveWay();
     PlanDecode();
-    PlanPrompts();
+    PlanPrompts(PrefillTokens());
   }
   if (step_.rows.empty() && step_.chunks.empty()) return;
   BeginStep();
@@ -182,10 +180,25 @@ void Worker::AddChunk(uint64_t wire_id, Worker* decode, int32_t computed, int32_
       static_cast<double>(PromptWork::Of(computed + before, tokens).context);
 }
 
-int32_t Worker::Paced(const Sequence& sequence, int32_t begin, int32_t rows, double part) const {
-  if (step_.rows.empty() || rows <= 0) return rows;
-  const int32_t least = step_.part >= 1 ? std::min(rows, kLeastRows) : 0;
-  return std::max(least, sequence.pace.RowsWithin(part, begin, rows));
+int32_t Worker::PrefillTokens() {
+  if (step_.rows.empty() || !cost_told_) return profile_.max_batch_tokens;
+  turn_.Begin(*cost_told_, step_.shape, profile_.max_batch_tokens);
+  for (const uint64_t wire_id : step_.rows) {
+    const Sequence& s = *Find(wire_id);
+    turn_.AddStream(s.limits, ToMs(world_->Now() - s.first), s.emitted, s.max_new);
+  }
+  const auto add = [&](uint64_t wire_id, bool waits) {
+    const Sequence& s = *Find(wire_id);
+    const int32_t begin = waits && s.limits.uncached_tokens > 0
+                              ? std::max(0, s.length() - s.limits.uncached_tokens)
+                              : s.computed;
+    const int32_t left = s.length() - begin;
+    if ((left > 1 || waits) && IsThere(s.came))
+      turn_.AddPrompt(s.limits, ToMs(world_->Now() - s.came), begin, left);
+  };
+  for (size_t i = 0; i < running_.size() && !turn_.full(); ++i) add(running_[i], false);
+  for (auto it = waiting_.begin(); it != waiting_.end() && !turn_.full(); ++it) add(*it, true);
+  return turn_.Tokens();
 }
 
 // Whether another sequence computes the first block that this one would compute.
@@ -202,20 +215,15 @@ bool Worker::Follows(const Sequence& sequence) const {
 
 void Worker::PlanChunk(const Sequence& sequence, bool others, int32_t* budget) {
   const int32_t begin = sequence.computed, left = sequence.length() - begin;
-  int32_t tokens =
-      Paced(sequence, begin, std::min({left, profile_.chunk_tokens, *budget}), step_.part);
-  if (tokens < left && others) {
-    tokens = std::min(tokens, Share(left, *budget, others));
-    tokens = Paced(sequence, begin, tokens, step_.part / 2);
-  }
+  const int32_t tokens = Share(left, *budget, others);
   if (tokens <= 0) return;
   AddChunk(sequence.wire_id, this, begin, tokens);
-  step_.part -= sequence.pace.PartOf(begin, tokens);
   *budget -= tokens;
 }
 
-void Worker::PlanPrompts() {
-  int32_t budget = profile_.max_batch_tokens - static_cast<int32_t>(step_.rows.size());
+void Worker::PlanPrompts(int32_t most) {
+  int32_t budget =
+      std::min(most, profile_.max_batch_tokens - static_cast<int32_t>(step_.rows.size()));
   std::vector<uint64_t> planned;
   for (uint64_t wire_id : running_) {
     const Sequence& sequence = *Find(wire_id);
@@ -261,11 +269,8 @@ void Worker::PlanPrompts() {
     if (chunk == step_.chunks.end()) continue;
     const int32_t begin = sequence.computed + chunk->tokens;
     const int32_t more =
-        Paced(sequence, begin,
-              std::min({sequence.length() - begin, profile_.chunk_tokens - chunk->tokens, budget}),
-              step_.part);
+        std::min({sequence.length() - begin, profile_.chunk_tokens - chunk->tokens, budget});
     if (more <= 0) continue;
-    step_.part -= sequence.pace.PartOf(begin, more);
     AddChunk(sequence.wire_id, this, sequence.computed, more);
     budget -= more;
   }

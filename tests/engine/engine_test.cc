@@ -40,6 +40,30 @@ TEST_P(EngineAtDepth, BatchedSequencesBringTheSameTokensAsAlone) {
   h.ExpectIdle();
 }
 
+// The stream can wait for 6 ms of prefill, and the prompt needs 12.
+TEST_P(EngineAtDepth, APromptWithTimeWaitsForAStreamThatWouldMissItsTpot) {
+  const auto drawn_before = [&](double first_token_ms) {
+    EngineHarness h(M());
+    SequenceRequest stream = MakeRequest(SomeTokens(8, 1), 40);
+    stream.limits = {0, 1.2, 40, 0};
+    stream.step_cost = StepCost{{1, 0, 0}, {1, 0.2, 0, 0, 0}};
+    const SequenceId a = h.Add(stream);
+    while (h.outcomes[a].drawn.size() < 5 && h.Step()) {
+    }
+    SequenceRequest prompt = MakeRequest(SomeTokens(60, 2), 4);
+    prompt.limits = {first_token_ms, 1.2, 4, 60};
+    const SequenceId b = h.Add(prompt);
+    while (h.outcomes[b].drawn.empty() && h.Step()) {
+    }
+    const size_t drawn = h.outcomes[a].drawn.size();
+    h.Run();
+    h.ExpectAllOracle();
+    return drawn;
+  };
+  EXPECT_GE(drawn_before(1000), 35u);
+  EXPECT_LE(drawn_before(30), 8u) << "it would be late, too";
+}
+
 TEST_P(EngineAtDepth, EveryChunkSizeBringsTheSameTokens) {
   for (int32_t budget = 1; budget <= 41; ++budget) {
     SCOPED_TRACE(budget);

@@ -48,8 +48,6 @@ std::vector<SequenceView> RandomViews(SplitMix64& random) {
     }
     v.priority = static_cast<int32_t>(random.Below(3));
     v.has_reader = v.phase == SequencePhase::kRunning && random.Below(8) == 0;
-    if (random.Below(3) == 0)
-      v.pace = {static_cast<int32_t>(random.Below(200)), static_cast<int32_t>(random.Below(100))};
     v.samples = !v.has_reader || random.Below(2) == 0;
     views.push_back(v);
   }

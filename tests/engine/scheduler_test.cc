@@ -371,48 +371,15 @@ TEST(Scheduler, WhoNeedsARowAloneStartsWithItsProposedTokens) {
   EXPECT_EQ(plan.sequences[1].draft_tokens, 0);
 }
 
-SequenceView At(SequenceView view, PromptPace pace) {
-  view.pace = pace;
-  return view;
-}
-
-TEST(Scheduler, BesideDecodesAPromptTakesWhatItsPaceLeavesTheStreams) {
-  const ScheduleLimits limits{.max_batch_tokens = 512};
-  const SequenceView prompt = At(Waiting(2, 400), {100, 0});
-  EXPECT_EQ(Plan({Decoding(1, 20), prompt}, 100, limits).sequences[1].num_tokens, 100);
-  EXPECT_EQ(Plan({prompt}, 100, limits).sequences[0].num_tokens, 400) << "nobody waits for it";
-  EXPECT_EQ(Plan({Decoding(1, 20), Waiting(2, 400)}, 100, limits).sequences[1].num_tokens, 400);
-}
-
-TEST(Scheduler, DeepInAPromptAPaceHasFewerRows) {
-  const ScheduleLimits limits{.max_batch_tokens = 512};
-  const SequenceView prompt = At(Prefilling(2, 10'000, 5000), {1000, 1000});
-  const StepPlan plan = Plan({Decoding(1, 20), prompt}, 100, limits);
-  // For n rows, n + (5,000 n + n n / 2) / 1,000 must be at most 1,000.
-  EXPECT_EQ(plan.sequences[1].num_tokens, 164);
-}
-
-TEST(Scheduler, PacedPromptsShareOneStep) {
-  const ScheduleLimits limits{.max_batch_tokens = 512};
-  const PromptPace pace{200, 0};
-  const StepPlan both =
-      Plan({Decoding(1, 20), At(Waiting(2, 400), pace), At(Waiting(3, 400), pace)}, 100, limits);
-  ASSERT_THAT(Ids(both), ElementsAre(1, 2, 3));
-  EXPECT_EQ(both.sequences[1].num_tokens + both.sequences[2].num_tokens, 200);
-  EXPECT_EQ(both.sequences[1].num_tokens, 100) << "a long one leaves half of it to those behind";
-  const StepPlan ends =
-      Plan({Decoding(1, 20), At(Waiting(2, 400), pace), At(Waiting(3, 20), pace)}, 100, limits);
-  EXPECT_EQ(ends.sequences[2].num_tokens, 20);
-  EXPECT_TRUE(ends.sequences[2].samples);
-  EXPECT_NEAR(ends.sequences[1].num_tokens, 180, 1) << "and has what they leave";
-}
-
-TEST(Scheduler, HoweverSlowItsPaceIsThePromptGoesOn) {
-  const PromptPace pace{1, 1};
-  const StepPlan plan =
-      Plan({Decoding(1, 20), At(Waiting(2, 400), pace), At(Waiting(3, 400), pace)}, 100);
-  ASSERT_THAT(Ids(plan), ElementsAre(1, 2));
-  EXPECT_EQ(plan.sequences[1].num_tokens, 64);
+TEST(Scheduler, AStepThatDecodesHasAtMostTheGivenPrefillRows) {
+  const std::vector<SequenceView> both = {Decoding(1, 20), Waiting(2, 400)};
+  const StepPlan plan = PlanStep({both, 100, 16, {}, /*prefill_tokens=*/0}, {});
+  EXPECT_THAT(Ids(plan), ElementsAre(1));
+  const StepPlan some = PlanStep({both, 100, 16, {}, 100}, {});
+  ASSERT_THAT(Ids(some), ElementsAre(1, 2));
+  EXPECT_EQ(some.sequences[1].num_tokens, 100);
+  const std::vector<SequenceView> alone = {Waiting(2, 400)};
+  EXPECT_THAT(Ids(PlanStep({alone, 100, 16, {}, 0}, {})), ElementsAre(2)) << "for nobody";
 }
 
 // --- properties over random snapshots ---

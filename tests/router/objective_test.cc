@@ -176,5 +176,32 @@ TEST(Objective, WhoIsRefusedForStepsThatAreTooLongIsToldWhenEnoughStreamsWillHav
   EXPECT_EQ(refused_for(5), 60'000) << "an idle worker takes longer";
 }
 
+// What earlier answers taught fades within seconds. It says nothing about a queue.
+TEST(Objective, AfterSlowAnswersAnIdleServerTellsNoLongWait) {
+  RouterHarness h;
+  const LinkId d = h.AddDecode("d");
+  h.Report(d, StepsByRows(h));
+  const std::vector<TokenId> tokens(10, 1);
+  for (int i = 0; i < 40; ++i) {
+    RecordingObserver observer;
+    ASSERT_TRUE(h.Submit(h.Request(100, 11), &observer));
+    const uint64_t wire_id = h.Generates(d).back().request_id();
+    h.Advance(std::chrono::milliseconds(600));
+    h.Report(d, h.ReadyTelemetry());
+    h.Tokens(d, wire_id, 100, {1});
+    h.Advance(std::chrono::milliseconds(1200));  // 120 ms a token
+    h.Report(d, h.ReadyTelemetry());
+    h.Tokens(d, wire_id, 101, tokens, v1::FINISH_LENGTH);
+  }
+  RecordingObserver observer;
+  RouterRequest request = h.Request(100, 11);
+  request.objective.tpot_ms = 20;
+  ASSERT_FALSE(h.Submit(request, &observer)) << "a step takes 11 ms, answers took 120 a token";
+  EXPECT_LE(h.retry_after, std::chrono::seconds(2));
+  request.objective = {200, 0};
+  ASSERT_FALSE(h.Submit(request, &observer)) << "first tokens took 600 ms";
+  EXPECT_LE(h.retry_after, std::chrono::seconds(2));
+}
+
 }  // namespace
 }  // namespace aisp

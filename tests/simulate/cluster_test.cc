@@ -65,6 +65,16 @@ TEST(Cluster, ALocalPromptTakesItsStepsAndItsMessages) {
   EXPECT_EQ(o.computed_prompt_tokens, 100);
 }
 
+TEST(Cluster, ArrivalsThatNeverEndAreRefusedWithTheLimit) {
+  const std::vector<WorkItem> items = {Item(1, 100, 2), Item(2, 100, 2)};
+  const auto refused = simulate::Run(With(0, 1), items, {0, 1e9}, {}, 1);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kInvalidArgument);
+  EXPECT_NE(refused.error().message.find("1e+09"), std::string::npos) << refused.error().message;
+  EXPECT_NE(refused.error().message.find("604800"), std::string::npos) << refused.error().message;
+  EXPECT_FALSE(simulate::Run(With(0, 1), items, {0, std::nan("")}, {}, 1));
+}
+
 TEST(Cluster, APullTakesItsMessagesAndItsBytesAndTheRestIsComputed) {
   ClusterOptions options = With(0, 2, "round-robin");
   options.router.pulls = PrefixPulls::kAlways;
@@ -357,7 +367,7 @@ TEST(Cluster, StreamsKeepTheirTimeForATokenBesideLongPrompts) {
   // while a prompt of 4,000 is computed.
   ClusterOptions options = With(0, 1);
   const Objective limits{0, 30};
-  options.router.slo_tpot = FromMs(limits.tpot_ms);
+  options.router.slo_ttft = std::chrono::seconds(10);
   std::vector<WorkItem> items;
   std::vector<double> at_s;
   for (uint64_t i = 0; i < 40; ++i) {
@@ -366,15 +376,38 @@ TEST(Cluster, StreamsKeepTheirTimeForATokenBesideLongPrompts) {
     const double begin_s = 1.2 * static_cast<double>(i);
     at_s.insert(at_s.end(), {begin_s, begin_s + 0.05, begin_s + 0.2});
   }
-  const auto late = [&](std::string_view policy) {
-    options.router.policy.name = policy;
+  const auto late = [&](double told_ms) {
+    options.router.slo_tpot = FromMs(told_ms);
     const Outcome o = Play(options, items, at_s, limits);
     // The first requests meet a router that knows nothing of its workers.
     return std::count_if(o.requests.begin() + 30, o.requests.end(),
                          [&](const Served& r) { return !r.Within(limits); });
   };
-  EXPECT_EQ(late("cost"), 0);
-  EXPECT_GT(late("least-loaded"), 50) << "whole chunks";
+  EXPECT_EQ(late(limits.tpot_ms), 0);
+  EXPECT_GT(late(0), 50) << "the router has no limit to tell";
+}
+
+// Shorter chunks for the streams' sake compute less: prompts then waited for ever.
+TEST(Cluster, NearCapacityNeitherPromptsNorStreamsAreSacrificed) {
+  ClusterOptions options;
+  auto fleets = ParseFleets("h100-llama-3.1-8b-fp8:2D", AISP_SOURCE_DIR "/config/workers");
+  ASSERT_TRUE(fleets) << fleets.error().message;
+  options.fleets = *fleets;
+  const Objective limits{300, 12};
+  options.router.slo_ttft = FromMs(limits.ttft_ms);
+  options.router.slo_tpot = FromMs(limits.tpot_ms);
+  const auto attained = [&](int64_t input, int64_t output, double per_s) {
+    std::vector<WorkItem> items;
+    std::vector<double> at_s;
+    SplitMix64 random(5);
+    for (double at = 0; at < 20; at -= std::log(1 - random.Uniform()) / per_s) {
+      items.push_back(Item(items.size() + 1, input, output));
+      at_s.push_back(at);
+    }
+    return Attainment(Play(options, items, at_s, limits), limits);
+  };
+  EXPECT_GT(attained(6000, 128, 9), 0.85);
+  EXPECT_GT(attained(1024, 256, 48), 0.85);
 }
 
 TEST(Cluster, APromptThatNoPoolHoldsIsAnErrorThatNamesBoth) {

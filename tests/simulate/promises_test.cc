@@ -91,7 +91,7 @@ TEST_F(Promises, PredictionsOfTpotInSteadyLoad) {
   } cases[] = {
       {{"4D", {{1024, 256}}, {500, 50}, 2500}, 60, 0.07, 0.16},
       {{"4D", {{6000, 512}}, {500, 50}, 1500}, 12, 0.125, 0.30},
-      {{"2P2D", {{8000, 64}}, {500, 50}, 1500}, 14, 0.14, 0.48},
+      {{"2P2D", {{8000, 64}}, {500, 50}, 1500}, 12, 0.14, 0.48},
   };
   for (const auto& c : cases) {
     double median = 0, p90 = 0;
@@ -153,7 +153,7 @@ TEST_F(Promises, LittleIsRefusedWhereNearlyAllCanBeServed) {
   const Load load{"1D", {{1024, 256}}, {300, 12}, 1200};
   int64_t refused = 0, all = 0;
   for (const uint64_t seed : {1, 2, 3}) {
-    const Outcome o = Play(load, 26, true, seed);
+    const Outcome o = Play(load, 24, true, seed);
     all += static_cast<int64_t>(o.requests.size());
     refused += std::count_if(o.requests.begin(), o.requests.end(),
                              [](const Served& r) { return r.end == Served::End::kRefused; });
