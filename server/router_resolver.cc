@@ -117,7 +117,8 @@ bool RouterResolver::Refresh(Name& name) const {
   }
   name.warned = false;
   std::vector<std::string> addresses;
-  for (const std::string& address : *found) addresses.push_back(fmt::format("{}:{}", address, port));
+  for (const std::string& address : *found)
+    addresses.push_back(fmt::format("{}:{}", address, port));
   if (addresses == name.addresses) return false;
   LogInfo("routers", {{"name", host}, {"addresses", Join(addresses, ", ")}});
   name.addresses = std::move(addresses);
