@@ -14,6 +14,8 @@ constexpr double kSoon = 1.5;
 // Of what a stream could make up for in later steps without prefill; the rest is for prompts that
 // come later.
 constexpr double kLent = 0.5;
+// A prompt that no TTFT protects waits for at most so many steps' time with prefill.
+constexpr double kMostHeld = 10;
 
 }  // namespace
 
@@ -77,12 +79,33 @@ int32_t PrefillTurn::RowsWithin(double ms) const {
   return static_cast<int32_t>(std::clamp<double>(rows, 0, tokens_));
 }
 
-int32_t PrefillTurn::Tokens() const {
-  if (streams_.empty() || prompts_.empty()) return tokens_;
+bool PrefillTurn::Unprotected() const {
+  return std::any_of(prompts_.begin(), prompts_.end(),
+                     [](const Prompt& p) { return p.left_ms < 0 || std::isinf(p.left_ms); });
+}
+
+int32_t PrefillTurn::Tokens() {
+  const int32_t rows = prompts_.empty() ? tokens_ : Weighed();
+  if (rows > 0 || !Unprotected()) {
+    held_ms_ = 0;
+    return rows;
+  }
+  held_ms_ += plain_ms_;
+  if (held_ms_ < kMostHeld * WholeMs()) return 0;
+  held_ms_ = 0;
+  return tokens_;
+}
+
+double PrefillTurn::WholeMs() const {
   StepShape with = decodes_;
   with.prefill_tokens = static_cast<double>(first_.tokens);
   with.prefill_context = static_cast<double>(first_.context);
-  const double whole_ms = cost_.StepMs(with);
+  return cost_.StepMs(with);
+}
+
+int32_t PrefillTurn::Weighed() const {
+  if (streams_.empty()) return tokens_;
+  const double whole_ms = WholeMs();
   const StepCost::Prefill& cost = cost_.prefill;
   const double fixed_ms = cost.base_ms + cost.per_row_ms * decodes_.decode_rows +
                           cost.per_context_ms * decodes_.decode_context;

@@ -36,8 +36,9 @@ class PrefillTurn {
   void AddPrompt(const TokenLimits& limits, double waited_ms, int32_t begin, int32_t tokens);
   // Later prompts would change nothing.
   bool full() const { return prompts_.size() >= kMostPrompts; }
-  // How many prefill rows the step may have; 0: prefill waits for a later step.
-  int32_t Tokens() const;
+  // How many prefill rows the step may have; 0: prefill waits for a later step. Called once a step:
+  // prompts that are late or have no limit do not wait forever.
+  int32_t Tokens();
 
  private:
   static constexpr size_t kMostPrompts = 64;
@@ -53,6 +54,12 @@ class PrefillTurn {
     int32_t begin;
     int32_t tokens;
   };
+  // Tokens() by this step alone.
+  int32_t Weighed() const;
+  // Whether one of the prompts is late or has no limit, so that it never outweighs a stream.
+  bool Unprotected() const;
+  // Duration of the step with all the prefill that fits.
+  double WholeMs() const;
   // How many streams that are in time would be late after a step that takes `added_ms` longer.
   // `borrows`: they recover in later steps without prefill; else the next token counts.
   int64_t Late(double added_ms, bool borrows) const;
@@ -64,6 +71,7 @@ class PrefillTurn {
   StepShape decodes_;
   int32_t tokens_ = 0;
   double plain_ms_ = 0;  // of a step without prefill
+  double held_ms_ = 0;   // steps without prefill in a row, while a prompt is unprotected
   std::vector<Stream> streams_;
   std::vector<Prompt> prompts_;
   PromptWork queued_;  // of all prompts so far

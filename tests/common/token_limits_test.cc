@@ -85,6 +85,22 @@ TEST_F(PrefillTurns, WhereShortChunksAreCheaperPrefillFillsWhatTheTpotLimitLeave
   EXPECT_EQ(turn_.Tokens(), 0);
 }
 
+// Streams that are always about to be late, as where other workers' prompts keep coming.
+TEST_F(PrefillTurns, APromptThatIsLateWaitsForABoundedTime) {
+  int32_t waits = 0;
+  for (; waits < 1000; ++waits) {
+    turn_.Begin(Cost(), kTwoRows, 2048);
+    Stream(10);
+    Prompt(400);
+    if (turn_.Tokens() > 0) break;
+  }
+  EXPECT_EQ(waits, 63) << "10 steps of 25.48 ms with prefill, 4 ms each without";
+  turn_.Begin(Cost(), kTwoRows, 2048);
+  Stream(10);
+  Prompt(400);
+  EXPECT_EQ(turn_.Tokens(), 0) << "and then it waits again";
+}
+
 TEST_F(PrefillTurns, WithoutLimitsNothingWaits) {
   turn_.AddStream({}, 1e6, 3, 100);
   Prompt(0);
