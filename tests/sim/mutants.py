@@ -61,7 +61,7 @@ MUTANTS = [
      "    message.mutable_cancel()->set_transfer_id(request.transfer_id);\n",
      "    message.mutable_cancel()->set_transfer_id(request.transfer_id + 1000000);\n"),
     ("takeover-draws-anew", "a takeover goes on with the tokens that would have come",
-     "router/router_placement.cc",
+     "router/router_generate.cc",
      "  *out.mutable_sampling() = spec.sampling;\n",
      "  *out.mutable_sampling() = spec.sampling;\n"
      "  out.mutable_sampling()->set_seed(spec.sampling.seed() + static_cast<uint64_t>(request.placements));\n"),
@@ -70,7 +70,7 @@ MUTANTS = [
      "wire.prompt_tokens() > 0 ? wire.prompt_tokens() : request.tokens.size());\n",
      "request.tokens.size());\n"),
     ("choices-draw-alike", "each choice draws its own tokens",
-     "router/router_placement.cc",
+     "router/router_generate.cc",
      "  out.set_choice(spec.choice);\n",
      "  out.set_choice(0);\n"),
     ("answer-ends-with-its-first-choice", "an answer over HTTP is whole",
