@@ -16,7 +16,7 @@ std::vector<SequenceView> RandomViews(SplitMix64& random) {
   std::vector<SequenceView> views;
   const auto count = static_cast<int>(random.Below(24));
   for (int i = 0; i < count; ++i) {
-    const auto arrival = static_cast<uint64_t>(i + 1);
+    const auto arrival = static_cast<uint64_t>(i) + 1;
     const auto tokens = static_cast<int32_t>(2 + random.Below(200));
     SequenceView v;
     switch (random.Below(5)) {
