@@ -247,8 +247,8 @@ TEST(Planner, BurstsLeaveFewerToPrefillAlone) {
   EXPECT_EQ(bursts.changes, settled) << "it must not swing: " << bursts.last.reason;
 }
 
-// Every worker weighs prefill against its streams: a queue before prefill workers protects no stream
-// better than aggregated workers do.
+// Every worker weighs prefill against its streams: a queue in front of prefill workers protects
+// streams no better than aggregated workers do.
 TEST(Planner, WorkersThatDoEverythingStaySoWhereTooMuchComes) {
   const double most = 100 * Headroom(LoadOf(100, 1024, 256), Card(), {0, 4}, kLimits);
   PlannerOptions options = Options();
