@@ -61,6 +61,11 @@ void CopyWorker::Rouse() {
   work_.notify_one();
 }
 
+bool CopyWorker::Asleep() {
+  std::lock_guard lock(mutex_);
+  return sleeping_ && !roused_ && queue_.empty();
+}
+
 void CopyWorker::Cancel(KvPeerId peer, Epoch epoch) {
   std::lock_guard lock(mutex_);
   for (Job& job : queue_) {

@@ -52,6 +52,8 @@ class CopyWorker {
             const std::shared_ptr<CopyTarget>& target);
   // A Push follows within microseconds: the thread wakes for it now.
   void Rouse();
+  // Whether it sleeps and nothing woke it. Any thread.
+  bool Asleep();
   // Queued writes of the epoch complete in order, with CANCELLED and without writing a byte.
   void Cancel(KvPeerId peer, Epoch epoch);
   // Waits for the peer's copies in flight; its other writes complete with `why`. Nothing lands

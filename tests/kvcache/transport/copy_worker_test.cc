@@ -77,6 +77,9 @@ class CopyWorkerTest : public testing::Test {
     worker_.Push(*id, KvPeerId(peer), Epoch{peer}, {&copy, 1}, target_);
     pushed_.push_back(*id);
   }
+  void AwaitSleep() {
+    while (!worker_.Asleep()) std::this_thread::yield();
+  }
   // The next completions, in order.
   std::vector<WriteCompletion> Take(size_t count) {
     std::vector<WriteCompletion> taken;
@@ -149,11 +152,11 @@ TEST_F(CopyWorkerTest, RousedWithAndWithoutAWriteThatFollows) {
   target_->AwaitBegun(0);
   for (int i = 0; i < 20; ++i) {
     worker_.Rouse();
-    if (i % 3 == 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (i % 3 == 1) AwaitSleep();
     Push(1);
     target_->Allow(1);
     EXPECT_TRUE(Take(1)[0].status);
-    if (i % 3 == 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (i % 3 == 2) AwaitSleep();
   }
 }
 
