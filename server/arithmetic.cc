@@ -7,18 +7,13 @@
 namespace aisp {
 namespace {
 
-struct StoredFormat {
-  std::string_view name;
+struct NamedFormat {
+  std::string_view name;  // empty: the format of the matrix products
   WeightFormat format;
 };
 
-// The format of the checkpoint, or the one that --quantization asks for.
-StoredFormat WantedFormat(const Config& config, const QuantSpec& stored) {
-  const std::string& wanted = config.model.quantization;
-  if (wanted == "fp8") return {"fp8", WeightFormat::kFp8};
-  if (wanted == "nvfp4") return {"nvfp4", WeightFormat::kNvfp4};
-  if (wanted == "none") return {"", WeightFormat::kCompute};
-  switch (stored.format) {
+NamedFormat FormatOf(QuantFormat stored) {
+  switch (stored) {
     case QuantFormat::kNone:
       return {"", WeightFormat::kCompute};
     case QuantFormat::kFp8Channel:
@@ -31,30 +26,55 @@ StoredFormat WantedFormat(const Config& config, const QuantSpec& stored) {
   return {"", WeightFormat::kCompute};
 }
 
+// The format that --quantization asks for, if the device can quantise to it; else the checkpoint's.
+NamedFormat WantedFormat(const ArithmeticFacts& facts) {
+  if (facts.quantization == "none") return {"", WeightFormat::kCompute};
+  for (const NamedFormat each :
+       {NamedFormat{"fp8", WeightFormat::kFp8}, NamedFormat{"nvfp4", WeightFormat::kNvfp4}}) {
+    if (facts.quantization == each.name && facts.multiplies(each.format)) return each;
+  }
+  return FormatOf(facts.stored);
+}
+
 }  // namespace
 
-std::string ArithmeticOf(const Config& config, const ServedModel& served, const Backend& backend) {
-  const Model& model = backend.executor->model();
-  const DType compute = model.compute_dtype();
-  const StoredFormat wanted = WantedFormat(config, model.spec().quant);
-  // A format the device cannot multiply is widened at load, but the values stay rounded.
-  const bool kept = backend.ops->Supports(wanted.format, compute);
-  std::string weights(DTypeName(compute));
+std::string DescribeArithmetic(const ArithmeticFacts& facts) {
+  const NamedFormat wanted = WantedFormat(facts);
+  const bool kept = facts.multiplies(wanted.format);
+  std::string weights(DTypeName(facts.compute));
+  // A stored format that the device cannot multiply is widened at load; its values stay rounded.
   if (!wanted.name.empty()) {
     weights =
         kept ? std::string(wanted.name) : fmt::format("{} widened to {}", wanted.name, weights);
   }
-  const DType kv = backend.executor->kv_layout().dtype;
-  std::string activations(DTypeName(backend.ops->ActivationDType(compute)));
+  std::string activations(DTypeName(facts.activations));
   // Steps with at least so many rows round activations to FP8 in layers with FP8 weights.
-  if (served.fp8_activation_rows > 0)
-    activations += fmt::format(", fp8 from {} rows", served.fp8_activation_rows);
-  // GPU kernels split the context at block boundaries; on a CPU the block size changes no bit.
-  const bool by_block = backend.device->info().asynchronous;
+  const bool fp8 = wanted.format == WeightFormat::kFp8 || wanted.format == WeightFormat::kFp8Block;
+  if (facts.fp8_activation_rows > 0 && fp8 && kept)
+    activations += fmt::format(", fp8 from {} rows", facts.fp8_activation_rows);
   const std::string blocks =
-      by_block ? fmt::format(" in blocks of {}", backend.executor->kv_layout().block_tokens) : "";
-  return fmt::format("{} {}; weights {}; activations {}; kv {}{}", backend.device->info().kind,
-                     DTypeName(compute), weights, activations, DTypeName(kv), blocks);
+      facts.block_tokens > 0 ? fmt::format(" in blocks of {}", facts.block_tokens) : "";
+  return fmt::format("{} {}; weights {}; activations {}; kv {}{}", facts.device,
+                     DTypeName(facts.compute), weights, activations, DTypeName(facts.kv), blocks);
+}
+
+std::string ArithmeticOf(const Config& config, const ServedModel& served, const Backend& backend) {
+  const Model& model = backend.executor->model();
+  const DType compute = model.compute_dtype();
+  const DeviceInfo& device = backend.device->info();
+  const KvLayout& kv = backend.executor->kv_layout();
+  ArithmeticFacts facts;
+  facts.device = device.kind;
+  facts.compute = compute;
+  facts.quantization = config.model.quantization;
+  facts.stored = model.spec().quant.format;
+  facts.multiplies = [&](WeightFormat format) { return backend.ops->Supports(format, compute); };
+  facts.activations = backend.ops->ActivationDType(compute);
+  facts.fp8_activation_rows = served.fp8_activation_rows;
+  facts.kv = kv.dtype;
+  // GPU kernels split the context at block boundaries; on a CPU the block size changes no bit.
+  facts.block_tokens = device.asynchronous ? kv.block_tokens : 0;
+  return DescribeArithmetic(facts);
 }
 
 v1::Fingerprint WorkerFingerprint(const Config& config, const ServedModel& served,

@@ -70,6 +70,13 @@ Status CheckMemory(const Config& config, const ServedModel& served, const Device
                   HumanBytes(kv.PoolBytes()), kv.num_blocks, HumanBytes(memory.free_bytes)));
 }
 
+void WarnOfGpuFormats(const Config::Model& model) {
+  if (model.quantization != "fp8" && model.quantization != "nvfp4" && model.fp8_activations != "on")
+    return;
+  LogWarning("a CPU does not quantise; weights and activations stay as without these settings",
+             {{"quantization", model.quantization}, {"fp8_activations", model.fp8_activations}});
+}
+
 }  // namespace
 
 std::optional<WeightFormat> WeightFormatOf(std::string_view quantization) {
@@ -97,6 +104,7 @@ Result<ComputeDevice> OpenComputeDevice(const Config& config, const ServedModel&
     if (wanted != "auto") return tl::unexpected(cuda.error().WithContext("--device " + wanted));
     LogInfo("computing on the CPU", {{"no_gpu", cuda.error().message}});
   }
+  WarnOfGpuFormats(config.model);
   ComputeDevice cpu;
   cpu.device = MakeCpuDevice();
   AISP_ASSIGN_OR_RETURN(cpu.ops, MakeCpuOps({.threads = static_cast<int>(config.model.threads)}));

@@ -112,9 +112,7 @@ TEST(ServedModel, AllTextOfAChatCountsBeforeItIsRendered) {
   EXPECT_THAT(prepare(false, true, true), ::testing::Not(refused));
 }
 
-// Whether activations are converted to FP8 follows the flags; workers that differ in it are not
-// peers.
-TEST(ServedModel, Fp8ActivationsFollowTheirFlagAndAreInTheFingerprint) {
+TEST(ServedModel, Fp8ActivationsFollowTheirFlag) {
   const auto load = [](const char* quantization, const char* activations) {
     Config config;
     config.model.path = AISP_SOURCE_DIR "/models/story-7m";
@@ -129,20 +127,55 @@ TEST(ServedModel, Fp8ActivationsFollowTheirFlagAndAreInTheFingerprint) {
   EXPECT_EQ(load("fp8", "on")->fp8_activation_rows, 1);
   EXPECT_EQ(load("fp8", "off")->fp8_activation_rows, 0);
   EXPECT_GT(load("fp8", "auto")->fp8_activation_rows, 1);
-  const auto arithmetic = [&load](const char* activations) {
+}
+
+ArithmeticFacts OnGpu(std::string_view quantization, int32_t fp8_activation_rows) {
+  ArithmeticFacts facts;
+  facts.device = "cuda";
+  facts.compute = facts.activations = facts.kv = DType::kBF16;
+  facts.quantization = quantization;
+  facts.multiplies = [](WeightFormat) { return true; };
+  facts.fp8_activation_rows = fp8_activation_rows;
+  facts.block_tokens = 64;
+  return facts;
+}
+
+TEST(Arithmetic, NamesWhatTheDeviceComputesIn) {
+  EXPECT_EQ(DescribeArithmetic(OnGpu("auto", 0)),
+            "cuda bf16; weights bf16; activations bf16; kv bf16 in blocks of 64");
+  EXPECT_EQ(DescribeArithmetic(OnGpu("fp8", 65)),
+            "cuda bf16; weights fp8; activations bf16, fp8 from 65 rows; kv bf16 in blocks of 64");
+  EXPECT_NE(DescribeArithmetic(OnGpu("fp8", 1)), DescribeArithmetic(OnGpu("fp8", 65)));
+  EXPECT_NE(DescribeArithmetic(OnGpu("fp8", 0)), DescribeArithmetic(OnGpu("fp8", 65)));
+  ArithmeticFacts stored = OnGpu("auto", 0);
+  stored.stored = QuantFormat::kNvfp4;
+  EXPECT_THAT(DescribeArithmetic(stored), HasSubstr("weights nvfp4"));
+  stored.multiplies = [](WeightFormat format) { return format == WeightFormat::kCompute; };
+  EXPECT_THAT(DescribeArithmetic(stored), HasSubstr("weights nvfp4 widened to bf16"));
+}
+
+// A CPU does not quantise on load, so these settings change nothing there, and workers with and
+// without them are peers.
+TEST(Arithmetic, OfACpuDoesNotDependOnSettingsForGpus) {
+  const auto arithmetic = [](const char* quantization, const char* activations) {
     Config config;
     config.model.path = AISP_SOURCE_DIR "/models/story-7m";
-    config.model.quantization = "fp8";
+    config.model.quantization = quantization;
     config.model.fp8_activations = activations;
     config.model.device = "cpu";
     config.engine.kv_blocks = 256;
-    const auto served = load("fp8", activations);
-    auto backend = MakeBackend(config, *served);
+    const auto served = LoadServedModel(config);
+    EXPECT_TRUE(served);
+    auto backend = MakeBackend(config, **served);
     EXPECT_TRUE(backend);
-    return WorkerFingerprint(config, *served, *backend).arithmetic();
+    return WorkerFingerprint(config, **served, *backend).arithmetic();
   };
-  EXPECT_NE(arithmetic("on"), arithmetic("auto"));
-  EXPECT_NE(arithmetic("off"), arithmetic("auto"));
+  const std::string plain = arithmetic("auto", "auto");
+  EXPECT_EQ(plain, "cpu f32; weights f32; activations f32; kv bf16");
+  for (const char* quantization : {"fp8", "nvfp4"}) {
+    for (const char* activations : {"auto", "on", "off"})
+      EXPECT_EQ(arithmetic(quantization, activations), plain) << quantization << activations;
+  }
 }
 
 class TokensBeyond : public ::testing::Test {
