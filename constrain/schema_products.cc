@@ -12,36 +12,37 @@ namespace {
 constexpr size_t kMaxProduct = 4096;
 constexpr size_t kFewPairs = 4;   // merged as they are
 constexpr size_t kManyWays = 16;  // of strings or numbers, merged into one
-constexpr size_t kMaxToldMembers = 32;
+constexpr size_t kMaxKeyMembers = 32;
 
 }  // namespace
 
-SchemaTypes::Told& SchemaTypes::ToldOf(const Conjunction& all) {
-  const auto [it, fresh] = told_.try_emplace(all);
-  Told& told = it->second;
-  if (!fresh) return told;
-  told.all = &it->first;
+SchemaTypes::KeyMembers& SchemaTypes::KeyMembersOf(const Conjunction& all) {
+  const auto [it, fresh] = key_members_.try_emplace(all);
+  KeyMembers& found = it->second;
+  if (!fresh) return found;
+  found.all = &it->first;
   size_t asked = 0;
   for (const AtomId id : all) {
-    if (AtomAt(id).kind != Atom::Kind::kRequired || ++asked > kMaxToldMembers) continue;
+    if (AtomAt(id).kind != Atom::Kind::kRequired || ++asked > kMaxKeyMembers) continue;
     const std::string name = AtomAt(id).name;
     const ExprId member = MemberNamed(all, name);
-    told.members.emplace(name, member);
-    if (const auto* few = constants_.Of(member)) told.required.emplace_back(name, few);
+    found.members.emplace(name, member);
+    if (const auto* few = constants_.Of(member)) found.required.emplace_back(name, few);
   }
-  return told;
+  return found;
 }
 
-std::vector<SchemaTypes::Told*> SchemaTypes::ToldOfAll(const Alternatives& ways, JsonType type) {
-  std::vector<Told*> out;
+std::vector<SchemaTypes::KeyMembers*> SchemaTypes::KeyMembersOfAll(const Alternatives& ways,
+                                                                   JsonType type) {
+  std::vector<KeyMembers*> out;
   for (const Conjunction& all : ways) {
-    if (type == JsonType::kObject && !failed_) out.push_back(&ToldOf(all));
+    if (type == JsonType::kObject && !failed_) out.push_back(&KeyMembersOf(all));
   }
   return out;
 }
 
 // Whether a member is required in `one` with a value that the other does not allow.
-bool SchemaTypes::NeedsValueOf(const Told& one, Told* other) {
+bool SchemaTypes::NeedsValueOf(const KeyMembers& one, KeyMembers* other) {
   for (const auto& [name, values] : one.required) {
     auto member = other->members.find(name);
     if (member == other->members.end())
@@ -62,14 +63,14 @@ bool SchemaTypes::NeedsValueOf(const Told& one, Told* other) {
   return false;
 }
 
-bool SchemaTypes::AreApart(const std::vector<Told*>& a, const std::vector<Told*>& b) {
-  return std::all_of(a.begin(), a.end(), [&](Told* one) {
-    return std::all_of(b.begin(), b.end(), [&](Told* other) { return AreApart(one, other); });
+bool SchemaTypes::AreApart(const std::vector<KeyMembers*>& a, const std::vector<KeyMembers*>& b) {
+  return std::all_of(a.begin(), a.end(), [&](KeyMembers* one) {
+    return std::all_of(b.begin(), b.end(), [&](KeyMembers* other) { return AreApart(one, other); });
   });
 }
 
-void SchemaTypes::DropImplied(const Told& told, const Told* done, Conjunction* both) {
-  for (const auto& [name, values] : told.required) {
+void SchemaTypes::DropImplied(const KeyMembers& found, const KeyMembers* done, Conjunction* both) {
+  for (const auto& [name, values] : found.required) {
     // A restriction to these values is implied by an equal one on the other side.
     const auto same = [&, &n = name](const auto& other) { return other.first == n; };
     if (done != nullptr && std::any_of(done->required.begin(), done->required.end(), same))
@@ -80,7 +81,7 @@ void SchemaTypes::DropImplied(const Told& told, const Told* done, Conjunction* b
           atom.rest != Exprs::kTrue || atom.names.size() != 1 || atom.names[0].first != name)
         return false;
       // The restriction that states the values itself is kept.
-      if (std::binary_search(told.all->begin(), told.all->end(), id)) return false;
+      if (std::binary_search(found.all->begin(), found.all->end(), id)) return false;
       const ExprId member = atom.names[0].second;
       return std::all_of(values->begin(), values->end(), [&](int32_t value) {
         return constants_.Fits(member, value) == SchemaConstants::Fit::kYes;
@@ -179,17 +180,19 @@ Alternatives SchemaTypes::Product(const Alternatives& a, const Alternatives& b, 
     return out;
   }
   const bool many = type == JsonType::kObject && a.size() * b.size() > kFewPairs;
-  const std::vector<Told*> told_a = many ? ToldOfAll(a, type) : std::vector<Told*>(a.size());
-  const std::vector<Told*> told_b = many ? ToldOfAll(b, type) : std::vector<Told*>(b.size());
+  const std::vector<KeyMembers*> keys_a =
+      many ? KeyMembersOfAll(a, type) : std::vector<KeyMembers*>(a.size());
+  const std::vector<KeyMembers*> keys_b =
+      many ? KeyMembersOfAll(b, type) : std::vector<KeyMembers*>(b.size());
   for (size_t i = 0; i < a.size(); ++i) {
     for (size_t j = 0; j < b.size(); ++j) {
-      if (many && AreApart(told_a[i], told_b[j])) continue;
+      if (many && AreApart(keys_a[i], keys_b[j])) continue;
       const Conjunction &x = a[i], &y = b[j];
       Conjunction both;
       std::set_union(x.begin(), x.end(), y.begin(), y.end(), std::back_inserter(both));
       if (many) {
-        DropImplied(*told_a[i], nullptr, &both);
-        DropImplied(*told_b[j], told_a[i], &both);
+        DropImplied(*keys_a[i], nullptr, &both);
+        DropImplied(*keys_b[j], keys_a[i], &both);
       }
       if (x.empty() || y.empty() || MayHold(both, type)) out.push_back(std::move(both));
       if (failed_) return {};
@@ -210,18 +213,18 @@ Alternatives SchemaTypes::ExpandExactlyOne(const std::vector<ExprId>& parts, Jso
   if (beside == Alternatives{{}}) {
     if (auto constants = ExactlyOneConstant(each, type)) return *std::move(constants);
   }
-  std::vector<std::vector<Told*>> own_told, each_told;
+  std::vector<std::vector<KeyMembers*>> own_keys, each_keys;
   std::vector<size_t> live;
   for (size_t i = 0; i < parts.size(); ++i) {
     if (!own[i].empty()) live.push_back(i);
-    own_told.push_back(ToldOfAll(own[i], type));
-    each_told.push_back(ToldOfAll(each[i], type));
+    own_keys.push_back(KeyMembersOfAll(own[i], type));
+    each_keys.push_back(KeyMembersOfAll(each[i], type));
   }
   Alternatives out;
   for (const size_t i : live) {
     for (const size_t j : live) {
       if (i == j || own[i].empty() || failed_) continue;
-      if (type == JsonType::kObject && AreApart(own_told[i], each_told[j])) continue;
+      if (type == JsonType::kObject && AreApart(own_keys[i], each_keys[j])) continue;
       if (Product(own[i], each[j], type).empty()) continue;
       own[i] = Product(own[i], Expand(parts[j], type, true), type);
       Simplify(&own[i]);

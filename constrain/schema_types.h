@@ -50,20 +50,20 @@ class SchemaTypes {
   Alternatives Product(const Alternatives& a, const Alternatives& b, JsonType type);
   // Required members with few values in an alternative of objects. They distinguish it from others
   // without computing both together.
-  struct Told {
+  struct KeyMembers {
     const Conjunction* all;  // lives as long as this object
     std::vector<std::pair<std::string, const SchemaConstants::Ids*>> required;
     std::map<std::string, ExprId> members;  // by name, computed on demand
   };
-  Told& ToldOf(const Conjunction& all);
-  bool NeedsValueOf(const Told& one, Told* other);
+  KeyMembers& KeyMembersOf(const Conjunction& all);
+  bool NeedsValueOf(const KeyMembers& one, KeyMembers* other);
   // Whether no object fits both.
-  bool AreApart(Told* a, Told* b) { return NeedsValueOf(*a, b) || NeedsValueOf(*b, a); }
-  // Removes from `both` what the few values in `told` imply, except for members that `done` also
+  bool AreApart(KeyMembers* a, KeyMembers* b) { return NeedsValueOf(*a, b) || NeedsValueOf(*b, a); }
+  // Removes from `both` what the few values in `found` imply, except for members that `done` also
   // has.
-  void DropImplied(const Told& told, const Told* done, Conjunction* both);
-  bool AreApart(const std::vector<Told*>& a, const std::vector<Told*>& b);
-  std::vector<Told*> ToldOfAll(const Alternatives& ways, JsonType type);
+  void DropImplied(const KeyMembers& found, const KeyMembers* done, Conjunction* both);
+  bool AreApart(const std::vector<KeyMembers*>& a, const std::vector<KeyMembers*>& b);
+  std::vector<KeyMembers*> KeyMembersOfAll(const Alternatives& ways, JsonType type);
   // For parts that are lists of constants: what is in exactly one of them. nullopt for others.
   std::optional<Alternatives> ExactlyOneConstant(const std::vector<Alternatives>& parts,
                                                  JsonType type);
@@ -111,7 +111,7 @@ class SchemaTypes {
   Status status_;
   bool failed_ = false;
   SchemaConstants constants_;
-  std::map<Conjunction, Told> told_;
+  std::map<Conjunction, KeyMembers> key_members_;
   std::unordered_map<ExprId, TypeId> type_ids_;
   std::vector<ExprId> open_;
   std::map<std::tuple<ExprId, JsonType, bool>, Alternatives> expanded_;

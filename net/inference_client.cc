@@ -34,7 +34,7 @@ std::chrono::system_clock::time_point DeadlineIn(Duration timeout) {
 
 // Limits for untrusted servers: one message, and the events of one stream that await the loop.
 constexpr size_t kMaxMessageBytes = 16 << 20;
-constexpr size_t kMaxUnheardBytes = 1 << 20;
+constexpr size_t kMaxPostedBytes = 1 << 20;
 // Incomplete messages that may arrive on one connection at a time.
 constexpr int kMessagesAtOnce = 4;
 
@@ -90,18 +90,18 @@ struct Shared {
   InferenceListener* listener = nullptr;  // loop thread only; null: abandoned
 
   std::mutex mutex;
-  size_t unheard_bytes = 0;       // bytes of events posted to the loop
+  size_t posted_bytes = 0;        // bytes of events posted to the loop
   bool abandoned = false;         // reading continues without the loop
   std::function<void()> read_on;  // set while reading waits for the loop
 };
 
-// Resumes reading that waited for the loop. An abandoned call reads to its end.
-void Heard(Shared* shared, size_t bytes) {
+// Subtracts handled bytes; resumes reading that waited for them. An abandoned call reads on.
+void Release(Shared* shared, size_t bytes) {
   std::function<void()> read_on;
   {
     const std::lock_guard lock(shared->mutex);
-    shared->unheard_bytes -= bytes;
-    if (!shared->abandoned && shared->unheard_bytes > kMaxUnheardBytes / 2) return;
+    shared->posted_bytes -= bytes;
+    if (!shared->abandoned && shared->posted_bytes > kMaxPostedBytes / 2) return;
     read_on = std::exchange(shared->read_on, nullptr);
   }
   if (read_on) read_on();
@@ -138,13 +138,13 @@ class Reactor final : public grpc::ClientReadReactor<v1::InferenceEvent> {
     event_ = {};
     {
       const std::lock_guard lock(shared_->mutex);
-      shared_->unheard_bytes += bytes;
-      wait = !shared_->abandoned && shared_->unheard_bytes > kMaxUnheardBytes;
+      shared_->posted_bytes += bytes;
+      wait = !shared_->abandoned && shared_->posted_bytes > kMaxPostedBytes;
       if (wait) shared_->read_on = [this] { StartRead(&event_); };
     }
     shared_->loop->Post([shared = shared_, event = std::move(event), bytes] {
       if (shared->listener != nullptr) shared->listener->OnEvent(event);
-      Heard(shared.get(), bytes);
+      Release(shared.get(), bytes);
     });
     if (!wait) StartRead(&event_);
   }
@@ -189,7 +189,7 @@ class Call final : public InferenceCall {
       shared_->abandoned = true;
     }
     // The client may wait for the reactor on the loop's thread, so nothing posted would run.
-    Heard(shared_.get(), 0);
+    Release(shared_.get(), 0);
   }
 
  private:

@@ -20,7 +20,7 @@ namespace {
 // At least two, since one tenant may use all but one of them.
 constexpr int kThreads = 2;
 
-std::string Told(const std::vector<Refusal>& refusals) {
+std::string ReasonsOf(const std::vector<Refusal>& refusals) {
   std::string out = "the JSON Schema cannot be enforced:";
   for (size_t i = 0; i < refusals.size() && i < 8; ++i) {
     const Refusal& r = refusals[i];
@@ -95,7 +95,7 @@ Result<std::shared_ptr<Constraint>> ConstraintPool::Compile(const v1::Constraint
   limits.timeout = timeout;
   auto compiled = CompileSchema(object ? R"({"type":"object"})" : constraint.text(), rules, limits);
   if (!compiled) return InvalidArgument(compiled.error().message);
-  if (compiled->grammar == nullptr) return InvalidArgument(Told(compiled->refusals));
+  if (compiled->grammar == nullptr) return InvalidArgument(ReasonsOf(compiled->refusals));
   if (!compiled->grammar->HasValues()) {
     return InvalidArgument("no value fits the JSON Schema; relax what contradicts itself in it");
   }

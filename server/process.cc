@@ -106,12 +106,12 @@ std::string StopSignals::WaitFor(int timeout_ms) {
     const bool signalled = (fds[0].revents & POLLIN) != 0;
     if (!signalled || read(signal_fd_, &info, sizeof info) != sizeof info)
       return "the supervisor is gone";
-    std::string heard = Heard(static_cast<int>(info.ssi_signo));
-    if (!heard.empty() || timeout_ms >= 0) return heard;
+    std::string name = NameOnce(static_cast<int>(info.ssi_signo));
+    if (!name.empty() || timeout_ms >= 0) return name;
   }
 }
 
-std::string StopSignals::Heard(int signal) {
+std::string StopSignals::NameOnce(int signal) {
   if (signal == SIGHUP) return kReload;
   const Instant now = clock_->Now();
   const bool same = last_stop_ != kNever && now - last_stop_ < kOnce;

@@ -64,8 +64,8 @@ class StopSignals {
   int signal_fd() const { return signal_fd_; }
 
  private:
-  // The signal that was read, "" when it is one that was heard already.
-  std::string Heard(int signal);
+  // The name of a signal; "" if it only repeats one of a moment ago.
+  std::string NameOnce(int signal);
 
   const SteadyClock steady_;
   const Clock* const clock_;

@@ -34,7 +34,7 @@ constexpr FillInMiddle kFamilies[] = {
     {"Codestral", "[SUFFIX]", "[PREFIX]", "", true, {"", "", "", ""}},
 };
 
-bool Knows(const Tokenizer& tokenizer, std::string_view token) {
+bool HasToken(const Tokenizer& tokenizer, std::string_view token) {
   return token.empty() || tokenizer.TokenToId(token).has_value();
 }
 
@@ -43,8 +43,8 @@ bool Knows(const Tokenizer& tokenizer, std::string_view token) {
 const FillInMiddle* FindFillInMiddle(const Tokenizer& tokenizer) {
   const auto* const found =
       std::find_if(std::begin(kFamilies), std::end(kFamilies), [&](const FillInMiddle& each) {
-        return Knows(tokenizer, each.begin) && Knows(tokenizer, each.between) &&
-               Knows(tokenizer, each.end);
+        return HasToken(tokenizer, each.begin) && HasToken(tokenizer, each.between) &&
+               HasToken(tokenizer, each.end);
       });
   return found == std::end(kFamilies) ? nullptr : found;
 }

@@ -8,18 +8,18 @@
 namespace aisp {
 namespace {
 
-struct Told {
+struct Parsed {
   std::string content, reasoning;
   std::vector<std::string> calls;
-  bool operator==(const Told&) const = default;
+  bool operator==(const Parsed&) const = default;
 };
 
-Told Read(const AnswerParserOptions& options, std::string_view text, size_t piece) {
+Parsed Read(const AnswerParserOptions& options, std::string_view text, size_t piece) {
   const auto parser = MakeAnswerParser(options);
   std::vector<AnswerPart> parts;
   for (size_t at = 0; at < text.size(); at += piece) parser->Push(text.substr(at, piece), &parts);
   parser->Finish(&parts);
-  Told out;
+  Parsed out;
   for (const AnswerPart& part : parts) {
     if (part.kind == AnswerPart::Kind::kContent) out.content += part.text;
     if (part.kind == AnswerPart::Kind::kReasoning) out.reasoning += part.text;
@@ -43,7 +43,7 @@ std::shared_ptr<const Value::Map> OneTool() {
 }
 
 void CheckPieces(const AnswerParserOptions& options, std::string_view text) {
-  const Told whole = Read(options, text, text.size() + 1);
+  const Parsed whole = Read(options, text, text.size() + 1);
   for (const size_t piece : {1, 3, 64}) AISP_CHECK(Read(options, text, piece) == whole);
 }
 
