@@ -38,7 +38,7 @@ struct CudaBackendOptions {
 
 // CudaBackendOptions::fp8_activation_rows for --fp8-activations auto: measured on an H200
 // (docs/performance.md). Not for weights with block scales, whose kernels are slower.
-inline constexpr int32_t kAutoFp8ActivationRows = 65;
+inline constexpr int32_t kAutoFp8ActivationRows = 33;
 inline constexpr int32_t kAutoFp8BlockActivationRows = 1024;
 
 // Looks for libaisp_cuda.so in `folders`, in order. NOT_FOUND: no driver or no libaisp_cuda.so;

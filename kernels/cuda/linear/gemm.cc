@@ -96,12 +96,13 @@ Result<Gemm> Gemm::Create() {
   gemm.multiprocessors_ = multiprocessors;
   gemm.clusters_ = multiprocessors / kGemmCluster;
   for (const GemmKernel& kernel : GemmKernels()) {
+    auto& active = gemm.split_clusters_.emplace_back();
     AISP_RETURN_IF_ERROR(AskForShared(kernel.function, kernel.shared_bytes));
     AISP_RETURN_IF_ERROR(AskForShared(kernel.apart, kernel.shared_bytes));
     for (const void* const function : kernel.split)
       AISP_RETURN_IF_ERROR(AskForShared(function, kernel.shared_bytes));
-    for (size_t i = 0; i < gemm.split_clusters_.size() && kernel.split[i] != nullptr; ++i) {
-      AISP_ASSIGN_OR_RETURN(gemm.split_clusters_[i], ActiveClusters(kernel, i, multiprocessors));
+    for (size_t i = 0; i < active.size() && kernel.split[i] != nullptr; ++i) {
+      AISP_ASSIGN_OR_RETURN(active[i], ActiveClusters(kernel, i, multiprocessors));
     }
   }
   return gemm;
@@ -125,8 +126,8 @@ Gemm::Division Gemm::Divide(const LinearCall& call, int kernel) const {
   const int tiles =
       DivideUp(call.rows, instance.tokens) * DivideUp(call.weight->n, kGemmCluster * kGemmRows);
   Division division{wanted, false};
-  while (division.splits > 1 && tiles > split_clusters_[SplitIndex(division.splits)])
-    --division.splits;
+  const auto& active = split_clusters_[static_cast<size_t>(kernel)];
+  while (division.splits > 1 && tiles > active[SplitIndex(division.splits)]) --division.splits;
   if (wanted > 1 && division.splits == 1 && instance.apart != nullptr && parts_ != nullptr &&
       2 * tiles <= clusters_)
     division = {2, true};

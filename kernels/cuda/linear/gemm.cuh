@@ -150,11 +150,7 @@ __global__ void __cluster_dims__(kGemmCluster, 1, 1) __launch_bounds__(kGemmThre
   extern __shared__ uint8_t memory[];
   const GemmShared<C> shared{(SharedAddress(memory) + 1023) & ~1023u};
   if (threadIdx.x == 0) {
-    for (int s = 0; s < C::kStages; ++s) {
-      BarrierInit(shared.Full(s), 1);
-      BarrierInit(shared.Empty(s), C::kStageReleases);
-    }
-    BarrierInitFence();
+    InitBarriers(shared);
     if constexpr (!C::kNvfp4) PrefetchMap(&weight);
     PrefetchMap(&input);
     PrefetchMap(&output);

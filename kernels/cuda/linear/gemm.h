@@ -61,8 +61,8 @@ class Gemm {
 
   PFN_cuTensorMapEncodeTiled_v12000 encode_ = nullptr;
   int multiprocessors_ = 0;
-  int clusters_ = 0;  // that can run at once
-  std::array<int, kNumGemmSplits> split_clusters_{};
+  int clusters_ = 0;                                             // that can run at once
+  std::vector<std::array<int, kNumGemmSplits>> split_clusters_;  // by kernel
   void* parts_ = nullptr;
 };
 

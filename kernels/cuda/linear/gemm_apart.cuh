@@ -107,11 +107,7 @@ __global__ void __cluster_dims__(kGemmCluster, 1, 1) __launch_bounds__(kGemmThre
   const int part = cluster % 2;
   const GemmTile tile = TileAt<C>(p, cluster / 2, rank);
   if (threadIdx.x == 0) {
-    for (int s = 0; s < C::kStages; ++s) {
-      BarrierInit(shared.Full(s), 1);
-      BarrierInit(shared.Empty(s), C::kStageReleases);
-    }
-    BarrierInitFence();
+    InitBarriers(shared);
     PrefetchMap(&weight);
     PrefetchMap(&input);
     PrefetchMap(&output);

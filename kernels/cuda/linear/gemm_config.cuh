@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/linear/gemm_kernels.h"
 #include "kernels/cuda/linear/nvfp4_layout.h"
+#include "kernels/cuda/linear/ptx.cuh"
 
 namespace aisp::cuda {
 
@@ -43,7 +44,7 @@ struct GemmConfig {
   static constexpr int kParts = kTokens > 192 ? 2 : 1;
   static constexpr int kPartSums = kSums / kParts;
   // FP8: products of two stages fit in registers.
-  static constexpr bool kAhead = kFormat == GemmFormat::kFp8 && kTokens == 128;
+  static constexpr bool kAhead = kFormat == GemmFormat::kFp8 && kTokens <= 128;
   // Arrivals that release a stage: one lane per warp of both CTAs; NVFP4: all lanes of this CTA's
   // (ReleaseStage).
   static constexpr int kStageReleases = kNvfp4 ? 8 * 32 + 8 * (kGemmCluster - 1) : 8 * kGemmCluster;
@@ -66,6 +67,16 @@ struct GemmShared {
     return Empty(C::kStages) + group * (C::kScaleBytes / 2);
   }
 };
+
+// By one thread, before the cluster synchronises.
+template <class C>
+__device__ __forceinline__ void InitBarriers(const GemmShared<C>& shared) {
+  for (int s = 0; s < C::kStages; ++s) {
+    BarrierInit(shared.Full(s), 1);
+    BarrierInit(shared.Empty(s), C::kStageReleases);
+  }
+  BarrierInitFence();
+}
 
 // A position in the ring of stages.
 template <int kStages>

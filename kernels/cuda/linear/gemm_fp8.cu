@@ -17,6 +17,7 @@ GemmKernel DescribeApartGemmKernel() {
 
 std::span<const GemmKernel> Fp8GemmKernels() {
   static const GemmKernel kernels[] = {
+      DescribeSplitGemmKernel<GemmConfig<GemmFormat::kFp8, 64, 8, 1>>(),
       DescribeApartGemmKernel<GemmConfig<GemmFormat::kFp8, 128, 6, 2>>(),
       DescribeGemmKernel<GemmConfig<GemmFormat::kFp8, 192, 5, 1>>(),
       DescribeGemmKernel<GemmConfig<GemmFormat::kFp8, 256, 4, 2>>(),

@@ -182,11 +182,7 @@ __global__ void __cluster_dims__(kGemmCluster* kSplits, 1, 1) __launch_bounds__(
                              static_cast<uint32_t>(part * kGemmCluster)};
   const GemmTile tile = TileAt<C>(p, static_cast<int32_t>(blockIdx.x) / kCtas, rank);
   if (threadIdx.x == 0) {
-    for (int s = 0; s < C::kStages; ++s) {
-      BarrierInit(shared.Full(s), 1);
-      BarrierInit(shared.Empty(s), C::kStageReleases);
-    }
-    BarrierInitFence();
+    InitBarriers(shared);
     PrefetchMap(&weight);
     PrefetchMap(&input);
     PrefetchMap(&output);

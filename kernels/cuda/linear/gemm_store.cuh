@@ -146,6 +146,8 @@ __device__ __forceinline__ void StoreTile(const GemmShared<C>& shared, const Gem
                                           int group, const GemmTile& tile,
                                           const float (&sums)[C::kSums]) {
   constexpr int kChunk = GemmStoreTokens(kStore);
+  // The wait below is for the chunk kBuffers before, also across tiles.
+  static_assert(C::kTokens / kChunk % C::kBuffers == 0);
   const int thread = threadIdx.x % 128;
   const int32_t row = tile.row + group * 64;
 #pragma unroll

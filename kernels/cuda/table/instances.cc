@@ -35,12 +35,13 @@ constexpr StreamInstance kChain[] = {
 
 constexpr GemmInstance kGemm[] = {
     {kCompute, false, 128, 64, 64},   {kCompute, false, 192, 64, 64},
-    {kCompute, false, 256, 64, 64},   {kFp8, true, 128, 128, 256},
-    {kFp8, true, 192, 128, 128},      {kFp8, true, 256, 128, 128},
-    {kFp8Block, true, 128, 128, 128}, {kFp8Block, true, 256, 128, 128},
-    {kFp8, false, 128, 64, 128},      {kFp8, false, 256, 64, 128},
-    {kFp8Block, false, 128, 64, 128}, {kFp8Block, false, 256, 64, 128},
-    {kNvfp4, false, 128, 64, 256},    {kNvfp4, false, 256, 64, 256},
+    {kCompute, false, 256, 64, 64},   {kFp8, true, 64, 128, 256, 64},
+    {kFp8, true, 128, 128, 256},      {kFp8, true, 192, 128, 128},
+    {kFp8, true, 256, 128, 128},      {kFp8Block, true, 128, 128, 128},
+    {kFp8Block, true, 256, 128, 128}, {kFp8, false, 128, 64, 128},
+    {kFp8, false, 256, 64, 128},      {kFp8Block, false, 128, 64, 128},
+    {kFp8Block, false, 256, 64, 128}, {kNvfp4, false, 128, 64, 256},
+    {kNvfp4, false, 256, 64, 256},
 };
 
 }  // namespace

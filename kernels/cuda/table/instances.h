@@ -46,6 +46,7 @@ struct GemmInstance {
   int tokens = 0;
   int stage_k = 0;
   int step_k = 0;
+  int32_t most_rows = 0;  // 0: for any number
 };
 std::span<const GemmInstance> GemmInstances();
 

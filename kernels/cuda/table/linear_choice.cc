@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 
 #include "kernels/cuda/token_slots.h"
 
@@ -20,7 +21,7 @@ constexpr double kCyclesPerUs = 1550.0;
 constexpr double kLaunchUs = 4.0;
 constexpr double kExchangeUs = 3.0;  // for exchanging sums of K parts
 constexpr int64_t kLeastSplitStages = 8;
-constexpr int32_t kSplitTokens = 128;  // per split tile
+constexpr int32_t kSplitTokens = 128;  // per split tile, at most
 
 constexpr size_t kMostChainLinks = 6;
 constexpr size_t kSquareBytes = size_t{512} << 10;  // chain.cc: per layer
@@ -183,7 +184,7 @@ std::vector<int> GemmInstancesOf(aisp::WeightFormat format, bool fp8_rows) {
 int GemmSplits(const LinearTraits& w, int32_t rows, int instance, int multiprocessors) {
   const GemmInstance& g = GemmInstances()[static_cast<size_t>(instance)];
   const StoreForm store = StoreOf(w);
-  if (g.format != aisp::WeightFormat::kFp8 || !g.fp8_rows || g.tokens != kSplitTokens ||
+  if (g.format != aisp::WeightFormat::kFp8 || !g.fp8_rows || g.tokens > kSplitTokens ||
       (store != StoreForm::kAccumulateF32 && store != StoreForm::kBf16))
     return 1;
   const int64_t tiles = DivideUp(rows, g.tokens) * DivideUp(w.n, kGemmPairRows);
@@ -199,6 +200,7 @@ int GemmSplits(const LinearTraits& w, int32_t rows, int instance, int multiproce
 
 double GemmEstimate(const LinearTraits& w, int32_t rows, int instance, int multiprocessors) {
   const GemmInstance& g = GemmInstances()[static_cast<size_t>(instance)];
+  if (g.most_rows > 0 && rows > g.most_rows) return std::numeric_limits<double>::infinity();
   const int64_t clusters = multiprocessors / 2;
   const int splits = GemmSplits(w, rows, instance, multiprocessors);
   const int64_t tiles = DivideUp(rows, g.tokens) * DivideUp(w.n, kGemmPairRows);

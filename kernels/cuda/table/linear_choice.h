@@ -82,7 +82,7 @@ std::vector<int> GemmInstancesOf(aisp::WeightFormat format, bool fp8_rows);
 int ExpectedGemm(const LinearTraits& weight, int32_t rows, bool fp8_rows, int multiprocessors);
 // Number of K parts for separate CTAs, if tiles alone would leave most CTAs idle.
 int GemmSplits(const LinearTraits& weight, int32_t rows, int instance, int multiprocessors);
-// Estimated microseconds.
+// Estimated microseconds; infinity for more rows than the instance is for.
 double GemmEstimate(const LinearTraits& weight, int32_t rows, int instance, int multiprocessors);
 
 // ---- several layers in one launch ----

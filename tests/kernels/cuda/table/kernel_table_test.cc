@@ -6,8 +6,10 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <set>
 #include <sstream>
 
+#include "kernels/cuda/load.h"
 #include "tests/kernels/cuda/table/dispatch_before.h"
 
 namespace aisp::cuda {
@@ -359,6 +361,31 @@ TEST(KernelTable, NormsRoundForTheLayerThatReadsThem) {
   // not round.
   EXPECT_EQ(launches_of(128), (std::array{64, 63, 65}));
   EXPECT_EQ(launches_of(64)[1], 0);
+}
+
+TEST(KernelTable, FewRowsHaveTilesOfFewTokens) {
+  const auto model = PlanModel("llama-3.1-8b", WeightFormat::kFp8, DType::kBF16, DType::kF8E4M3);
+  model->facts.fp8_activation_rows = kAutoFp8ActivationRows;
+  const auto tokens_of = [&](int32_t rows) {
+    std::set<int> tokens;
+    for (const PlannedLaunch& launch : model->Resolved(DecodeBucket(rows))) {
+      if (launch.row->id == KernelId::kGemm)
+        tokens.insert(GemmInstances()[static_cast<size_t>(launch.match.instance)].tokens);
+    }
+    return tokens;
+  };
+  EXPECT_EQ(tokens_of(kAutoFp8ActivationRows - 1), std::set<int>{});
+  EXPECT_EQ(tokens_of(kAutoFp8ActivationRows), std::set<int>{64});
+  EXPECT_EQ(tokens_of(64), std::set<int>{64});
+  // Not measured here, so the library is expected to be faster.
+  EXPECT_EQ(tokens_of(65).count(64), 0u);
+  // More rows read weights once for each 128 of them.
+  for (const Node& node : model->programme().nodes()) {
+    if (node.kind != NodeKind::kLinear) continue;
+    const LinearTraits w = node.As<LinearParams>().weight->traits();
+    if (w.format != WeightFormat::kFp8) continue;
+    EXPECT_NE(GemmInstances()[static_cast<size_t>(ExpectedGemm(w, 96, true, 132))].tokens, 64);
+  }
 }
 
 TEST(KernelTable, FewTilesOfAProductAreSplit) {
