@@ -88,8 +88,9 @@ endfunction()
 
 # The tests of one folder: every *_test.cc in tests/<folder>, and SOURCES (helpers, relative to that folder). CTest lists each
 # TEST by name. A test finds third-party data under AISP_SHARED_DIR (and skips without it), fixtures and the story models under AISP_SOURCE_DIR.
+# GPU_TESTS: a filter; those tests have the label gpu, too.
 function(aisp_test folder)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "DEPS;LINK;SOURCES;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT;GPU_TESTS" "DEPS;LINK;SOURCES;LABELS")
   if(arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "aisp_test(${folder}): unknown arguments ${arg_UNPARSED_ARGUMENTS}")
   endif()
@@ -118,11 +119,13 @@ function(aisp_test folder)
   set_target_properties(${name}_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
   set(labels "${name};${arg_LABELS}")
   list(REMOVE_ITEM labels "")
-  gtest_discover_tests(${name}_test
-    TEST_PREFIX "${folder}:"
-    DISCOVERY_MODE PRE_TEST
-    DISCOVERY_TIMEOUT 60
-    PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${labels}")
+  set(discovery TEST_PREFIX "${folder}:" DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60)
+  if(arg_GPU_TESTS)
+    gtest_discover_tests(${name}_test ${discovery} TEST_FILTER "${arg_GPU_TESTS}"
+      PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${labels};gpu")
+    list(APPEND discovery TEST_FILTER "-${arg_GPU_TESTS}")
+  endif()
+  gtest_discover_tests(${name}_test ${discovery} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${labels}")
 endfunction()
 
 # aisp_<folder>: the messages (kv.pb.h) of every .proto in the folder, with the folder's own *.cc. aisp_<folder>_grpc: its
