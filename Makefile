@@ -120,11 +120,11 @@ gpu-build: deps
 	@test -e build-cuda/build.ninja || cmake --preset cuda
 	@$(NINJA) build-cuda --quiet aisp cuda kernels_cuda_test kernels_cuda_linear_test kernels_cuda_attention_test kvcache_transport_test
 
-# A process for each of the eight methods, four at a time.
+# A process for each of the nine methods, four at a time.
 gpu-speculation: deps
 	@test -e build-cuda/build.ninja || cmake --preset cuda
 	@$(NINJA) build-cuda --quiet aisp aisp_cuda aisp_lossless
-	@seq 0 7 | GTEST_TOTAL_SHARDS=8 AISP_SPECULATION_REQUESTS=500 xargs -P 4 -I{} \
+	@seq 0 8 | GTEST_TOTAL_SHARDS=9 AISP_SPECULATION_REQUESTS=500 xargs -P 4 -I{} \
 	  env GTEST_SHARD_INDEX={} build-cuda/bin/aisp_lossless --gtest_brief=1 --gtest_filter='GpuSpeculation/*'
 
 gpu-check: gpu-build

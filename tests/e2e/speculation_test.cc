@@ -275,17 +275,18 @@ class Proposers : public testing::TestWithParam<std::tuple<std::string, std::str
   static constexpr int kTestsOfMethod = 2;
 
   static const std::string& Device() { return std::get<0>(GetParam()); }
-  static constexpr std::string_view kAdaptive = " adaptive";
+  static constexpr std::string_view kAdaptive = " adaptive", kPart = " part";
   static bool Adaptive() { return std::get<1>(GetParam()).ends_with(kAdaptive); }
 
   // Whole drafts are verified, so that the tokens tried do not depend on step times; or as many as
   // seem to pay.
   static std::string Flag() {
     std::string method = std::get<1>(GetParam());
-    if (Adaptive()) method.resize(method.size() - kAdaptive.size());
+    method.resize(std::min(method.size(), method.find(' ')));
     std::string config = R"({"method": ")" + method + R"(", "adaptive": )";
     config += Adaptive() ? "true" : "false";
     if (method == "draft_model") config += R"(, "model": "story-draft-1m")";
+    if (std::get<1>(GetParam()).ends_with(kPart)) config += R"(, "draft_vocab_size": 1000)";
     if (method == "eagle3" || method == "medusa" || method == "mtp")
       config += R"(, "model": "story-7m-)" + method + R"(")";
     if (method == "ngram") config += R"(, "prompt_lookup_min": 1, "prompt_lookup_max": 3)";
@@ -377,7 +378,7 @@ TEST(MixedRequests, HoldEveryPair) {
 }
 
 std::vector<std::string> Methods() {
-  return {"ngram",  "suffix", "draft_model",     "eagle3",
+  return {"ngram",  "suffix", "draft_model",     "draft_model part", "eagle3",
           "medusa", "mtp",    "suffix adaptive", "eagle3 adaptive"};
 }
 

@@ -70,6 +70,7 @@ Rig Rig::Open(const std::string& directory, const Options& options) {
   o.model.max_batch_tokens = options.max_batch_tokens;
   o.model.adapters = options.adapters;
   o.model.max_adapters = options.max_adapters;
+  o.model.output_tokens = options.output_tokens;
   o.max_slots = std::max(options.max_slots, 1);
   o.block_tokens = options.block_tokens;
   o.num_blocks = options.num_blocks;
