@@ -17,7 +17,7 @@ uint64_t KeyOf(std::span<const TokenId> gram) {
 }  // namespace
 
 void NgramProposer::Learn(std::span<const TokenId> tokens, Index* index) const {
-  index->next.resize(static_cast<size_t>(options_.max - options_.min + 1));
+  index->next.resize(static_cast<size_t>(options_.max) - static_cast<size_t>(options_.min) + 1);
   // The n-gram before position i is entered once a token at i exists.
   const auto size = static_cast<int32_t>(tokens.size());
   for (int32_t i = index->size; i < size; ++i) {

@@ -109,7 +109,7 @@ std::vector<std::vector<float>> Rig::Step(const std::vector<Rows>& rows, LayerSi
     for (int32_t i = 0; i < r.count; ++i) {
       if (r.all_logits || i == r.count - 1)
         logit_rows.push_back(static_cast<int32_t>(tokens.size()));
-      tokens.push_back(s.tokens.at(static_cast<size_t>(s.computed + i)));
+      tokens.push_back(s.tokens.at(static_cast<size_t>(s.computed) + static_cast<size_t>(i)));
       positions.push_back(s.computed + i);
       slots.push_back(0);
       adapters.push_back(s.adapter);

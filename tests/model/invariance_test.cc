@@ -3,7 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
+#include <bit>
+#include <cstdint>
 
 #include "common/random.h"
 #include "tests/model/golden.h"
@@ -23,7 +24,7 @@ testing::AssertionResult SameBits(const std::vector<float>& a, const std::vector
   if (a.size() != b.size())
     return testing::AssertionFailure() << a.size() << " and " << b.size() << " logits";
   for (size_t i = 0; i < a.size(); ++i) {
-    if (std::memcmp(&a[i], &b[i], sizeof(float)) != 0) {
+    if (std::bit_cast<uint32_t>(a[i]) != std::bit_cast<uint32_t>(b[i])) {
       return testing::AssertionFailure() << "logit " << i << ": " << a[i] << " and " << b[i];
     }
   }
