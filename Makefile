@@ -16,7 +16,7 @@ NINJA = ninja -j$(JOBS) -C
 # Finished, total, and elapsed seconds: on a terminal one line that is updated in place.
 export NINJA_STATUS = [%f/%t, %e s]$(space)
 
-.PHONY: help deps run build cuda gpu-build gpu-check gpu-sanitize test bench asan tsan mutants chaos speculation planner-follows clients loadgen-speed fuzz bundle container-check docs format tidy check layers text format-check ci clean
+.PHONY: help deps run build cuda gpu-build gpu-check gpu-sanitize test bench asan tsan mutants chaos speculation gpu-speculation planner-follows clients loadgen-speed fuzz bundle container-check docs format tidy check layers text format-check ci clean
 
 help:
 	@echo 'make run         build and start router, prefill and decode worker with the built-in model'
@@ -36,6 +36,7 @@ help:
 	@echo 'make fuzz        every fuzzer, or NAMES=..., for SECONDS=600 under AddressSanitizer'
 	@echo 'make gpu-check   on a GPU: its tests, the sanitizers, the benchmarks'
 	@echo 'make gpu-sanitize  on a GPU: compute-sanitizer over the kernels (ARGS=...)'
+	@echo 'make gpu-speculation  on a GPU: as make speculation, in f32'
 	@echo 'make bundle      a tarball that runs elsewhere: build/aisp-bundle.tar.gz'
 	@echo 'make docs        write the pages that are made from the program (docs/config.md, parts of deploy/)'
 	@echo 'make container-check  runs that tarball as its container image would, in a fresh Debian root'
@@ -49,9 +50,12 @@ $(BUILD)/build.ninja:
 	@tools/install_deps.sh
 	@cmake --preset cpu -B $(BUILD)
 
+# The built-in model drafts with the small model beside it, unless ARGS name another model or way.
+DRAFTS = $(if $(filter --model% --config% --speculative-config%,$(ARGS)),,--speculative-config \
+  '{"method": "draft_model", "model": "story-draft-1m"}')
 run: deps $(BUILD)/build.ninja
 	@$(NINJA) $(BUILD) aisp
-	@exec $(BUILD)/bin/aisp up --demo $(ARGS)
+	@exec $(BUILD)/bin/aisp up --demo $(DRAFTS) $(ARGS)
 
 build: deps $(BUILD)/build.ninja
 	@$(NINJA) $(BUILD)
@@ -115,6 +119,13 @@ cuda: deps
 gpu-build: deps
 	@test -e build-cuda/build.ninja || cmake --preset cuda
 	@$(NINJA) build-cuda --quiet aisp cuda kernels_cuda_test kernels_cuda_linear_test kernels_cuda_attention_test kvcache_transport_test
+
+# A process for each of the nine methods, four at a time.
+gpu-speculation: deps
+	@test -e build-cuda/build.ninja || cmake --preset cuda
+	@$(NINJA) build-cuda --quiet aisp aisp_cuda aisp_lossless
+	@seq 0 8 | GTEST_TOTAL_SHARDS=9 AISP_SPECULATION_REQUESTS=500 xargs -P 4 -I{} \
+	  env GTEST_SHARD_INDEX={} build-cuda/bin/aisp_lossless --gtest_brief=1 --gtest_filter='GpuSpeculation/*'
 
 gpu-check: gpu-build
 	@tools/gpu_check.sh $(ARGS)

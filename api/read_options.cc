@@ -67,7 +67,8 @@ void ReadSpeculation(Fields* fields, v1::SamplingParams* sampling) {
   Fields each(&value->AsMap(), "speculation.");
   each.IntInto("num_speculative_tokens", 0, kMostDraftTokens, &tokens);
   if (!each.ok()) return fields->SetError(each.error().value());
-  sampling->set_max_draft_tokens(tokens);
+  // null is as if absent, here as elsewhere: no limit of the request's own.
+  if (each.Find("num_speculative_tokens") != nullptr) sampling->set_max_draft_tokens(tokens);
 }
 
 void ReadSampling(Fields* fields, const ApiLimits& limits, v1::SamplingParams* sampling) {

@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <memory>
 
@@ -214,7 +215,25 @@ SpeculationBenchRow RowOf(const Measured& plain, const Measured& m) {
   return row;
 }
 
+std::string BreakEvenText(double rate) {
+  if (std::isnan(rate)) return "-";
+  return std::isinf(rate) ? "never" : fmt::format("{:.3f}", rate);
+}
+
 }  // namespace
+
+// A step brings 1 + p + p^2 + ... tokens, which grows with p.
+double BreakEven(double cost, int32_t length) {
+  if (cost > length + 1) return std::numeric_limits<double>::infinity();
+  double low = 0, high = 1;
+  for (int i = 0; i < 50; ++i) {
+    const double p = (low + high) / 2;
+    double tokens = 1, together = 1;
+    for (int32_t at = 0; at < length; ++at) tokens += together *= p;
+    (tokens < cost ? low : high) = p;
+  }
+  return high;
+}
 
 Result<std::vector<SpeculationBenchRow>> BenchSpeculation(const SpeculationBenchOptions& options,
                                                           ServingExecutor& executor) {
@@ -249,6 +268,8 @@ Result<std::vector<SpeculationBenchRow>> BenchSpeculation(const SpeculationBench
         row.batch = batch;
         row.length = length;
         row.adaptive = adaptive;
+        if (!adaptive && options.prompts.empty())
+          row.break_even = BreakEven(row.step_ms / row.plain_step_ms, length);
       }
     }
   }
@@ -257,17 +278,17 @@ Result<std::vector<SpeculationBenchRow>> BenchSpeculation(const SpeculationBench
 
 std::string ToTable(const std::vector<SpeculationBenchRow>& rows) {
   std::string out = fmt::format(
-      "{:>6} {:>4} {:>7} {:>12} {:>12} {:>8} {:>8} {:>12} {:>9} {:>9} {:>9} {:>9} "
+      "{:>6} {:>4} {:>7} {:>12} {:>12} {:>8} {:>8} {:>12} {:>9} {:>10} {:>9} {:>9} {:>9} "
       "{:>9}\n",
       "batch", "k", "length", "plain tok/s", "with tok/s", "speed-up", "by CPU", "tokens/step",
-      "accepted", "plain ms", "step ms", "device ms", "draft ms");
+      "accepted", "break-even", "plain ms", "step ms", "device ms", "draft ms");
   for (const SpeculationBenchRow& r : rows) {
     out += fmt::format(
-        "{:>6} {:>4} {:>7} {:>12.1f} {:>12.1f} {:>8.3f} {:>8.3f} {:>12.2f} {:>9.3f} {:>9.3f} "
-        "{:>9.3f} {:>9.3f} {:>9.3f}\n",
+        "{:>6} {:>4} {:>7} {:>12.1f} {:>12.1f} {:>8.3f} {:>8.3f} {:>12.2f} {:>9.3f} {:>10} "
+        "{:>9.3f} {:>9.3f} {:>9.3f} {:>9.3f}\n",
         r.batch, r.length, r.adaptive ? "chosen" : "all", r.plain_per_s, r.per_s, r.speedup,
-        r.cpu_speedup, r.tokens_per_step, r.acceptance, r.plain_step_ms, r.step_ms, r.device_ms,
-        r.propose_ms);
+        r.cpu_speedup, r.tokens_per_step, r.acceptance, BreakEvenText(r.break_even),
+        r.plain_step_ms, r.step_ms, r.device_ms, r.propose_ms);
   }
   return out;
 }
@@ -279,12 +300,13 @@ std::string ToJson(const std::vector<SpeculationBenchRow>& rows) {
         "{}{{\"batch\": {}, \"length\": {}, \"adaptive\": {}, \"plain_tokens_per_s\": {:.1f}, "
         "\"tokens_per_s\": {:.1f}, \"speedup\": {:.4f}, \"cpu_speedup\": {:.4f}, "
         "\"tokens_per_step\": {:.3f}, "
-        "\"acceptance\": {:.4f}, "
+        "\"acceptance\": {:.4f}, \"break_even\": {}, "
         "\"plain_step_ms\": {:.4f}, \"step_ms\": {:.4f}, \"device_ms\": {:.4f}, \"propose_ms\": "
         "{:.4f}}}",
         out.size() > 1 ? ", " : "", r.batch, r.length, r.adaptive, r.plain_per_s, r.per_s,
-        r.speedup, r.cpu_speedup, r.tokens_per_step, r.acceptance, r.plain_step_ms, r.step_ms,
-        r.device_ms, r.propose_ms);
+        r.speedup, r.cpu_speedup, r.tokens_per_step, r.acceptance,
+        std::isfinite(r.break_even) ? fmt::format("{:.4f}", r.break_even) : "null", r.plain_step_ms,
+        r.step_ms, r.device_ms, r.propose_ms);
   }
   return out + "]";
 }

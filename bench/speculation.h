@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -57,7 +58,15 @@ struct SpeculationBenchRow {
   double plain_step_ms = 0;
   double device_ms = 0;   // of step_ms, on the device
   double propose_ms = 0;  // of step_ms, in the proposer
+  // BreakEven of steps that verify drafts of the full length; NaN where lengths vary (adaptive, or
+  // drafts for real prompts).
+  double break_even = std::numeric_limits<double>::quiet_NaN();
 };
+
+// The acceptance rate, equal at every position, at which steps that cost `cost` plain steps and
+// verify `length` draft tokens bring as many tokens per second as plain steps; infinity: even if
+// all are accepted they bring fewer.
+double BreakEven(double cost, int32_t length);
 
 // Rows by batch, length, and adaptive or not. INVALID_ARGUMENT: a probability outside [0, 1], a
 // batch or length below 1. INTERNAL: on the CPU, an answer to a real prompt differed between runs

@@ -2,7 +2,7 @@
 #
 # aisp_library(<folder> DEPS <folders> LINK <external targets>)     library aisp_<folder with _ for />
 # aisp_executable(<name> MAIN <file.cc> DEPS <folders> LINK ...)     program build/bin/<name>
-# aisp_test(<folder> DEPS <folders> LINK ... SOURCES ... LABELS ...) GoogleTest program <folder with _>_test
+# aisp_test(<folder> DEPS <folders> LINK ... SOURCES ... LABEL ...) GoogleTest program <folder with _>_test
 # aisp_proto_library(<folder> DEPS <folders>)                        aisp_proto and aisp_proto_grpc
 #
 # The root CMakeLists.txt adds every folder, nested ones too (kernels/cpu): a folder never adds its own subfolders.
@@ -88,8 +88,9 @@ endfunction()
 
 # The tests of one folder: every *_test.cc in tests/<folder>, and SOURCES (helpers, relative to that folder). CTest lists each
 # TEST by name. A test finds third-party data under AISP_SHARED_DIR (and skips without it), fixtures and the story models under AISP_SOURCE_DIR.
+# Their label is LABEL, else the folder's name; GPU_TESTS: a filter of tests whose label is gpu.
 function(aisp_test folder)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "DEPS;LINK;SOURCES;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT;LABEL;GPU_TESTS" "DEPS;LINK;SOURCES")
   if(arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "aisp_test(${folder}): unknown arguments ${arg_UNPARSED_ARGUMENTS}")
   endif()
@@ -116,13 +117,18 @@ function(aisp_test folder)
   # libraries keep the flags that they ship with.
   target_compile_options(${name}_test PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:RelWithDebInfo>>:-O1>)
   set_target_properties(${name}_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
-  set(labels "${name};${arg_LABELS}")
-  list(REMOVE_ITEM labels "")
-  gtest_discover_tests(${name}_test
-    TEST_PREFIX "${folder}:"
-    DISCOVERY_MODE PRE_TEST
-    DISCOVERY_TIMEOUT 60
-    PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${labels}")
+  # One label for each test: gtest_discover_tests takes a list apart on its way, and keeps the first.
+  set(label "${name}")
+  if(arg_LABEL)
+    set(label "${arg_LABEL}")
+  endif()
+  set(discovery TEST_PREFIX "${folder}:" DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60)
+  if(arg_GPU_TESTS)
+    gtest_discover_tests(${name}_test ${discovery} TEST_FILTER "${arg_GPU_TESTS}"
+      PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS gpu)
+    list(APPEND discovery TEST_FILTER "-${arg_GPU_TESTS}")
+  endif()
+  gtest_discover_tests(${name}_test ${discovery} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS ${label})
 endfunction()
 
 # aisp_<folder>: the messages (kv.pb.h) of every .proto in the folder, with the folder's own *.cc. aisp_<folder>_grpc: its

@@ -55,7 +55,8 @@ constexpr std::array<ExtraFlag, 23> kExtras = {{
     {"--only", "NAME", "Operations with this in their name (kernels)."},
     {"--drafts", "LIST", "Proposed tokens of a step (spec), as 2,4,8; 4 without it."},
     {"--acceptance", "LIST",
-     "Probability that a proposed token stands, by position (spec); 0.8,0.77,0.75,0.72,0.7 without "
+     "Probability that a draft token is accepted, by position (spec); 0.8,0.77,0.75,0.72,0.7 "
+     "without "
      "it."},
     {"--lanes", "LIST", "KV lanes (kv); shm,ucx,tcp without it, cuda_ipc with --gpus."},
     {"--gpus", "W,O",
@@ -82,7 +83,7 @@ std::string Help() {
          "spec: tokens per second with proposed tokens and without, where as many are accepted "
          "as --acceptance says, or, with --text and --speculative-config, as really are. With "
          "--speculative-config alone its proposer works, and --acceptance still says what is "
-         "accepted.\n"
+         "accepted. break-even: the acceptance rate at which such steps cost what they bring.\n"
          "kv: what the KV lanes carry between two processes of this machine, beside memcpy and a "
          "bare socket.\n"
          "route: what the router takes to place a request and to hear of it, over many workers "

@@ -66,6 +66,10 @@ void PrintFigures(const Story& story) {
     fmt::print("  {} KV blocks moved from the prefill to the decode worker over {}\n",
                timing.value("kv_blocks_moved", 0), transport);
   }
+  if (const Json drafts = timing.value("speculation", Json()); drafts.is_object()) {
+    fmt::print("  speculation: {} of {} draft tokens accepted\n", drafts.value("accepted", 0),
+               drafts.value("drafted", 0));
+  }
   fmt::print("  {}\n", timing.value("route", ""));
 }
 

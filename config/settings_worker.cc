@@ -140,6 +140,8 @@ void BindEngineSettings(Config::Engine& e, SettingTable& t) {
         "beside the served model, and mtp without one uses the served checkpoint's own layer. "
         "\"quantization\": that checkpoint's weights on a GPU: none, fp8 or nvfp4 as "
         "model.quantization; without it as the target's, but fp8 where those are not quantised. "
+        "\"draft_vocab_size\": draft_model drafts only tokens with smaller ids than this (frequent "
+        "ones have small ids), which takes less time; any without it. "
         "\"prompt_features\": how many of a prompt's last positions eagle3, medusa and mtp see, "
         "whoever computes it; 64 without it.")
       .Flag("--speculative-config")

@@ -55,15 +55,15 @@ void SpeculationMetrics::Record(const CollectOutput& out, const Speculator* spec
     h.accepted.Add(draft.accepted);
     h.chosen_length.Observe(draft.drafted);
     h.acceptance_length.Observe(draft.accepted + 1);
-    const auto stood = std::min(static_cast<size_t>(draft.accepted), kPositions);
-    for (size_t at = 0; at < stood; ++at) h.accepted_at[at].Add();
+    const auto positions = std::min(static_cast<size_t>(draft.accepted), kPositions);
+    for (size_t at = 0; at < positions; ++at) h.accepted_at[at].Add();
   }
   h.seconds.Add(ToSeconds(out.timing.propose));
   const SpeculatorStats& stats = speculator->stats();
-  h.failed.Add(static_cast<double>(stats.failed - failed_told_));
-  h.slow.Add(static_cast<double>(stats.slow - slow_told_));
-  failed_told_ = stats.failed;
-  slow_told_ = stats.slow;
+  h.failed.Add(static_cast<double>(stats.failed - failed_recorded_));
+  h.slow.Add(static_cast<double>(stats.slow - slow_recorded_));
+  failed_recorded_ = stats.failed;
+  slow_recorded_ = stats.slow;
 }
 
 }  // namespace aisp

@@ -29,7 +29,7 @@ class SpeculationMetrics {
     std::vector<Counter> accepted_at;
   };
   std::optional<Handles> handles_;
-  uint64_t failed_told_ = 0, slow_told_ = 0;
+  uint64_t failed_recorded_ = 0, slow_recorded_ = 0;
 };
 
 }  // namespace aisp

@@ -282,10 +282,10 @@ void Engine::Impl::FailStep(const StepRecord& step, const Error& error) {
     const bool last = s.scheduled == entry.end && !s.has_reader();
     const bool culprit = alone && error.code != Code::kResourceExhausted;
     if (alone || !last) {
-      const Error told{
+      const Error failure{
           culprit ? Code::kInternal : Code::kUnavailable,
           fmt::format("the step that computed this request failed: {}", error.message)};
-      EndWith(s, FinishReason::kError, told, culprit ? Fault::kRequest : Fault::kStep);
+      EndWith(s, FinishReason::kError, failure, culprit ? Fault::kRequest : Fault::kStep);
       continue;
     }
     s.scheduled -= rows;

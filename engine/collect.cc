@@ -164,7 +164,7 @@ void Engine::Impl::HandToReader(Sequence& s, SampledToken* sampled, Instant now,
     Error& error = sampled->status.error();
     const Fault fault = FaultOf(error.code);
     if (error.code != Code::kResourceExhausted) {
-      if (error.code == Code::kInternal) Distrust(s);
+      if (error.code == Code::kInternal) ForgetSourceBlocks(s);
       return EndWith(s, FinishReason::kError, std::move(error), fault);
     }
     sampled = nullptr;
@@ -218,7 +218,7 @@ bool Engine::Impl::AbsorbToken(Sequence& s, SampledToken& sampled, Instant now,
   output.drafts = s.drafts;
   if (!sampled.status) {
     // Publish none of this step's blocks.
-    if (sampled.status.error().code == Code::kInternal) Distrust(s);
+    if (sampled.status.error().code == Code::kInternal) ForgetSourceBlocks(s);
     output.finish = FinishReason::kError;
     output.fault = FaultOf(sampled.status.error().code);
     output.error = std::move(sampled.status).error();
@@ -253,7 +253,7 @@ bool Engine::Impl::AbsorbToken(Sequence& s, SampledToken& sampled, Instant now,
 // NaN outputs may come from cached KV that the sequence started from, its own or another worker's:
 // unpublish those blocks, so that later sequences recompute. Sequences already using them no longer
 // publish.
-void Engine::Impl::Distrust(const Sequence& s) {
+void Engine::Impl::ForgetSourceBlocks(const Sequence& s) {
   std::vector<BlockId> from = s.blocks;
   if (s.copied) from.push_back(s.copied->from);
   const std::vector<BlockId> forgotten = blocks.Forget(from);

@@ -12,7 +12,7 @@ namespace {
 constexpr int32_t kMostForced = 15;
 
 // Assumed probability that a forced token is accepted, before anything is measured.
-constexpr float kForcedStands = 0.9f;
+constexpr float kForcedConfidence = 0.9f;
 
 }  // namespace
 
@@ -103,7 +103,7 @@ void Engine::Impl::ProposeRun(Sequence& s, SpeculativeSequence* out) const {
   if (!AsksForRuns(s)) return;
   const int32_t limit = std::min(out->context.limit, kMostForced);
   SetDraft(s, s.request.guide->Forced(static_cast<size_t>(std::max(0, limit))));
-  for (const TokenId token : s.draft) out->draft.Add(token, kForcedStands);
+  for (const TokenId token : s.draft) out->draft.Add(token, kForcedConfidence);
   out->forced = static_cast<int32_t>(s.draft.size());
 }
 

@@ -46,8 +46,8 @@ std::byte* EagleProposer::TakePlace() {
   while (free_places_.empty()) {
     State* oldest = nullptr;
     for (auto& [id, state] : states_) {
-      if (state.noted == told_ || state.waiting.empty()) continue;
-      if (oldest == nullptr || state.noted < oldest->noted) oldest = &state;
+      if (state.delivered == delivery_ || state.waiting.empty()) continue;
+      if (oldest == nullptr || state.delivered < oldest->delivered) oldest = &state;
     }
     AISP_CHECK(oldest != nullptr);
     GiveUpBlocks(*oldest);
@@ -112,7 +112,7 @@ EagleProposer::State& EagleProposer::Note(const ComputedRows& rows) {
   State& state = it->second;
   const size_t size = head_->feature_bytes();
   const auto count = static_cast<int32_t>(rows.features.size() / size);
-  state.noted = told_;
+  state.delivered = delivery_;
   if (added) {
     state.sampling = *rows.context.sampling;
     state.sampling.num_logprobs = -1;  // the head always returns them
@@ -143,23 +143,23 @@ Result<std::span<const ComputedRows>> EagleProposer::Placed(std::span<const Comp
   }
   if (runs_.empty()) return rows;
   AISP_RETURN_IF_ERROR(head_->PlaceFeatures(runs_, &placed_));
-  told_rows_.clear();
+  placed_rows_.clear();
   size_t at = 0;
   for (const ComputedRows& each : rows) {
-    ComputedRows told = each;
+    ComputedRows placed = each;
     if (each.on_host) {
       const size_t came = runs_[at].size() / static_cast<size_t>(feature_size());
-      told.features = placed_[at++];
-      told.begin += static_cast<int32_t>(came - told.features.size() / head_->feature_bytes());
+      placed.features = placed_[at++];
+      placed.begin += static_cast<int32_t>(came - placed.features.size() / head_->feature_bytes());
     }
-    if (!told.features.empty()) told_rows_.push_back(told);
+    if (!placed.features.empty()) placed_rows_.push_back(placed);
   }
-  return std::span<const ComputedRows>(told_rows_);
+  return std::span<const ComputedRows>(placed_rows_);
 }
 
 Status EagleProposer::Computed(std::span<const ComputedRows> rows) {
   std::vector<std::pair<State*, std::span<const TokenId>>> late;
-  ++told_;
+  ++delivery_;
   Result<std::span<const ComputedRows>> there = Placed(rows);
   Status taken = there ? Status{} : Status(tl::unexpected(there.error()));
   if (there) {

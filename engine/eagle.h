@@ -68,8 +68,8 @@ class EagleProposer final : public Proposer {
     // buffer of the head.
     std::vector<const std::byte*> waiting;
     bool begun = false;
-    uint64_t call = 0;   // the last one that drafted it or computed its waiting rows
-    uint64_t noted = 0;  // the last one that delivered features
+    uint64_t call = 0;       // the last one that drafted it or computed its waiting rows
+    uint64_t delivered = 0;  // the last one that delivered features
     SamplingParams sampling;
   };
   struct Running : Drafting {
@@ -113,7 +113,7 @@ class EagleProposer final : public Proposer {
   std::vector<BlockId> free_;
   std::vector<std::byte*> free_places_;
   std::unordered_map<SequenceId, State> states_;
-  uint64_t call_ = 1, told_ = 0;
+  uint64_t call_ = 1, delivery_ = 0;
   bool took_up_ = false;  // rows were computed asynchronously since the last draft
   bool timed_ = true;
   std::vector<Running> drafting_;
@@ -126,7 +126,7 @@ class EagleProposer final : public Proposer {
   std::vector<const std::byte*> features_;
   std::vector<SampleRow> samples_;
   std::vector<FeatureCopy> copies_;
-  std::vector<ComputedRows> told_rows_;  // rows from host memory, during Computed
+  std::vector<ComputedRows> placed_rows_;  // rows from host memory, during Computed
   std::vector<std::span<const float>> runs_;
   std::vector<std::span<const std::byte>> placed_;
 };

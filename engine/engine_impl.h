@@ -116,8 +116,8 @@ struct Engine::Impl {
   int32_t TenantOf(FairShare::Account& account);
   void ViewMatch(const Sequence& s, SequenceView* view) const;
   // Whether `leader` is about to compute and publish most of what `s` needs beyond `cached` tokens.
-  bool Leads(const Sequence& leader, const Sequence& s, int32_t cached) const;
-  bool Follows(const Sequence& s, int32_t cached) const;
+  bool ComputesPrefixOf(const Sequence& leader, const Sequence& s, int32_t cached) const;
+  bool WaitsForPrefix(const Sequence& s, int32_t cached) const;
   static bool GoesBefore(const Sequence& a, const Sequence& b);
   bool StartOverStuck();
   // After a failed step: keeps only one suspect in `views`, and none while a step is in flight.
@@ -178,7 +178,7 @@ struct Engine::Impl {
   bool AbsorbToken(Sequence& s, SampledToken& sampled, Instant now, std::vector<TokenOutput>* out);
   // False: the sequence's constraint does not allow the token.
   static bool TakeToken(Sequence& s, TokenId token);
-  void Distrust(const Sequence& s);
+  void ForgetSourceBlocks(const Sequence& s);
   void PublishWholeBlocks(Sequence& s);
   void ReleaseHusk(Sequence& s);
 

@@ -93,10 +93,10 @@ void Engine::Impl::KeepArriving(Sequence& s) {
   if (!feature_cache || arriving.features.empty() || arriving.sequence != s.id) return;
   const std::span<const float> rows = arriving.features;
   const auto size = static_cast<size_t>(FeatureSize());
-  const int32_t stand = s.size() - 1 - arriving.begin;
-  if (stand > 0)
+  const int32_t rows_kept = s.size() - 1 - arriving.begin;
+  if (rows_kept > 0)
     KeepFeatures(s, arriving.begin,
-                 rows.first(std::min(rows.size(), size * static_cast<size_t>(stand))));
+                 rows.first(std::min(rows.size(), size * static_cast<size_t>(rows_kept))));
 }
 
 // Sequences that start together are delivered together: an asynchronous head waits for its step

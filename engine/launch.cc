@@ -117,7 +117,8 @@ void Engine::Impl::AddRunningViews() {
   }
 }
 
-bool Engine::Impl::Leads(const Sequence& leader, const Sequence& s, int32_t cached) const {
+bool Engine::Impl::ComputesPrefixOf(const Sequence& leader, const Sequence& s,
+                                    int32_t cached) const {
   const int32_t unit = BlockTokens();
   const int32_t known = leader.target() - leader.samples_in_flight;
   const int32_t limit = std::min({known, s.target() - 1, s.match_limit()}) / unit * unit;
@@ -131,11 +132,13 @@ bool Engine::Impl::Leads(const Sequence& leader, const Sequence& s, int32_t cach
   return shared > leader.published_blocks * unit && shared - cached >= worth;
 }
 
-bool Engine::Impl::Follows(const Sequence& s, int32_t cached) const {
+bool Engine::Impl::WaitsForPrefix(const Sequence& s, int32_t cached) const {
   if (!options.enable_prefix_cache) return false;
-  const auto leads = [&](const Sequence* leader) { return Leads(*leader, s, cached); };
-  return std::any_of(table.running().begin(), table.running().end(), leads) ||
-         std::any_of(starting.begin(), starting.end(), leads);
+  const auto computes = [&](const Sequence* leader) {
+    return ComputesPrefixOf(*leader, s, cached);
+  };
+  return std::any_of(table.running().begin(), table.running().end(), computes) ||
+         std::any_of(starting.begin(), starting.end(), computes);
 }
 
 // The head of the waiting queue, as far as this step could start it, and all that hold blocks.
@@ -173,7 +176,7 @@ void Engine::Impl::AddWaitingViews() {
     }
     if (s->blocks.empty()) {
       ViewMatch(*s, &view);
-      if (Follows(*s, view.cached_tokens)) {
+      if (WaitsForPrefix(*s, view.cached_tokens)) {
         --patience;
         continue;
       }

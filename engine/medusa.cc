@@ -28,8 +28,8 @@ bool MedusaProposer::TakePlace(State& state) {
   if (free_places_.empty()) {
     State* oldest = nullptr;
     for (auto& [id, other] : states_) {
-      if (other.place < 0 || other.told == told_) continue;
-      if (oldest == nullptr || other.told < oldest->told) oldest = &other;
+      if (other.place < 0 || other.delivered == delivery_) continue;
+      if (oldest == nullptr || other.delivered < oldest->delivered) oldest = &other;
     }
     if (oldest == nullptr) return false;
     free_places_.push_back(std::exchange(oldest->place, -1));
@@ -56,7 +56,7 @@ Status MedusaProposer::Keep(std::span<const ComputedRows> rows) {
       state.sampling = *each.context.sampling;
       state.sampling.num_logprobs = -1;  // the heads always return them
     }
-    state.told = told_;
+    state.delivered = delivery_;
     if (last <= state.position) continue;
     state.position = -1;
     if (!TakePlace(state)) continue;
@@ -73,7 +73,7 @@ Status MedusaProposer::Keep(std::span<const ComputedRows> rows) {
 }
 
 Status MedusaProposer::Computed(std::span<const ComputedRows> rows) {
-  ++told_;
+  ++delivery_;
   Status kept = Keep(rows);
   if (!kept) {
     for (const ComputedRows& each : rows) Forget(each.context.sequence);

@@ -44,9 +44,9 @@ class MedusaProposer final : public Proposer {
 
  private:
   struct State {
-    int32_t position = -1;  // the newest position with known features
-    int32_t place = -1;     // index of those features in draws_
-    uint64_t told = 0;      // the last call that delivered features
+    int32_t position = -1;   // the newest position with known features
+    int32_t place = -1;      // index of those features in draws_
+    uint64_t delivered = 0;  // the last call that delivered features
     SamplingParams sampling;
   };
   // A draft in progress and its row.
@@ -67,7 +67,7 @@ class MedusaProposer final : public Proposer {
   std::unordered_map<SequenceId, State> states_;
   std::vector<int32_t> free_places_;
   int32_t used_places_ = 0;
-  uint64_t told_ = 0;
+  uint64_t delivery_ = 0;
   // Of the drafts in progress, and of the requested draws: their drafts' indices.
   std::vector<int32_t> places_;
   std::vector<SampleRow> samples_;

@@ -13,7 +13,7 @@ namespace aisp {
 HostMedusaDraws::HostMedusaDraws(std::unique_ptr<ParallelHeads> heads)
     : heads_(std::move(heads)),
       sampler_(heads_->vocabulary()),
-      logits_(static_cast<size_t>(heads_->vocabulary()), FeatureHead::kNoLogit) {}
+      logits_(static_cast<size_t>(heads_->vocabulary()), kNoLogit) {}
 
 Status HostMedusaDraws::Keep(std::span<FeatureRow> rows) {
   for (const FeatureRow& row : rows) {

@@ -55,7 +55,7 @@ bool Engine::Impl::AbsorbScores(Sequence& s, std::span<RowScore> scores, Collect
     if (!score.status) {
       output.finish = FinishReason::kError;
       output.fault = FaultOf(score.status.error().code);
-      if (score.status.error().code == Code::kInternal) Distrust(s);
+      if (score.status.error().code == Code::kInternal) ForgetSourceBlocks(s);
       output.error = std::move(score.status).error();
       break;
     }
@@ -91,7 +91,7 @@ void Engine::Impl::FinishOutputs(Sequence& s, Instant now, CollectOutput* out) {
     for (const double x : s.pooled) square += x * x;
     const double norm = std::sqrt(square);
     if (!std::isfinite(norm) || norm == 0) {
-      Distrust(s);
+      ForgetSourceBlocks(s);
       output.finish = FinishReason::kError;
       output.error = {Code::kInternal,
                       "the model's hidden states for this input are not finite, or all zero"};

@@ -100,7 +100,7 @@ void Engine::Impl::OpenGate(SequenceId id) {
     return w->blocks.empty() && Precedes(*w, *s);
   });
   const bool queue =
-      s->target() > 0 && (overtakes || s->promotion != 0 || Follows(*s, s->match_hint));
+      s->target() > 0 && (overtakes || s->promotion != 0 || WaitsForPrefix(*s, s->match_hint));
   // One that draws computes its last token, whatever is cached.
   const int32_t limit = s->draws() ? s->target() - 1 : s->target();
   const bool taken = !queue && TakeBlocks(*s, s->target(), limit, Watermark());

@@ -44,9 +44,6 @@ struct HeadShape {
 
 class FeatureHead {
  public:
-  // The value in target_logits() for tokens without a logit. Finite, since a draw reports other
-  // values as a fault of the model.
-  static constexpr float kNoLogit = -1e9f;
   // kCatchUp: as kBegin, for rows of which only the KV is needed.
   enum class Part : uint8_t { kBegin, kGoOn, kCatchUp };
 

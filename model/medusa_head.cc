@@ -175,7 +175,7 @@ Status MedusaHeads::FillTables() {
   const size_t bytes = target_tokens_.size() * sizeof(TokenId);
   AISP_ASSIGN_OR_RETURN(columns_, device_.Allocate(bytes, MemoryKind::kDevice));
   AISP_RETURN_IF_ERROR(device_.Copy(columns_.data(), target_tokens_.data(), bytes, *stream_));
-  const std::vector<float> none(static_cast<size_t>(spec_.vocabulary), FeatureHead::kNoLogit);
+  const std::vector<float> none(static_cast<size_t>(spec_.vocabulary), kNoLogit);
   for (int64_t row = 0; row < target_logits_.rows(); ++row) {
     AISP_RETURN_IF_ERROR(device_.Copy(target_logits_.Rows(row, 1).data, none.data(),
                                       none.size() * sizeof(float), *stream_));

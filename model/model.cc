@@ -69,7 +69,8 @@ class LoadedModel final : public Model {
   DType compute_dtype() const override { return dtype_; }
   int32_t max_context() const override { return options_.max_context; }
   size_t workspace_bytes() const override {
-    return workspace_.bytes() + output_.bytes() + feature_memory_.bytes() + upload_.bytes();
+    return workspace_.bytes() + output_.bytes() + first_memory_.bytes() + feature_memory_.bytes() +
+           upload_.bytes();
   }
   Status Bind(std::span<const PagedKvView> layers, int32_t* slot_tokens) override;
   const Programme& programme() const override { return programme_; }
@@ -114,6 +115,7 @@ class LoadedModel final : public Model {
   Status LoadHead(const LoadContext& context);
   Result<TensorView> LoadRope(Stream& stream);
   Status AllocateOutput();
+  Status AllocateFirstLogits(int64_t rows);
   Status AllocateFeatures();
   Status LoadAdapters();
   void EmitTaps(ProgrammeBuilder& b, int32_t layer) const;
@@ -126,13 +128,14 @@ class LoadedModel final : public Model {
   DType dtype_ = DType::kF32;
   size_t weight_bytes_ = 0;  // without the experts
   size_t expert_bytes_ = 0;
-  Buffer embedding_memory_, rope_memory_, output_, feature_memory_;
+  Buffer embedding_memory_, rope_memory_, output_, first_memory_, feature_memory_;
   TensorView embedding_, features_;
   std::vector<Layer> layers_;
   DeviceVector final_norm_;
   std::unique_ptr<PackedLinear> head_;
   Workspace workspace_;
   TensorView head_input_, logits_;
+  TensorView first_logits_;  // with output_tokens
   BatchUpload upload_;
   AdapterTable adapters_;
   Programme programme_;
@@ -144,6 +147,10 @@ Status LoadedModel::CheckOptions() const {
   if (options_.max_context < 1 || options_.max_context > spec_.max_position) {
     return InvalidArgument(fmt::format("a context of {} tokens; this model knows {} positions",
                                        options_.max_context, spec_.max_position));
+  }
+  if (options_.output_tokens < 0 || options_.output_tokens > spec_.vocabulary) {
+    return InvalidArgument(fmt::format("logits of {} tokens; this model's vocabulary has {}",
+                                       options_.output_tokens, spec_.vocabulary));
   }
   const auto layers = static_cast<int32_t>(spec_.layers.size());
   for (const int32_t layer : options_.feature_layers) {
@@ -270,10 +277,11 @@ Status LoadedModel::LoadHead(const LoadContext& context) {
   const std::string name = tied ? "model.embed_tokens" : "lm_head";
   // Quantising the head costs more quality than it saves memory, so only if the checkpoint does.
   const StackedPart head[] = {{name, spec_.vocabulary}};
-  AISP_ASSIGN_OR_RETURN(
-      head_, LoadStacked(context, {.parts = head,
-                                   .in = spec_.hidden,
-                                   .keep_precision = context.weight_format.has_value()}));
+  AISP_ASSIGN_OR_RETURN(head_,
+                        LoadStacked(context, {.parts = head,
+                                              .in = spec_.hidden,
+                                              .keep_precision = context.weight_format.has_value(),
+                                              .first_rows = options_.output_tokens}));
   return {};
 }
 
@@ -286,7 +294,30 @@ Status LoadedModel::AllocateOutput() {
   head_input_ = TensorView::Dense(output_.data(), dtype_, {rows, spec_.hidden});
   logits_ = TensorView::Dense(static_cast<std::byte*>(output_.data()) + input_bytes, DType::kF32,
                               {rows, spec_.vocabulary});
-  return {};
+  return options_.output_tokens > 0 ? AllocateFirstLogits(rows) : Status{};
+}
+
+// The computed logits, and the columns of logits_ that they are copied to in every step; the other
+// columns are set here.
+Status LoadedModel::AllocateFirstLogits(int64_t rows) {
+  const int64_t count = options_.output_tokens;
+  const size_t column_bytes = DeviceArena::Padded(static_cast<size_t>(count) * sizeof(int32_t));
+  const size_t logit_bytes = static_cast<size_t>(rows * count) * sizeof(float);
+  AISP_ASSIGN_OR_RETURN(first_memory_,
+                        device_.Allocate(column_bytes + logit_bytes, MemoryKind::kDevice));
+  first_logits_ = TensorView::Dense(static_cast<std::byte*>(first_memory_.data()) + column_bytes,
+                                    DType::kF32, {rows, count});
+  AISP_ASSIGN_OR_RETURN(const auto stream, device_.CreateStream());
+  std::vector<int32_t> columns(static_cast<size_t>(count));
+  std::iota(columns.begin(), columns.end(), 0);
+  AISP_RETURN_IF_ERROR(device_.Copy(first_memory_.data(), columns.data(),
+                                    columns.size() * sizeof(int32_t), *stream));
+  const std::vector<float> none(static_cast<size_t>(spec_.vocabulary), kNoLogit);
+  for (int64_t row = 0; row < rows; ++row) {
+    AISP_RETURN_IF_ERROR(
+        device_.Copy(logits_.Rows(row, 1).data, none.data(), none.size() * sizeof(float), *stream));
+  }
+  return device_.Synchronize(*stream);
 }
 
 Status LoadedModel::AllocateFeatures() {
@@ -337,7 +368,13 @@ void LoadedModel::EmitProgramme() {
   const ValueId rows = b.GatherRows();
   const ValueId x = b.Norm(
       rows, {embedding.hidden, nullptr, final_norm_.view, head_input_, 0, spec_.norm_epsilon});
-  b.Draw(b.Linear(x, {head_.get(), head_input_, logits_}, "logits"));
+  const bool all = options_.output_tokens == 0;
+  ValueId logits = b.Linear(x, {head_.get(), head_input_, all ? logits_ : first_logits_}, "logits");
+  if (!all) {
+    const auto* const columns = static_cast<const int32_t*>(first_memory_.data());
+    logits = b.Spread(logits, {first_logits_, logits_, columns});
+  }
+  b.Draw(logits);
   programme_ = b.Finish();
 }
 

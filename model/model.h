@@ -43,11 +43,18 @@ struct ModelOptions {
   int32_t max_adapters = 0;  // 0 and no adapters: steps have no overhead for them
   // Largest rank of later adapters. On a GPU memory is reserved for all slots.
   int32_t max_adapter_rank = 0;
+  // Logits of this many tokens only, those with the smallest ids (BPE gives frequent tokens small
+  // ids); the others' are kNoLogit. 0: of all. For models that only draft.
+  int32_t output_tokens = 0;
   // Keeps every step's residual stream before these layers (the number of layers: after the last).
   std::vector<int32_t> feature_layers;
   // Called during Load with the bytes of weights processed so far and in total.
   std::function<void(uint64_t done_bytes, uint64_t total_bytes)> on_progress;
 };
+
+// The logit of a token without one. Finite, since a draw reports other values as a fault of the
+// model.
+inline constexpr float kNoLogit = -1e9f;
 
 // What a step draws after its forward pass, if anything.
 struct StepDraws {

@@ -55,6 +55,17 @@ Result<bool> TakeAsStored(const LoadContext& c, const StackedLinear& stacked,
   return true;
 }
 
+// Scales of NVFP4 groups are a pointer, which the rows' number does not change.
+void KeepFirstScales(WeightFormat format, const TensorView& rows, PartScales* scales) {
+  constexpr int64_t kBlock = 128;
+  if (format == WeightFormat::kFp8)
+    scales->scales = scales->scales.first(static_cast<size_t>(rows.rows()));
+  if (format != WeightFormat::kFp8Block) return;
+  const int64_t blocks =
+      (rows.rows() + kBlock - 1) / kBlock * ((rows.cols() + kBlock - 1) / kBlock);
+  scales->scales = scales->scales.first(static_cast<size_t>(blocks));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<PackedLinear>> LoadStacked(const LoadContext& c,
@@ -84,6 +95,11 @@ Result<std::unique_ptr<PackedLinear>> LoadStacked(const LoadContext& c,
     for (const StackedPart& part : stacked.parts) {
       AISP_ASSIGN_OR_RETURN(biases.emplace_back(), c.weights.Vector(part.name + ".bias", part.out));
     }
+  }
+  if (stacked.first_rows > 0) {
+    // Scales belong to rows, or to blocks of rows from the first one on.
+    parts[0].shape[0] = stacked.first_rows;
+    if (as_stored) KeepFirstScales(source.format, parts[0], &scales[0]);
   }
   source.parts = parts;
   source.scales = scales;

@@ -71,6 +71,8 @@ struct StackedLinear {
   bool bias = false;
   DType output_dtype = DType::kF32;
   bool keep_precision = false;  // in the compute dtype, whatever the format of others
+  // If above 0: only the first rows of a single part, without bias; the checkpoint has all of it.
+  int64_t first_rows = 0;
 };
 Result<std::unique_ptr<PackedLinear>> LoadStacked(const LoadContext& context,
                                                   const StackedLinear& stacked);

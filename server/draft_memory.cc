@@ -113,7 +113,8 @@ Result<DraftMemory> DraftModelMemory(const Config& config, const SpeculationConf
   AISP_ASSIGN_OR_RETURN(const ModelSpec spec,
                         LoadModelSpec(DraftModelFolder(chosen.model, served)));
   const uint64_t rows = U(EngineSettingsOf(config).max_sequences + kDraftTailRows);
-  const uint64_t logits = rows * U(spec.vocabulary) * sizeof(float);
+  const uint64_t logits =
+      rows * U(int64_t{spec.vocabulary} + chosen.draft_vocabulary) * sizeof(float);
   return DraftMemory{
       WeightBytesOnGpu(WithFormatOf(chosen, config), spec) + logits + kGraphsAndBuffers,
       BlockBytesOf(served, spec.kv())};

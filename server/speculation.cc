@@ -109,6 +109,13 @@ Result<ModelExecutorOptions> DraftOptions(const SpeculationConfig& chosen, const
   options.model.max_context = std::min(served.max_model_len, spec.max_position);
   options.max_slots = backend.executor->max_slots();
   options.max_scored_rows = 0;
+  if (chosen.draft_vocabulary > spec.vocabulary) {
+    return InvalidArgument(fmt::format(
+        "speculative_config: draft_vocab_size is {} and the draft model has a vocabulary of {}; "
+        "lower it, or leave it out",
+        chosen.draft_vocabulary, spec.vocabulary));
+  }
+  options.model.output_tokens = chosen.draft_vocabulary;
   options.model.max_batch_tokens =
       std::max(draft.catch_up_tokens, DraftModelProposer::kTailRows * options.max_slots);
   // A GPU's kernels are built for the target's maximum of rows.
@@ -279,21 +286,16 @@ Result<std::unique_ptr<Proposer>> LoadMedusa(const SpeculationConfig& chosen,
       std::move(draws));
 }
 
-}  // namespace
-
-Result<DraftNeeds> DraftNeedsOf(const Config& config, const ServedModel& served,
-                                const DeviceInfo& device) {
-  AISP_ASSIGN_OR_RETURN(const SpeculationConfig chosen, SpeculationConfigOf(config));
-  DraftNeeds needs;
-  AISP_ASSIGN_OR_RETURN(needs.feature_layers, FeatureLayersOf(chosen, served));
-  if (device.asynchronous) {
-    AISP_ASSIGN_OR_RETURN(needs.memory, DraftMemoryOf(config, served));
-  }
-  return needs;
+// Errors of a checkpoint's files do not say which setting names it.
+template <typename T>
+Result<T> OfTheSetting(Result<T> made) {
+  constexpr std::string_view kSetting = "speculative_config";
+  if (made || made.error().message.starts_with(kSetting)) return made;
+  return tl::unexpected(made.error().WithContext(kSetting));
 }
 
-Result<std::vector<int32_t>> FeatureLayersOf(const SpeculationConfig& chosen,
-                                             const ServedModel& served) {
+Result<std::vector<int32_t>> LoadFeatureLayers(const SpeculationConfig& chosen,
+                                               const ServedModel& served) {
   AISP_RETURN_IF_ERROR(CheckModelIsThere(chosen, served));
   const auto behind_all = static_cast<int32_t>(served.spec.layers.size());
   if (chosen.method == SpeculationConfig::Method::kEagle3) {
@@ -313,14 +315,7 @@ Result<std::vector<int32_t>> FeatureLayersOf(const SpeculationConfig& chosen,
   return std::vector<int32_t>();
 }
 
-Result<std::shared_ptr<Speculator>> MakeSpeculator(const Config& config, const ServedModel& served,
-                                                   const Backend& backend, const Clock* clock) {
-  AISP_ASSIGN_OR_RETURN(const SpeculationConfig chosen, SpeculationConfigOf(config));
-  const bool forced_runs = EngineSettingsOf(config).forced_runs == "on";
-  return MakeSpeculator(chosen, forced_runs, served, backend, clock);
-}
-
-Result<std::unique_ptr<Proposer>> MakeProposer(const SpeculationConfig& chosen,
+Result<std::unique_ptr<Proposer>> LoadProposer(const SpeculationConfig& chosen,
                                                const ServedModel& served, const Backend& backend,
                                                const Clock* clock) {
   AISP_RETURN_IF_ERROR(CheckModelIsThere(chosen, served));
@@ -341,6 +336,37 @@ Result<std::unique_ptr<Proposer>> MakeProposer(const SpeculationConfig& chosen,
       break;
   }
   return nullptr;
+}
+
+}  // namespace
+
+Result<DraftNeeds> DraftNeedsOf(const Config& config, const ServedModel& served,
+                                const DeviceInfo& device) {
+  AISP_ASSIGN_OR_RETURN(const SpeculationConfig chosen, SpeculationConfigOf(config));
+  DraftNeeds needs;
+  AISP_ASSIGN_OR_RETURN(needs.feature_layers, FeatureLayersOf(chosen, served));
+  if (device.asynchronous) {
+    AISP_ASSIGN_OR_RETURN(needs.memory, OfTheSetting(DraftMemoryOf(config, served)));
+  }
+  return needs;
+}
+
+Result<std::vector<int32_t>> FeatureLayersOf(const SpeculationConfig& chosen,
+                                             const ServedModel& served) {
+  return OfTheSetting(LoadFeatureLayers(chosen, served));
+}
+
+Result<std::shared_ptr<Speculator>> MakeSpeculator(const Config& config, const ServedModel& served,
+                                                   const Backend& backend, const Clock* clock) {
+  AISP_ASSIGN_OR_RETURN(const SpeculationConfig chosen, SpeculationConfigOf(config));
+  const bool forced_runs = EngineSettingsOf(config).forced_runs == "on";
+  return MakeSpeculator(chosen, forced_runs, served, backend, clock);
+}
+
+Result<std::unique_ptr<Proposer>> MakeProposer(const SpeculationConfig& chosen,
+                                               const ServedModel& served, const Backend& backend,
+                                               const Clock* clock) {
+  return OfTheSetting(LoadProposer(chosen, served, backend, clock));
 }
 
 Result<std::shared_ptr<Speculator>> MakeSpeculator(const SpeculationConfig& chosen,

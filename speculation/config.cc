@@ -72,6 +72,7 @@ std::string KeysOf(Method method) {
         "suffix_decoding_min_token_prob";
   }
   if (TakesModel(method)) keys += ", model, quantization";
+  if (method == Method::kDraftModel) keys += ", draft_vocab_size";
   if (ReadsFeatures(method)) keys += ", prompt_features";
   return keys;
 }
@@ -110,6 +111,8 @@ Status ReadKey(const std::string& key, const Json& value, SpeculationConfig* c) 
     c->quantization = value.get<std::string>();
     return {};
   }
+  if (key == "draft_vocab_size" && c->method == Method::kDraftModel)
+    return ReadInt(value, key, 1, 1 << 24, &c->draft_vocabulary);
   if (key == "prompt_features" && ReadsFeatures(c->method))
     return ReadInt(value, key, 0, SpeculationConfig::kMostPromptFeatures, &c->prompt_features);
   return InvalidArgument(fmt::format("{}: method {} has no key '{}'; it has {}", kWhat,

@@ -27,6 +27,9 @@ struct SpeculationConfig {
   // That checkpoint's matrices on a GPU, as model.quantization: "none", "fp8" or "nvfp4". Empty: as
   // the target's, but FP8 where those are not quantised.
   std::string quantization;
+  // draft_model: it drafts only tokens with ids below this, which makes its output matrix smaller;
+  // 0: any.
+  int32_t draft_vocabulary = 0;
   // eagle3, mtp, medusa: they see only this many of a prompt's last positions, wherever it is
   // prefilled.
   int32_t prompt_features = kPromptFeatures;

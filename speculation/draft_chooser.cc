@@ -40,9 +40,9 @@ float Acceptance::Probability(const AcceptanceRecord& record, size_t position,
   return std::clamp(Calibrated(confidence) * own, 0.01f, 0.99f);
 }
 
-void Acceptance::Learn(AcceptanceRecord* record, size_t position, float confidence, bool stood) {
+void Acceptance::Learn(AcceptanceRecord* record, size_t position, float confidence, bool accepted) {
   const size_t at = std::min(position, AcceptanceRecord::kPositions - 1);
-  const float hit = stood ? 1.0f : 0.0f;
+  const float hit = accepted ? 1.0f : 0.0f;
   record->hits[at] = record->hits[at] * kForgetOwn + hit;
   record->expected[at] = record->expected[at] * kForgetOwn + Calibrated(confidence);
   Bin& bin = bins_[BinOf(confidence)];
@@ -63,7 +63,8 @@ int32_t ChooseDrafts(std::span<const DraftCandidate> candidates, const VerifySte
   const double context = ContextOfRow(shape);
   const auto seconds = [&](int32_t drafts) {
     const int32_t rows = shape.rows + drafts;
-    return shape.spent_seconds + cost.Hopeful(rows, drafts, static_cast<int64_t>(context * rows));
+    return shape.spent_seconds +
+           cost.LowerEstimate(rows, drafts, static_cast<int64_t>(context * rows));
   };
   double tokens = shape.sequences;
   double best = MarginOf(cost) * tokens / seconds(0);
@@ -89,8 +90,8 @@ int32_t ChooseLength(std::span<const DraftCandidate> candidates, const VerifySte
   const auto seconds_of = [&](size_t drafts) {
     const int32_t rows = shape.rows + static_cast<int32_t>(drafts);
     if (seconds[drafts] == 0)
-      seconds[drafts] =
-          cost.Hopeful(rows, static_cast<int32_t>(drafts), static_cast<int64_t>(context * rows));
+      seconds[drafts] = cost.LowerEstimate(rows, static_cast<int32_t>(drafts),
+                                           static_cast<int64_t>(context * rows));
     return seconds[drafts];
   };
   double best = MarginOf(cost) * shape.sequences / seconds_of(0);

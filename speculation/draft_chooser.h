@@ -27,7 +27,7 @@ class Acceptance {
  public:
   // Probability that the draft token at `position` is accepted, given that those before it are.
   float Probability(const AcceptanceRecord& record, size_t position, float confidence) const;
-  void Learn(AcceptanceRecord* record, size_t position, float confidence, bool stood);
+  void Learn(AcceptanceRecord* record, size_t position, float confidence, bool accepted);
 
  private:
   static constexpr size_t kBins = 12;

@@ -17,7 +17,7 @@ uint64_t KeyOf(std::span<const TokenId> gram) {
 }  // namespace
 
 void NgramProposer::Learn(std::span<const TokenId> tokens, Index* index) const {
-  index->next.resize(static_cast<size_t>(options_.max - options_.min + 1));
+  index->next.resize(static_cast<size_t>(options_.max) - static_cast<size_t>(options_.min) + 1);
   // The n-gram before position i is entered once a token at i exists.
   const auto size = static_cast<int32_t>(tokens.size());
   for (int32_t i = index->size; i < size; ++i) {
@@ -41,8 +41,8 @@ Status NgramProposer::Propose(std::span<const DraftContext> contexts,
       const auto& next = index.next[static_cast<size_t>(n - options_.min)];
       const auto at = next.find(KeyOf(gram));
       if (at == next.end()) continue;
-      const auto stands = tokens.subspan(static_cast<size_t>(at->second - n), gram.size());
-      if (!std::equal(gram.begin(), gram.end(), stands.begin())) continue;  // a hash collision
+      const auto earlier = tokens.subspan(static_cast<size_t>(at->second - n), gram.size());
+      if (!std::equal(gram.begin(), gram.end(), earlier.begin())) continue;  // a hash collision
       const auto end = std::min(size, at->second + contexts[c].limit);
       const float sure = static_cast<float>(n) / static_cast<float>(n + 1);
       for (int32_t i = at->second; i < end; ++i)

@@ -14,7 +14,7 @@ namespace {
 constexpr int32_t kMostPlainSteps = 16;
 
 // First guess of the acceptance rate at a position, for all sequences together.
-constexpr double kFirstStands = 0.7;
+constexpr double kFirstAcceptance = 0.7;
 constexpr double kPrior = 4.0;  // weight of the guess, in drafts
 constexpr float kForget = 0.995f;
 // Weight of all sequences' acceptance rate in that of one sequence, in drafts.
@@ -29,8 +29,8 @@ constexpr int32_t kMostProbed = 4, kProbeSteps = 64;
 // Bound on the relative growth of a draft's measured time; weight of a new measurement.
 constexpr double kMostLonger = 2.0, kForgetTime = 0.1;
 
-void Count(AcceptanceRecord* record, size_t slot, float forget, bool stood) {
-  record->hits[slot] = forget * record->hits[slot] + (stood ? 1.0f : 0.0f);
+void Count(AcceptanceRecord* record, size_t slot, float forget, bool accepted) {
+  record->hits[slot] = forget * record->hits[slot] + (accepted ? 1.0f : 0.0f);
   record->expected[slot] = forget * record->expected[slot] + 1.0f;
 }
 
@@ -52,7 +52,7 @@ void Speculator::RunsOn(const DeviceSteps& device) {
 
 void Speculator::ListExpected(std::span<const SpeculativeSequence> sequences) {
   std::array<double, AcceptanceRecord::kPositions> of_all;
-  double before = kFirstStands;
+  double before = kFirstAcceptance;
   for (size_t at = 0; at < of_all.size(); ++at) {
     // A position with few observations gets the acceptance rate of the one before it.
     before = (everybody_.hits[at] + kPrior * before) / (everybody_.expected[at] + kPrior);
@@ -61,14 +61,16 @@ void Speculator::ListExpected(std::span<const SpeculativeSequence> sequences) {
   candidates_.clear();
   for (size_t i = 0; i < sequences.size(); ++i) {
     if (!Asks(sequences[i])) continue;
-    const AcceptanceRecord& own = states_[sequences[i].context.sequence].stood;
+    const AcceptanceRecord& own = states_[sequences[i].context.sequence].by_position;
     const int32_t limit = std::min(options_.num_tokens, sequences[i].context.limit);
     double together = 1;
     for (int32_t position = 0; position < limit; ++position) {
       const size_t at = std::min(static_cast<size_t>(position), of_all.size() - 1);
-      const double stands = (own.hits[at] + kOthers * of_all[at]) / (own.expected[at] + kOthers);
-      const double unsure = std::sqrt(stands * (1 - stands) / (own.expected[at] + kOthers));
-      together *= std::min(0.99, stands + kUnsure * unsure);
+      const double probability =
+          (own.hits[at] + kOthers * of_all[at]) / (own.expected[at] + kOthers);
+      const double deviation =
+          std::sqrt(probability * (1 - probability) / (own.expected[at] + kOthers));
+      together *= std::min(0.99, probability + kUnsure * deviation);
       candidates_.push_back({static_cast<int32_t>(i), position, together});
     }
   }
@@ -213,13 +215,13 @@ void Speculator::SwitchOff(std::span<const DraftContext> contexts, uint64_t* cou
   *count += contexts.size();
 }
 
-double Speculator::StandsAt(const State& state, int32_t at, float confidence) const {
+double Speculator::AcceptanceAt(const State& state, int32_t at, float confidence) const {
   const auto position = static_cast<size_t>(std::max(0, at - state.forced));
-  const float stands =
+  const float probability =
       at < state.forced ? run_acceptance_.Probability(
                               state.of_runs, at + 1 == state.forced ? kLast : kInside, confidence)
                         : acceptance_.Probability(state.acceptance, position, confidence);
-  return static_cast<double>(stands);
+  return static_cast<double>(probability);
 }
 
 void Speculator::Choose(std::span<SpeculativeSequence> sequences, const VerifyStep& step) {
@@ -234,7 +236,7 @@ void Speculator::Choose(std::span<SpeculativeSequence> sequences, const VerifySt
     state.forced = std::min(sequences[i].forced, static_cast<int32_t>(tokens));
     double together = 1;
     for (int32_t at = 0; at < tokens; ++at) {
-      together *= StandsAt(state, at, state.confidence[static_cast<size_t>(at)]);
+      together *= AcceptanceAt(state, at, state.confidence[static_cast<size_t>(at)]);
       candidates_.push_back({static_cast<int32_t>(i), at, together});
     }
   }
@@ -248,26 +250,27 @@ void Speculator::Choose(std::span<SpeculativeSequence> sequences, const VerifySt
   idle_steps_ = chosen > 0 ? 0 : idle_steps_ + plain_steps_;
 }
 
-void Speculator::Learn(State* state, int32_t at, bool stood) {
+void Speculator::Learn(State* state, int32_t at, bool accepted) {
   const float confidence = state->confidence[static_cast<size_t>(at)];
   if (at < state->forced) {
     const size_t place = at + 1 == state->forced ? kLast : kInside;
-    return run_acceptance_.Learn(&state->of_runs, place, confidence, stood);
+    return run_acceptance_.Learn(&state->of_runs, place, confidence, accepted);
   }
   const auto position = static_cast<size_t>(at - state->forced);
-  acceptance_.Learn(&state->acceptance, position, confidence, stood);
+  acceptance_.Learn(&state->acceptance, position, confidence, accepted);
   const size_t slot = std::min(position, AcceptanceRecord::kPositions - 1);
-  Count(&everybody_, slot, kForget, stood);
-  Count(&state->stood, slot, kForgetOwn, stood);
+  Count(&everybody_, slot, kForget, accepted);
+  Count(&state->by_position, slot, kForgetOwn, accepted);
 }
 
-void Speculator::Verified(SequenceId sequence, int32_t drafted, int32_t accepted, bool next_stood) {
+void Speculator::Verified(SequenceId sequence, int32_t drafted, int32_t accepted,
+                          bool next_matched) {
   const auto it = states_.find(sequence);
   if (it == states_.end()) return;
   State& state = it->second;
   const auto known = static_cast<int32_t>(state.confidence.size());
   for (int32_t i = 0; i < std::min(accepted, known); ++i) Learn(&state, i, true);
-  if (accepted < known) Learn(&state, accepted, accepted == drafted && next_stood);
+  if (accepted < known) Learn(&state, accepted, accepted == drafted && next_matched);
   state.confidence.clear();
 }
 

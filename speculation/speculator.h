@@ -75,8 +75,8 @@ class Speculator {
   // worth a row, if waiting for the last step's tokens costs time.
   int32_t plain_steps() const { return plain_steps_; }
   // Result for the last Choose's draft: `drafted` tokens had rows, `accepted` were accepted.
-  // `next_stood`: the token drawn after them equals the draft's next token.
-  void Verified(SequenceId sequence, int32_t drafted, int32_t accepted, bool next_stood);
+  // `next_matched`: the token drawn after them equals the draft's next token.
+  void Verified(SequenceId sequence, int32_t drafted, int32_t accepted, bool next_matched);
   // Time of a step without prefill rows; `drafts` of its rows verified a draft token.
   void StepTook(int32_t rows, int32_t drafts, int64_t context_tokens, Duration took);
   void Ended(const DraftContext& context);
@@ -93,7 +93,7 @@ class Speculator {
   static constexpr int32_t kFirstProbe = 16;
   struct State {
     AcceptanceRecord acceptance, of_runs;
-    AcceptanceRecord stood;  // acceptance by position, ignoring confidence
+    AcceptanceRecord by_position;  // acceptance by position, ignoring confidence
     // Of the draft being verified, and its number of forced tokens.
     std::vector<float> confidence;
     int32_t forced = 0;
@@ -112,8 +112,8 @@ class Speculator {
   bool Asks(const SpeculativeSequence& sequence);
   // Makes the proposed draft the sequence's, or appends it to its forced run. False: neither.
   static bool Join(TokenDraft* proposed, SpeculativeSequence* sequence);
-  double StandsAt(const State& state, int32_t at, float confidence) const;
-  void Learn(State* state, int32_t at, bool stood);
+  double AcceptanceAt(const State& state, int32_t at, float confidence) const;
+  void Learn(State* state, int32_t at, bool accepted);
 
   const SpeculatorOptions options_;
   const std::unique_ptr<Proposer> proposer_;

@@ -80,7 +80,7 @@ int32_t VerifyCost::LastLike(int32_t rows) const {
   return end == ends_.end() ? rows : *end;
 }
 
-void VerifyCost::Fade() {
+void VerifyCost::Decay() {
   for (size_t k = 0; k < knots_.size(); ++k) {
     const auto age = static_cast<double>(samples_ - knots_[k].last);
     seen_[k] = knots_[k].seen == 0 ? 0 : knots_[k].seen * std::exp2(-age / kHalfLife);
@@ -94,7 +94,7 @@ double VerifyCost::SecondsAt(const Knot& knot, double context) const {
 void VerifyCost::Add(int32_t rows, int32_t drafts, int64_t context_tokens, Duration took) {
   if (rows < 1 || took.count() <= 0) return;
   ++samples_;
-  Fade();
+  Decay();
   const Place place = PlaceOf(rows, drafts);
   const size_t at = place.knot;
   Learn(&knots_[at], seen_[at], place.rows, OfRow(context_tokens, rows), ToSeconds(took) / level_);
@@ -229,7 +229,7 @@ double VerifyCost::Predict(int32_t rows, int32_t drafts, int64_t context_tokens)
   return level_ * OfRows(PlaceOf(rows, drafts), OfRow(context_tokens, rows));
 }
 
-double VerifyCost::Hopeful(int32_t rows, int32_t drafts, int64_t context_tokens) const {
+double VerifyCost::LowerEstimate(int32_t rows, int32_t drafts, int64_t context_tokens) const {
   const Place place = PlaceOf(rows, drafts);
   const double seen = seen_[place.knot];
   double seconds = Predict(rows, drafts, context_tokens);

@@ -31,7 +31,7 @@ class VerifyCost {
   double Predict(int32_t rows, int32_t drafts, int64_t context_tokens) const;
   // A lower estimate in seconds: the fewer samples of such steps, the lower. A chooser that uses it
   // tries steps that may be best, until their cost is known.
-  double Hopeful(int32_t rows, int32_t drafts, int64_t context_tokens) const;
+  double LowerEstimate(int32_t rows, int32_t drafts, int64_t context_tokens) const;
   // The largest number of rows with the same knot as `rows`; such steps are not distinguished.
   int32_t LastLike(int32_t rows) const;
   int64_t samples() const { return samples_; }
@@ -60,7 +60,7 @@ class VerifyCost {
   };
   Place PlaceOf(int32_t rows, int32_t drafts) const;
   // Reduces the weight of old samples.
-  void Fade();
+  void Decay();
   void NoteNoise(double of_expected);
   void Learn(Knot* at, double seen, double rows, double context, double seconds);
   double SecondsAt(const Knot& knot, double context) const;

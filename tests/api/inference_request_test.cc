@@ -151,6 +151,8 @@ TEST(ParseInference, ReadsHowManyTokensMayBeProposed) {
   auto& fields = *r.mutable_speculation()->mutable_struct_value()->mutable_fields();
   fields["num_speculative_tokens"].set_number_value(3);
   EXPECT_EQ(Completion(r).sampling.max_draft_tokens(), 3u);
+  fields["num_speculative_tokens"].set_null_value(google::protobuf::NULL_VALUE);
+  EXPECT_FALSE(Completion(r).sampling.has_max_draft_tokens());
   fields["k"].set_number_value(3);
   EXPECT_EQ(Refused(r).param, "speculation");
 }

@@ -159,7 +159,7 @@ std::string Prose(int words, int which) {
   return out;
 }
 
-double Metric(const std::string& address, const std::string& name) {
+double Metric(const std::string& address, const std::string& name, const std::string& label) {
   HttpClient client = Connect(address);
   const auto answer = client.Request("GET", "/metrics");
   if (!answer) return 0;
@@ -167,7 +167,8 @@ double Metric(const std::string& address, const std::string& name) {
   std::istringstream lines(answer->body);
   for (std::string line; std::getline(lines, line);) {
     const bool match = line.starts_with(name) && line.size() > name.size() &&
-                       (line[name.size()] == ' ' || line[name.size()] == '{');
+                       (line[name.size()] == ' ' || line[name.size()] == '{') &&
+                       line.find(label) != std::string::npos;
     if (match) sum += std::strtod(line.c_str() + line.rfind(' '), nullptr);
   }
   return sum;

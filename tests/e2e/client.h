@@ -50,7 +50,8 @@ Reply Complete(const std::string& address, const std::string& prompt, int max_to
 // About `words` words of prose that the model can continue; a different text for every `which`.
 std::string Prose(int words, int which);
 
-// The sum over all label sets of a metric on host:port/metrics; 0 when it is missing.
-double Metric(const std::string& address, const std::string& name);
+// The sum over all label sets (those with `label` in their text) of a metric on host:port/metrics;
+// 0 when it is missing.
+double Metric(const std::string& address, const std::string& name, const std::string& label = "");
 
 }  // namespace aisp::e2e

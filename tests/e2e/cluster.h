@@ -27,9 +27,9 @@ class Process {
   Process& operator=(const Process&) = delete;
 
   // Waits until the process has announced `key`; returns its value, or "" when it ended or
-  // `timeout` passed.
+  // `timeout` passed. Several servers that open one GPU at once wait for each other.
   std::string Await(const std::string& key,
-                    std::chrono::milliseconds timeout = std::chrono::seconds(30));
+                    std::chrono::milliseconds timeout = std::chrono::seconds(60));
   void Signal(int signal) const;
   // Waits for the end; returns the exit code, 128 + signal, or -1 after `timeout`.
   int AwaitExit(std::chrono::milliseconds timeout);

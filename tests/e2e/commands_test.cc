@@ -279,7 +279,9 @@ TEST(Commands, AnAnnouncementArrivesWhicheverDescriptorsAreFree) {
 TEST(Commands, UpStartsEveryProcessTellsAStoryAndStopsAllOfThem) {
   const TempFile log("up.log");
   const std::string command = "timeout -s INT 60 " AISP_BINARY_DIR
-                              "/bin/aisp up --demo --port 0 > " +
+                              "/bin/aisp up --demo --port 0 --speculative-config '{\"method\": "
+                              "\"draft_model\", \"model\": \"story-draft-1m\", \"adaptive\": "
+                              "false}' > " +
                               log.path() + " 2>&1 & echo $!";
   FILE* pipe = popen(command.c_str(), "r");
   ASSERT_NE(pipe, nullptr);
@@ -291,6 +293,7 @@ TEST(Commands, UpStartsEveryProcessTellsAStoryAndStopsAllOfThem) {
   })) << text();
   EXPECT_THAT(text(), HasSubstr("KV blocks moved from the prefill to the decode worker over shm"));
   EXPECT_THAT(text(), HasSubstr("TTFT"));
+  EXPECT_THAT(text(), HasSubstr("draft tokens accepted"));
   kill(shell_pid, SIGINT);
   pclose(pipe);
   EXPECT_TRUE(Eventually([&] { return kill(shell_pid, 0) != 0; }));

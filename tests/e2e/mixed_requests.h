@@ -32,6 +32,7 @@ class Pairs {
   void Note(const std::set<std::string>& all);
   void Note(const std::string& thing, const std::set<std::string>& others);
   int Count(const std::string& one, const std::string& other) const;
+  bool Empty() const { return counts_.empty(); }
 
  private:
   std::map<std::pair<std::string, std::string>, int> counts_;

@@ -1,7 +1,8 @@
 // Speculation over HTTP never changes an answer: requests that mix whatever can be asked for say
 // with each proposer what they say without one, token for token and logprob for logprob. In one
 // process, and over prefill and decode workers of which one is killed on the way; with pools so
-// small that sequences are preempted, prompts that begin alike, and clients that leave.
+// small that sequences are preempted, prompts that begin alike, and clients that leave. On the CPU,
+// and on a GPU where there is one.
 //
 // AISP_SPECULATION_REQUESTS=500 in the environment is the long run, AISP_SPECULATION_SEED=n has
 // other requests.
@@ -10,11 +11,15 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <thread>
+#include <tuple>
 
 #include "common/check.h"
 #include "common/strings.h"
+#include "kernels/cuda/load.h"
 #include "tests/e2e/client.h"
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/mixed_requests.h"
@@ -25,6 +30,8 @@ namespace {
 
 constexpr int kClients = 6;
 constexpr int kManyRequests = 200;  // enough that every outcome has occurred
+constexpr const char* kCpu = "cpu";
+constexpr const char* kGpu = "cuda";
 
 // Enough blocks for one of the longest prompts with its answer, and little more.
 const char* const kTinyPool = "--kv-blocks=28";
@@ -46,15 +53,30 @@ const std::vector<MixedRequest>& Mixed() {
   return requests;
 }
 
-// The flags of every server: f32, like the other tests of takeovers (in f32 no row depends on the
-// others of its step), and an adapter.
-const std::vector<std::string>& Flags() {
+// Whether a server can compute on a GPU here: NOT_FOUND without a driver or the backend.
+Status GpuBackend() {
+  const std::string folders[] = {AISP_BINARY_DIR "/lib"};
+  AISP_RETURN_IF_ERROR(FindCudaFunction("libaisp_cuda.so", kCudaBackendAbiSymbol, folders));
+  return {};
+}
+
+const std::string& AdapterFolder() {
   static const TempFolder folder;
-  static const std::vector<std::string> flags = [] {
-    WriteAdapter(folder.path());
-    return std::vector<std::string>{"--dtype=f32", "--log-level=error",
-                                    std::string("--lora=") + kAdapterName + "=" + folder.path()};
-  }();
+  static const bool written = (WriteAdapter(folder.path()), true);
+  (void)written;
+  return folder.path();
+}
+
+// The flags of every server: f32, like the other tests of takeovers (in f32 no row depends on the
+// others of its step), and an adapter. A GPU has the CPU's blocks and chunks, so that pools are as
+// tight and prompts as divided as there.
+std::vector<std::string> FlagsOn(const std::string& device) {
+  std::vector<std::string> flags = {"--dtype=f32", "--log-level=error", "--device=" + device,
+                                    std::string("--lora=") + kAdapterName + "=" + AdapterFolder()};
+  if (device == kGpu) {
+    for (const char* const flag : {"--block-size=16", "--max-prefill-chunk=64", "--forced-runs=on"})
+      flags.emplace_back(flag);
+  }
   return flags;
 }
 
@@ -143,11 +165,12 @@ std::vector<Said> AskAll(const std::string& http, bool routes,
 }
 
 struct OneProcess {
-  explicit OneProcess(const std::vector<std::string>& flags)
+  OneProcess(const std::string& device, const std::vector<std::string>& flags)
       : process(
-            [&flags] {
+            [&] {
               std::vector<std::string> args = {"serve", "--role=all", "--port=0"};
-              args.insert(args.end(), Flags().begin(), Flags().end());
+              const std::vector<std::string> common = FlagsOn(device);
+              args.insert(args.end(), common.begin(), common.end());
               args.insert(args.end(), flags.begin(), flags.end());
               return args;
             }(),
@@ -159,33 +182,51 @@ struct OneProcess {
   const std::string http;
 };
 
-const std::vector<Said>& WithoutSpeculation() {
-  static const std::vector<Said> said = [] {
-    OneProcess server({});
-    return AskAll(server.http, false);
-  }();
+// Without drafts of any kind, in a pool with room for all.
+const std::vector<Said>& WithoutSpeculation(const std::string& device) {
+  static std::map<std::string, std::vector<Said>> answers;
+  std::vector<Said>& said = answers[device];
+  if (said.empty()) {
+    OneProcess server(device, {"--forced-runs=off", "--kv-blocks=1024"});
+    said = AskAll(server.http, false);
+  }
   return said;
 }
 
-// Features, and what happened to their requests, over all servers with speculation.
-Pairs& Met() {
-  static Pairs pairs;
-  return pairs;
+// Features, and what happened to their requests, over all servers of a device with speculation.
+Pairs& Met(const std::string& device) {
+  static std::map<std::string, Pairs> pairs;
+  return pairs[device];
 }
 
 // `counts`: as many tokens are drafted as whole drafts have.
-void ExpectSame(const std::vector<Said>& with, const char* where, bool counts = true) {
+void ExpectSame(const std::string& device, const std::vector<Said>& with, const char* where,
+                bool counts = true) {
+  constexpr int kMostShown = 5;
   const std::vector<MixedRequest>& requests = Mixed();
-  const std::vector<Said>& without = WithoutSpeculation();
+  const std::vector<Said>& without = WithoutSpeculation(device);
   int64_t drafted = 0, accepted = 0;
+  int different = 0;
+  std::map<std::string, int> met;
   for (size_t i = 0; i < requests.size(); ++i) {
-    EXPECT_EQ(with[i].choices, without[i].choices)
-        << where << ", request " << i << " of seed " << Seed() << ": " << requests[i].body;
-    for (const std::string& each : with[i].met) Met().Note(each, requests[i].features);
-    for (const std::string& each : with[i].met) Met().Note(each, with[i].met);
+    if (with[i].choices != without[i].choices && ++different <= kMostShown) {
+      EXPECT_EQ(with[i].choices, without[i].choices)
+          << where << ", request " << i << " of seed " << Seed() << ": " << requests[i].body;
+    }
+    for (const std::string& each : with[i].met) {
+      Met(device).Note(each, requests[i].features);
+      Met(device).Note(each, with[i].met);
+      ++met[each];
+    }
     drafted += with[i].drafted;
     accepted += with[i].accepted;
   }
+  EXPECT_EQ(different, 0) << where << ", of " << requests.size();
+  std::printf(
+      "%s, %s: %d of %zu differ; %d preempted, %d prefix hits, %d split; %lld of %lld "
+      "draft tokens accepted\n",
+      device.c_str(), where, different, requests.size(), met[kPreempted], met[kPrefixHit],
+      met[kSplit], static_cast<long long>(accepted), static_cast<long long>(drafted));
   if (!counts) return;
   EXPECT_GT(drafted, Requests()) << where;
   EXPECT_GT(accepted, 0) << where;
@@ -197,30 +238,55 @@ bool MayMeet(const std::string& feature, const std::string& met) {
   return feature != "prompt logprobs" || met != kSplit;
 }
 
-class Proposers : public testing::TestWithParam<const char*> {
+// Device and method.
+class Proposers : public testing::TestWithParam<std::tuple<std::string, std::string>> {
  protected:
-  // In a long run every feature occurred with every outcome.
+  void SetUp() override {
+    if (Device() != kGpu) return;
+    const Status backend = GpuBackend();
+    if (!backend && backend.error().code == Code::kNotFound)
+      GTEST_SKIP() << backend.error().message;
+    ASSERT_TRUE(backend.has_value()) << backend.error().message;
+  }
+
+  // In a long run every feature occurred with every outcome, with one method already.
   static void TearDownTestSuite() {
-    const auto* const suite = testing::UnitTest::GetInstance()->current_test_suite();
-    if (Requests() < kManyRequests || suite->test_to_run_count() < suite->total_test_count())
-      return;
-    for (const std::string& feature : AllFeatures()) {
-      for (const char* const met : {kPreempted, kPrefixHit, kSplit})
-        EXPECT_EQ(Met().Count(feature, met) > 0, MayMeet(feature, met)) << feature << ", " << met;
+    if (Requests() < kManyRequests || !HasWholeMethod()) return;
+    for (Pairs* const pairs : {&Met(kCpu), &Met(kGpu)}) {
+      if (pairs->Empty()) continue;
+      for (const std::string& feature : AllFeatures()) {
+        for (const char* const met : {kPreempted, kPrefixHit, kSplit})
+          EXPECT_EQ(pairs->Count(feature, met) > 0, MayMeet(feature, met))
+              << feature << ", " << met;
+      }
     }
   }
 
-  static constexpr std::string_view kAdaptive = " adaptive";
-  static bool Adaptive() { return std::string_view(GetParam()).ends_with(kAdaptive); }
+  // Whether all tests of some method run (in this process, if they are divided between several).
+  static bool HasWholeMethod() {
+    const auto* const suite = testing::UnitTest::GetInstance()->current_test_suite();
+    std::map<std::string, int> tests;
+    for (int i = 0; i < suite->total_test_count(); ++i) {
+      const testing::TestInfo* const test = suite->GetTestInfo(i);
+      if (test->should_run() && ++tests[test->value_param()] == kTestsOfMethod) return true;
+    }
+    return false;
+  }
+  static constexpr int kTestsOfMethod = 2;
+
+  static const std::string& Device() { return std::get<0>(GetParam()); }
+  static constexpr std::string_view kAdaptive = " adaptive", kPart = " part";
+  static bool Adaptive() { return std::get<1>(GetParam()).ends_with(kAdaptive); }
 
   // Whole drafts are verified, so that the tokens tried do not depend on step times; or as many as
   // seem to pay.
   static std::string Flag() {
-    std::string method = GetParam();
-    if (Adaptive()) method.resize(method.size() - kAdaptive.size());
+    std::string method = std::get<1>(GetParam());
+    method.resize(std::min(method.size(), method.find(' ')));
     std::string config = R"({"method": ")" + method + R"(", "adaptive": )";
     config += Adaptive() ? "true" : "false";
     if (method == "draft_model") config += R"(, "model": "story-draft-1m")";
+    if (std::get<1>(GetParam()).ends_with(kPart)) config += R"(, "draft_vocab_size": 1000)";
     if (method == "eagle3" || method == "medusa" || method == "mtp")
       config += R"(, "model": "story-7m-)" + method + R"(")";
     if (method == "ngram") config += R"(, "prompt_lookup_min": 1, "prompt_lookup_max": 3)";
@@ -247,18 +313,20 @@ std::string KillUnderAStream(const Cluster& cluster) {
 }
 
 TEST_P(Proposers, ChangeNothingInOneProcessThatPreempts) {
-  OneProcess server({Flag(), kTinyPool});
+  OneProcess server(Device(), {Flag(), kTinyPool});
   // Which requests run together is chance, and with it whether one of them is preempted.
   const auto preemptions = [&] { return Metric(server.http, "aisp_num_preemptions_total"); };
   for (int turn = 0; turn < 5 && (turn == 0 || preemptions() == 0); ++turn)
-    ExpectSame(AskAll(server.http, false), "one process", !Adaptive());
+    ExpectSame(Device(), AskAll(server.http, false), "one process", !Adaptive());
   EXPECT_GT(Metric(server.http, "aisp_prefix_cache_hits_total"), 0);
   EXPECT_GT(preemptions(), 0);
-  EXPECT_EQ(Metric(server.http, "aisp_spec_decode_disabled_total"), 0);
+  // Processes that share a GPU slow each other down.
+  const char* const why = Device() == kGpu ? R"(reason="failed")" : "";
+  EXPECT_EQ(Metric(server.http, "aisp_spec_decode_disabled_total", why), 0);
 }
 
 TEST_P(Proposers, ChangeNothingOverWorkersThatDie) {
-  std::vector<std::string> flags = Flags();
+  std::vector<std::string> flags = FlagsOn(Device());
   flags.push_back(Flag());
   flags.emplace_back(kTinyPool);
   Cluster cluster({.prefill = 1, .decode = 2, .flags = flags});
@@ -268,14 +336,15 @@ TEST_P(Proposers, ChangeNothingOverWorkersThatDie) {
   const auto said = AskAll(cluster.http(), true, [&](int answered) {
     if (answered == last) survivor = KillUnderAStream(cluster);
   });
-  ExpectSame(said, "over workers", !Adaptive());
+  ExpectSame(Device(), said, "over workers", !Adaptive());
   EXPECT_GE(Metric(cluster.http(), "aisp_takeovers_total"), 1);
   EXPECT_GT(Metric(survivor, "aisp_prefix_cache_hits_total"), 0);
 }
 
 // The smaller one of a request's limit and the server's applies; neither is an error.
 TEST(Speculation, MoreThanTheServersLimitIsCapped) {
-  OneProcess server({R"(--speculative-config={"method": "draft_model", "model": "story-draft-1m",)"
+  OneProcess server(kCpu,
+                    {R"(--speculative-config={"method": "draft_model", "model": "story-draft-1m",)"
                      R"( "adaptive": false, "num_speculative_tokens": 2})"});
   HttpClient client = Connect(server.http);
   const auto per_step = [&](int asked) {
@@ -308,14 +377,23 @@ TEST(MixedRequests, HoldEveryPair) {
   }
 }
 
+std::vector<std::string> Methods() {
+  return {"ngram",  "suffix", "draft_model",     "draft_model part", "eagle3",
+          "medusa", "mtp",    "suffix adaptive", "eagle3 adaptive"};
+}
+
+std::string NameOf(const testing::TestParamInfo<Proposers::ParamType>& each) {
+  std::string name = std::get<1>(each.param);
+  std::replace(name.begin(), name.end(), ' ', '_');
+  return name;
+}
+
 INSTANTIATE_TEST_SUITE_P(Speculation, Proposers,
-                         testing::Values("ngram", "suffix", "draft_model", "eagle3", "medusa",
-                                         "mtp", "suffix adaptive", "eagle3 adaptive"),
-                         [](const auto& each) {
-                           std::string name = each.param;
-                           std::replace(name.begin(), name.end(), ' ', '_');
-                           return name;
-                         });
+                         testing::Combine(testing::Values(kCpu), testing::ValuesIn(Methods())),
+                         NameOf);
+INSTANTIATE_TEST_SUITE_P(GpuSpeculation, Proposers,
+                         testing::Combine(testing::Values(kGpu), testing::ValuesIn(Methods())),
+                         NameOf);
 
 }  // namespace
 }  // namespace aisp::e2e

@@ -44,7 +44,7 @@ struct Rig {
   std::optional<EngineHarness> harness;
 };
 
-TEST(DraftModel, OfTheTargetItselfEveryTokenStands) {
+TEST(DraftModel, OfTheTargetItselfEveryTokenIsAccepted) {
   Rig rig(64, 64, 256);
   const SequenceId id = rig.harness->Add(MakeRequest(SomeTokens(30, 1), 61));
   rig.harness->Run();

@@ -70,7 +70,7 @@ struct Rig {
   std::optional<EngineHarness> harness;
 };
 
-TEST(Eagle, OfAnExactHeadEveryTokenStands) {
+TEST(Eagle, OfAnExactHeadEveryTokenIsAccepted) {
   Rig rig;
   const SequenceId id = rig.harness->Add(MakeRequest(SomeTokens(30, 1), 61));
   rig.harness->Run();
@@ -325,8 +325,8 @@ TEST(Eagle, PenaltiesMasksAndStopTokensAreTheTargets) {
 }
 
 // Sequences without an engine: the test calls the proposer.
-struct Told {
-  Told(uint64_t id, int32_t prompt, uint64_t seed) {
+struct FedSequence {
+  FedSequence(uint64_t id, int32_t prompt, uint64_t seed) {
     request = MakeRequest(SomeTokens(prompt, seed), 200);
     all = ExpectedTokens(Model(64), request.tokens, 150, 1);
     request.tokens.reserve(400);
@@ -369,49 +369,49 @@ struct Told {
   std::vector<float> features;
 };
 
-std::vector<TokenId> TellAndPropose(EagleProposer& proposer, Told& told, int32_t from) {
-  const ComputedRows rows = told.Rows(from);
+std::vector<TokenId> FeedAndPropose(EagleProposer& proposer, FedSequence& fed, int32_t from) {
+  const ComputedRows rows = fed.Rows(from);
   EXPECT_TRUE(proposer.Computed({&rows, 1}).has_value());
-  return told.Propose(proposer);
+  return fed.Propose(proposer);
 }
 
 // A state kept over steps drafts the same as a new one that gets all features.
 TEST(Eagle, AKeptStateDraftsWhatAFreshOneDoes) {
   Rig kept;
-  Told told(5, 30, 3);
+  FedSequence fed(5, 30, 3);
   int32_t known = 0;
   for (const size_t count : {1, 0, 2, 3, 4, 5, 6, 17, 40}) {
-    told.Draw(count);
+    fed.Draw(count);
     const std::vector<TokenId> drafted =
-        TellAndPropose(*kept.proposer, told, std::max(0, known - 2));
-    known = static_cast<int32_t>(told.request.tokens.size()) - 1;
-    EXPECT_EQ(drafted, told.Expected()) << count;
+        FeedAndPropose(*kept.proposer, fed, std::max(0, known - 2));
+    known = static_cast<int32_t>(fed.request.tokens.size()) - 1;
+    EXPECT_EQ(drafted, fed.Expected()) << count;
     Rig fresh;
-    EXPECT_EQ(TellAndPropose(*fresh.proposer, told, 0), drafted) << count;
+    EXPECT_EQ(FeedAndPropose(*fresh.proposer, fed, 0), drafted) << count;
   }
 }
 
 TEST(Eagle, BehindAGapItBeginsAgain) {
   Rig rig;
-  Told told(5, 60, 4);
-  EXPECT_EQ(TellAndPropose(*rig.proposer, told, 0), told.Expected());
-  told.Draw(20);
-  EXPECT_EQ(TellAndPropose(*rig.proposer, told, 70), told.Expected());
+  FedSequence fed(5, 60, 4);
+  EXPECT_EQ(FeedAndPropose(*rig.proposer, fed, 0), fed.Expected());
+  fed.Draw(20);
+  EXPECT_EQ(FeedAndPropose(*rig.proposer, fed, 70), fed.Expected());
   EXPECT_EQ(rig.head->shortest_context, 9);
-  told.Draw(30);
-  EXPECT_TRUE(told.Propose(*rig.proposer).empty());  // it lacks features of the last 30
-  EXPECT_EQ(TellAndPropose(*rig.proposer, told, 79), told.Expected());
+  fed.Draw(30);
+  EXPECT_TRUE(fed.Propose(*rig.proposer).empty());  // it lacks features of the last 30
+  EXPECT_EQ(FeedAndPropose(*rig.proposer, fed, 79), fed.Expected());
 }
 
 // Two prompts in one step with room for one: neither gets the other's blocks while it computes.
 TEST(Eagle, PromptsOfOneStepTakeNoBlocksFromEachOther) {
   Rig rig({.head_blocks = 3});
-  Told one(1, 40, 1), two(2, 40, 2), three(3, 40, 3);
+  FedSequence one(1, 40, 1), two(2, 40, 2), three(3, 40, 3);
   for (int turn = 0; turn < 4; ++turn) {
     const ComputedRows rows[] = {one.Rows(turn == 0 ? 0 : 39), two.Rows(0), three.Rows(0)};
     ASSERT_TRUE(rig.proposer->Computed(rows).has_value());
     int drafted = 0;
-    for (Told* each : {&one, &two, &three}) {
+    for (FedSequence* each : {&one, &two, &three}) {
       const std::vector<TokenId> draft = each->Propose(*rig.proposer);
       if (draft.empty()) continue;
       EXPECT_EQ(draft, each->Expected());

@@ -45,7 +45,7 @@ struct Rig {
   std::optional<EngineHarness> harness;
 };
 
-TEST(Medusa, OfExactHeadsEveryTokenStands) {
+TEST(Medusa, OfExactHeadsEveryTokenIsAccepted) {
   Rig rig;
   const SequenceId id = rig.harness->Add(MakeRequest(SomeTokens(100, 1), 61));
   rig.harness->Run();

@@ -70,6 +70,7 @@ Rig Rig::Open(const std::string& directory, const Options& options) {
   o.model.max_batch_tokens = options.max_batch_tokens;
   o.model.adapters = options.adapters;
   o.model.max_adapters = options.max_adapters;
+  o.model.output_tokens = options.output_tokens;
   o.max_slots = std::max(options.max_slots, 1);
   o.block_tokens = options.block_tokens;
   o.num_blocks = options.num_blocks;
@@ -108,7 +109,7 @@ std::vector<std::vector<float>> Rig::Step(const std::vector<Rows>& rows, LayerSi
     for (int32_t i = 0; i < r.count; ++i) {
       if (r.all_logits || i == r.count - 1)
         logit_rows.push_back(static_cast<int32_t>(tokens.size()));
-      tokens.push_back(s.tokens.at(static_cast<size_t>(s.computed + i)));
+      tokens.push_back(s.tokens.at(static_cast<size_t>(s.computed) + static_cast<size_t>(i)));
       positions.push_back(s.computed + i);
       slots.push_back(0);
       adapters.push_back(s.adapter);

@@ -45,6 +45,7 @@ struct Rig {
     int threads = 1;
     std::vector<std::shared_ptr<const LoraAdapter>> adapters = {};
     int32_t max_adapters = 0;
+    int32_t output_tokens = 0;
   };
   static Rig Open(const std::string& directory, const Options& options);
   // A rig on another device; `made` holds what it needs.

@@ -2,7 +2,9 @@
 // the batch are, however its prompt was chunked, and whatever the block size is.
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <algorithm>
+#include <bit>
+#include <cstdint>
 
 #include "common/random.h"
 #include "tests/model/golden.h"
@@ -22,7 +24,7 @@ testing::AssertionResult SameBits(const std::vector<float>& a, const std::vector
   if (a.size() != b.size())
     return testing::AssertionFailure() << a.size() << " and " << b.size() << " logits";
   for (size_t i = 0; i < a.size(); ++i) {
-    if (std::memcmp(&a[i], &b[i], sizeof(float)) != 0) {
+    if (std::bit_cast<uint32_t>(a[i]) != std::bit_cast<uint32_t>(b[i])) {
       return testing::AssertionFailure() << "logit " << i << ": " << a[i] << " and " << b[i];
     }
   }
@@ -63,6 +65,31 @@ TEST_P(Invariance, ChunksAndBlockSizesDoNotMatter) {
       for (size_t i = 0; i < tokens.size(); ++i) {
         ASSERT_TRUE(SameBits(expected[i], logits[i]))
             << "position " << i << ", chunk " << chunk << ", block " << block_tokens;
+      }
+    }
+  }
+}
+
+// Tied and untied output matrices, and quantised ones in each stored form.
+TEST(OutputTokens, TheFirstHaveTheSameLogitsAndTheOthersNone) {
+  for (const std::string family :
+       {"llama", "qwen2", "llama-fp8-channel", "llama-fp8-block", "llama-nvfp4"}) {
+    SCOPED_TRACE(family);
+    Rig whole = Rig::Open(GoldenDirectory(family), {});
+    const int32_t vocabulary = whole.executor->model().spec().vocabulary;
+    const std::vector<TokenId> tokens = RandomTokens(21, 5, vocabulary);
+    const auto expected = whole.AllLogits(tokens, 5);
+    for (const int32_t count : {1, 100, vocabulary}) {
+      Rig rig = Rig::Open(GoldenDirectory(family), {.output_tokens = count});
+      for (int turn = 0; turn < 2; ++turn) {
+        const auto logits = rig.AllLogits(tokens, 5);
+        for (size_t i = 0; i < tokens.size(); ++i) {
+          const auto end = expected[i].begin() + count;
+          EXPECT_TRUE(
+              SameBits({expected[i].begin(), end}, {logits[i].begin(), logits[i].begin() + count}));
+          EXPECT_EQ(std::count(logits[i].begin() + count, logits[i].end(), kNoLogit),
+                    vocabulary - count);
+        }
       }
     }
   }

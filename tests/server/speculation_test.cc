@@ -8,6 +8,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 Config StoryConfig(const std::string& speculative) {
   Config config;
@@ -95,7 +96,8 @@ TEST(MakeSpeculator, RefusesHeadsAndLayersOfAnotherModelWithBothValues) {
     ASSERT_FALSE(made);
     EXPECT_EQ(made.error().code, Code::kInvalidArgument);
     EXPECT_THAT(made.error().message,
-                AllOf(HasSubstr("hidden_size"), HasSubstr("128"), HasSubstr("256")));
+                AllOf(StartsWith("speculative_config: "), HasSubstr("hidden_size"),
+                      HasSubstr("128"), HasSubstr("256")));
   }
 }
 
@@ -157,6 +159,31 @@ TEST(MakeSpeculator, TellsWhatADraftModelTakesOfAGpu) {
   const auto none = DraftMemoryOf(config, **served);
   ASSERT_TRUE(none) << none.error().message;
   EXPECT_EQ(none->fixed_bytes + none->block_bytes, 0u);
+}
+
+TEST(MakeSpeculator, DraftsFromAPartOfTheVocabulary) {
+  const auto with = [](int size) {
+    return Start(StoryConfig(fmt::format(
+        R"({{"method": "draft_model", "model": "story-draft-1m", "draft_vocab_size": {}}})",
+        size)));
+  };
+  const auto made = with(1024);
+  ASSERT_TRUE(made) << made.error().message;
+  const auto refused = with(4097);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kInvalidArgument);
+  EXPECT_THAT(refused.error().message,
+              AllOf(HasSubstr("draft_vocab_size is 4097"), HasSubstr("4096")));
+}
+
+TEST(MakeSpeculator, NamesTheSettingWhoseCheckpointDoesNotLoad) {
+  for (const std::string method : {"draft_model", "eagle3", "medusa", "mtp"}) {
+    const auto made =
+        Start(StoryConfig(fmt::format(R"({{"method": "{}", "model": "/tmp"}})", method)));
+    ASSERT_FALSE(made);
+    EXPECT_THAT(made.error().message,
+                AllOf(StartsWith("speculative_config: "), HasSubstr("/tmp/config.json")));
+  }
 }
 
 TEST(MakeSpeculator, NamesADraftThatIsNotThere) {

@@ -24,8 +24,8 @@ struct World {
   int32_t batch = 1;
   int32_t most = 8;  // num_speculative_tokens
   // Acceptance rate by position, given those before; the last covers all later positions.
-  std::vector<double> stands;
-  std::vector<double> others{};  // the same for every second sequence; empty: as `stands`
+  std::vector<double> acceptance;
+  std::vector<double> others{};  // the same for every second sequence; empty: as `acceptance`
   double token_us = 0;           // proposer time per token position, for all sequences
   double first_us = 0;           // proposer time per call
   bool at_once = false;          // all draft tokens are made at once
@@ -43,7 +43,7 @@ struct World {
   std::vector<int32_t> sizes{};  // sizes that steps are padded to; empty: no padding
 
   double Acceptance(int32_t slot, int32_t at) const {
-    const auto& all = slot % 2 == 1 && !others.empty() ? others : stands;
+    const auto& all = slot % 2 == 1 && !others.empty() ? others : acceptance;
     return all[std::min(static_cast<size_t>(at), all.size() - 1)];
   }
   double Expected(int32_t slot, int32_t rows) const {
@@ -128,7 +128,7 @@ class Simulation {
     }
     return tokens / us;
   }
-  void Stand(std::vector<double> stands) { world_.stands = std::move(stands); }
+  void SetAcceptance(std::vector<double> acceptance) { world_.acceptance = std::move(acceptance); }
   // The same until every sequence would have `of_each` more tokens.
   double RunTokens(double of_each) {
     double tokens = 0, us = 0;

@@ -26,11 +26,11 @@ VerifyStep Shape(int32_t sequences) {
   return shape;
 }
 
-std::vector<DraftCandidate> Candidates(int32_t sequences, int32_t length, double stands) {
+std::vector<DraftCandidate> Candidates(int32_t sequences, int32_t length, double acceptance) {
   std::vector<DraftCandidate> all;
   double together = 1;
   for (int32_t at = 0; at < length; ++at) {
-    together *= stands;
+    together *= acceptance;
     for (int32_t s = 0; s < sequences; ++s) all.push_back({s, at, together});
   }
   return all;

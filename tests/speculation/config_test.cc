@@ -26,6 +26,11 @@ TEST(SpeculationConfig, ReadsTheKeysOfVllm) {
   const auto draft = ParseSpeculationConfig(R"({"method": "draft_model", "model": "here"})");
   ASSERT_TRUE(draft.has_value());
   EXPECT_EQ(draft->model, "here");
+  EXPECT_EQ(draft->draft_vocabulary, 0);
+  const auto part = ParseSpeculationConfig(
+      R"({"method": "draft_model", "model": "here", "draft_vocab_size": 2048})");
+  ASSERT_TRUE(part.has_value());
+  EXPECT_EQ(part->draft_vocabulary, 2048);
   const auto medusa = ParseSpeculationConfig(R"({"method": "medusa", "model": "heads"})");
   ASSERT_TRUE(medusa.has_value());
   EXPECT_EQ(medusa->model, "heads");
@@ -72,6 +77,10 @@ TEST(SpeculationConfig, RefusalsNameTheValueAndWhatIsAllowed) {
               testing::AllOf(HasSubstr("\"int4\""), HasSubstr("\"nvfp4\"")));
   EXPECT_THAT(Refusal(R"({"method": "suffix", "quantization": "fp8"})"),
               HasSubstr("no key 'quantization'"));
+  EXPECT_THAT(Refusal(R"({"method": "eagle3", "model": "head", "draft_vocab_size": 9})"),
+              HasSubstr("no key 'draft_vocab_size'"));
+  EXPECT_THAT(Refusal(R"({"method": "draft_model", "model": "x", "draft_vocab_size": 0})"),
+              HasSubstr("draft_vocab_size is 0"));
   EXPECT_THAT(Refusal(R"({"method": "draft_model"})"), HasSubstr("'model'"));
   EXPECT_THAT(Refusal(R"({"method": "eagle3"})"), HasSubstr("'model'"));
   EXPECT_THAT(Refusal(R"({"method": "medusa"})"), HasSubstr("'model'"));

@@ -63,7 +63,7 @@ World WorldOf(const Measured& m, bool costly) {
   w.us = [&m](int32_t rows) { return m.table.Us(rows); };
   w.batch = m.batch;
   w.most = m.most;
-  w.stands = kPublished;
+  w.acceptance = kPublished;
   w.noise = 0.02;
   w.ahead = true;
   w.wait_us = 150;
@@ -74,7 +74,7 @@ World WorldOf(const Measured& m, bool costly) {
 
 struct Kind {
   const char* name;
-  std::vector<double> stands, others;
+  std::vector<double> acceptance, others;
 };
 
 const std::vector<Kind>& Kinds() {
@@ -105,7 +105,7 @@ Summary RunAll(double noise) {
     for (const Measured& m : All()) {
       for (const bool costly : {false, true}) {
         World w = WorldOf(m, costly);
-        w.stands = kind.stands, w.others = kind.others;
+        w.acceptance = kind.acceptance, w.others = kind.others;
         w.noise = noise;
         Simulation s(w, 1);
         Outcome o;
@@ -115,8 +115,8 @@ Summary RunAll(double noise) {
         o.later = std::min(1.0, rate / w.BestFixed());
         const double of_plain = rate / w.FixedRate(0);
         if (noise < 0.1) {
-          EXPECT_GE(o.later, 0.955) << w.name << ", stands " << kind.name;
-          EXPECT_GE(of_plain, 0.98) << w.name << ", stands " << kind.name;
+          EXPECT_GE(o.later, 0.955) << w.name << ", acceptance " << kind.name;
+          EXPECT_GE(of_plain, 0.98) << w.name << ", acceptance " << kind.name;
         }
         ++count;
         all.mean.first_steps += (o.first_steps - all.mean.first_steps) / count;
@@ -153,17 +153,17 @@ TEST(DeviceRegret, FollowsHowOftenTokensStand) {
     for (const bool costly : {false, true}) {
       World w = WorldOf(m, costly);
       World good = w, bad = w;
-      bad.stands = {0.2};
-      w.stands = {};
+      bad.acceptance = {0.2};
+      w.acceptance = {};
       double rate = 0, best = 0;
       Simulation s(bad, 1);
       for (int phase = 0; phase < 6; ++phase) {
         const World& now = phase % 2 == 0 ? bad : good;
-        s.Stand(now.stands);
+        s.SetAcceptance(now.acceptance);
         rate += s.Run(1000), best += now.BestFixed();
       }
       EXPECT_GE(rate / best, 0.90) << w.name;
-      std::printf("%s: %.3f of the best, while what stands changes every 1000 steps\n",
+      std::printf("%s: %.3f of the best, while acceptance changes every 1000 steps\n",
                   w.name.c_str(), rate / best);
     }
   }
@@ -175,7 +175,7 @@ World MedusaWorld(double noise, double wait_us, double verify_us) {
   World w;
   w.us = [verify_us](int32_t rows) { return rows == 1 ? 100.0 : verify_us + 2 * rows; };
   w.most = 4;
-  w.stands = {0.9, 0.83, 0.8, 0.75};
+  w.acceptance = {0.9, 0.83, 0.8, 0.75};
   w.first_us = 60, w.at_once = true, w.held_up_us = 3000;
   w.noise = noise, w.ahead = true, w.wait_us = wait_us, w.take_up_us = 5;
   w.sizes = kSizes;
@@ -189,7 +189,7 @@ TEST(DeviceRegret, DraftsThatAreMadeAtOnceAreChosenWhole) {
     for (const double wait_us : {20.0, 60.0, 100.0}) {
       for (const double verify_us : {160.0, 200.0}) {
         World w = MedusaWorld(noise, wait_us, verify_us), bad = w;
-        bad.stands = {0.2};
+        bad.acceptance = {0.2};
         double later = 0, kept = 0;
         for (const uint64_t seed : {1, 2, 3, 4}) {
           Simulation s(w, seed), none(bad, seed);

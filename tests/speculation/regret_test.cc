@@ -49,8 +49,9 @@ std::vector<World> AllWorlds() {
     for (const int32_t batch : {1, 8, 32}) {
       for (const double token : {0.0, 0.03}) {
         for (const double confidence : {-1.0, 0.6}) {
-          for (const auto& stands : {kPublished, {0.2}, {0.5}, {0.95}}) {
-            World w{.name = machine.name, .us = machine.us, .batch = batch, .stands = stands};
+          for (const auto& acceptance : {kPublished, {0.2}, {0.5}, {0.95}}) {
+            World w{
+                .name = machine.name, .us = machine.us, .batch = batch, .acceptance = acceptance};
             w.token_us = token * machine.us(batch);
             w.confidence = confidence;
             all.push_back(w);
@@ -63,8 +64,8 @@ std::vector<World> AllWorlds() {
 }
 
 std::string Name(const World& w) {
-  return fmt::format("{}, batch {}, {} us a token, sure {}, stands {}", w.name, w.batch, w.token_us,
-                     w.confidence, w.stands[0]);
+  return fmt::format("{}, batch {}, {} us a token, sure {}, acceptance {}", w.name, w.batch,
+                     w.token_us, w.confidence, w.acceptance[0]);
 }
 
 TEST(Regret, IsAFewPercentAgainstTheBestFixedLength) {
@@ -97,9 +98,9 @@ TEST(Regret, OfNoisyStepsGrowsSlowerThanTheirNoise) {
   std::printf("short of the best: %.4f and %.4f\n", noisy, shared);
 }
 
-TEST(Regret, WhatSeldomStandsCostsNearlyNothing) {
+TEST(Regret, WhatIsSeldomAcceptedCostsNearlyNothing) {
   for (World w : AllWorlds()) {
-    if (w.stands[0] > 0.2) continue;
+    if (w.acceptance[0] > 0.2) continue;
     for (const uint64_t seed : {2, 3}) EXPECT_GE(RateOf(w, seed) / w.FixedRate(0), 0.97) << Name(w);
   }
 }

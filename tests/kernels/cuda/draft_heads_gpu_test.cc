@@ -116,7 +116,7 @@ TEST_P(GpuDrafts, AnswersAreThoseWithoutThem) {
         built->target, {.base = built->Target(DType::kF32, 28), .use_graphs = graphs}, *gpu.device,
         *gpu.ops));
     AsyncExecutor& executor = *made;
-    StoodCounts counts;
+    AcceptanceCounts counts;
     for (uint64_t seed = 1; seed <= 6; ++seed) {
       SCOPED_TRACE(testing::Message() << "seed " << seed << (graphs ? " graphs" : ""));
       const std::vector<DraftedAnswer> plain =
@@ -139,7 +139,7 @@ TEST_P(GpuDrafts, AnswersAreThoseWithoutThem) {
       EXPECT_EQ(speculator->stats().failed, 0u);
       if (HasFailure()) return;
     }
-    std::printf("%s on the GPU: %llu of %llu proposed tokens stood\n", GetParam(),
+    std::printf("%s on the GPU: %llu of %llu proposed tokens accepted\n", GetParam(),
                 static_cast<unsigned long long>(counts.accepted),
                 static_cast<unsigned long long>(counts.drafted));
     EXPECT_GT(counts.drafted, 300u);
@@ -150,7 +150,7 @@ TEST_P(GpuDrafts, AnswersAreThoseWithoutThem) {
 }
 
 // Greedy and sampled, one at a time and six together: in f32 the drafts are those of the CPU.
-TEST_P(GpuDrafts, AsManyTokensStandAsOnTheCpu) {
+TEST_P(GpuDrafts, AsManyTokensAreAcceptedAsOnTheCpu) {
   const std::optional<Built> built = Built::Find(GetParam());
   if (!built) GTEST_SKIP() << "the built-in models are not there";
   AISP_OPEN_GPU(gpu);
@@ -169,7 +169,7 @@ TEST_P(GpuDrafts, AsManyTokensStandAsOnTheCpu) {
       for (SequenceRequest& r : requests) r.sampling.temperature = temperature;
       EngineOptions options;
       options.limits.max_sequences = together;
-      StoodCounts gpu_counts, cpu_counts;
+      AcceptanceCounts gpu_counts, cpu_counts;
       const auto with =
           RunAll(*there, requests,
                  std::make_shared<Speculator>(all, built->OnGpu(gpu, *there, head, 0), &clock),
@@ -182,30 +182,31 @@ TEST_P(GpuDrafts, AsManyTokensStandAsOnTheCpu) {
       EXPECT_EQ(gpu_counts.drafted, cpu_counts.drafted);
       EXPECT_EQ(gpu_counts.accepted, cpu_counts.accepted);
       EXPECT_GT(cpu_counts.accepted, 100u);
-      std::printf("%s, temperature %.1f, %d together: GPU %llu of %llu, CPU %llu of %llu stood\n",
-                  GetParam(), static_cast<double>(temperature), together,
-                  static_cast<unsigned long long>(gpu_counts.accepted),
-                  static_cast<unsigned long long>(gpu_counts.drafted),
-                  static_cast<unsigned long long>(cpu_counts.accepted),
-                  static_cast<unsigned long long>(cpu_counts.drafted));
+      std::printf(
+          "%s, temperature %.1f, %d together: GPU %llu of %llu, CPU %llu of %llu accepted\n",
+          GetParam(), static_cast<double>(temperature), together,
+          static_cast<unsigned long long>(gpu_counts.accepted),
+          static_cast<unsigned long long>(gpu_counts.drafted),
+          static_cast<unsigned long long>(cpu_counts.accepted),
+          static_cast<unsigned long long>(cpu_counts.drafted));
     }
   }
 }
 
-enum Told { kComputed, kCached, kForgotten };
-constexpr const char* kTold[] = {"computed", "cached", "cached, without features"};
+enum Features { kComputed, kCached, kForgotten };
+constexpr const char* kFeatureNames[] = {"computed", "cached", "cached, without features"};
 
-struct Told3 {
-  std::array<StoodCounts, 3> counts;
+struct ThreeRuns {
+  std::array<AcceptanceCounts, 3> counts;
   std::array<std::vector<DraftedAnswer>, 3> answers;
-  double rate(Told how) const {
-    const StoodCounts& c = counts[how];
+  double rate(Features how) const {
+    const AcceptanceCounts& c = counts[how];
     return static_cast<double>(c.accepted) / static_cast<double>(std::max<uint64_t>(1, c.drafted));
   }
 };
 
 // Each text for one token first, then for more: the second time its KV is a prefix hit.
-Told3 RunTwice(const Built& built, CudaBackend& gpu, DType dtype, int32_t window) {
+ThreeRuns RunTwice(const Built& built, CudaBackend& gpu, DType dtype, int32_t window) {
   const auto executor = Built::Made(AsyncExecutor::Create(
       built.target, {.base = built.Target(dtype, 120)}, *gpu.device, *gpu.ops));
   const SteadyClock clock;
@@ -213,8 +214,8 @@ Told3 RunTwice(const Built& built, CudaBackend& gpu, DType dtype, int32_t window
   std::vector<SequenceRequest> twice = texts;
   for (SequenceRequest& r : twice) r.max_new_tokens = 1;
   twice.insert(twice.end(), texts.begin(), texts.end());
-  Told3 told;
-  for (const Told how : {kComputed, kCached, kForgotten}) {
+  ThreeRuns runs;
+  for (const Features how : {kComputed, kCached, kForgotten}) {
     EngineOptions options;
     options.limits.max_sequences = 1;
     options.enable_prefix_cache = how != kComputed;
@@ -222,14 +223,14 @@ Told3 RunTwice(const Built& built, CudaBackend& gpu, DType dtype, int32_t window
     const auto speculator = std::make_shared<Speculator>(
         SpeculatorOptions{.num_tokens = 4, .adaptive = false, .slow = std::chrono::seconds(10)},
         built.OnGpu(gpu, *executor, Built::Head(dtype, 120), 0, window), &clock);
-    told.answers[how] = RunAll(*executor, twice, speculator, &told.counts[how], options);
+    runs.answers[how] = RunAll(*executor, twice, speculator, &runs.counts[how], options);
     EXPECT_EQ(speculator->stats().failed, 0u);
-    std::printf("%s, %s, %s: %llu of %llu stood\n", built.method.c_str(),
-                dtype == DType::kF32 ? "f32" : "bf16", kTold[how],
-                static_cast<unsigned long long>(told.counts[how].accepted),
-                static_cast<unsigned long long>(told.counts[how].drafted));
+    std::printf("%s, %s, %s: %llu of %llu accepted\n", built.method.c_str(),
+                dtype == DType::kF32 ? "f32" : "bf16", kFeatureNames[how],
+                static_cast<unsigned long long>(runs.counts[how].accepted),
+                static_cast<unsigned long long>(runs.counts[how].drafted));
   }
-  return told;
+  return runs;
 }
 
 // The head drafts the same as the first time; without kept features it begins after the prefix hit.
@@ -238,20 +239,20 @@ TEST_P(GpuDrafts, BehindACachedPrefixAreThoseBehindAComputedOne) {
   if (!built) GTEST_SKIP() << "the built-in models are not there";
   AISP_OPEN_GPU(gpu);
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    const Told3 told = RunTwice(*built, gpu, dtype, 64);
-    EXPECT_GT(told.counts[kComputed].drafted, 100u);
-    EXPECT_GT(told.rate(kComputed), 0.5);
-    EXPECT_NEAR(told.rate(kCached), told.rate(kComputed), 0.01);
+    const ThreeRuns runs = RunTwice(*built, gpu, dtype, 64);
+    EXPECT_GT(runs.counts[kComputed].drafted, 100u);
+    EXPECT_GT(runs.rate(kComputed), 0.5);
+    EXPECT_NEAR(runs.rate(kCached), runs.rate(kComputed), 0.01);
     // Medusa's heads read only the last position, which is always computed.
     if (built->method == "medusa") {
-      EXPECT_NEAR(told.rate(kForgotten), told.rate(kCached), 0.01);
+      EXPECT_NEAR(runs.rate(kForgotten), runs.rate(kCached), 0.01);
     } else {
-      EXPECT_LT(told.rate(kForgotten), told.rate(kCached));
+      EXPECT_LT(runs.rate(kForgotten), runs.rate(kCached));
     }
     if (dtype != DType::kF32) continue;
-    for (size_t i = 0; i < told.answers[kComputed].size(); ++i) {
-      EXPECT_EQ(told.answers[kCached][i].tokens, told.answers[kComputed][i].tokens) << i;
-      EXPECT_EQ(told.answers[kForgotten][i].tokens, told.answers[kComputed][i].tokens) << i;
+    for (size_t i = 0; i < runs.answers[kComputed].size(); ++i) {
+      EXPECT_EQ(runs.answers[kCached][i].tokens, runs.answers[kComputed][i].tokens) << i;
+      EXPECT_EQ(runs.answers[kForgotten][i].tokens, runs.answers[kComputed][i].tokens) << i;
     }
   }
 }

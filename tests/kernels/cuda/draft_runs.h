@@ -43,13 +43,13 @@ inline std::vector<SequenceRequest> RandomRequests(uint64_t seed, int32_t vocabu
   return out;
 }
 
-struct StoodCounts {
+struct AcceptanceCounts {
   uint64_t drafted = 0, accepted = 0;
 };
 
 inline std::vector<DraftedAnswer> RunAll(Executor& executor, std::vector<SequenceRequest> requests,
                                          std::shared_ptr<Speculator> speculator,
-                                         StoodCounts* counts, EngineOptions options = {}) {
+                                         AcceptanceCounts* counts, EngineOptions options = {}) {
   options.speculator = std::move(speculator);
   options.limits.max_draft_rows = executor.max_draws() - executor.max_slots();
   options.limits.max_prefill_chunk = 64;
@@ -81,7 +81,7 @@ inline std::vector<SequenceRequest> OwnTexts(Executor& executor) {
     r.sampling.seed = seed;
     requests.push_back(std::move(r));
   }
-  StoodCounts none;
+  AcceptanceCounts none;
   const std::vector<DraftedAnswer> texts = RunAll(executor, requests, nullptr, &none);
   for (size_t i = 0; i < texts.size(); ++i) {
     SequenceRequest& r = requests[i];

@@ -19,6 +19,7 @@ struct RigOptions {
   DType compute = DType::kF32;
   std::optional<DType> kv = std::nullopt;
   std::optional<WeightFormat> format = WeightFormat::kCompute;
+  int32_t output_tokens = 0;
 };
 
 Rig OpenRigAt(CudaBackend& gpu, const std::string& directory, const RigOptions& o) {
@@ -26,6 +27,7 @@ Rig OpenRigAt(CudaBackend& gpu, const std::string& directory, const RigOptions& 
   options.base.model.compute_dtype = o.compute;
   options.base.model.max_batch_tokens = 256;
   options.base.model.weight_format = o.format;
+  options.base.model.output_tokens = o.output_tokens;
   options.base.max_slots = 16;
   options.base.block_tokens = o.block_tokens;
   options.base.num_blocks = 256;
@@ -101,6 +103,34 @@ TEST_P(GpuGolden, WeightsAsTheCheckpointHasThemGiveCloseLogits) {
     const double error = RelativeError(rig.LastLogits(sequence, 256), c.last_logits);
     printf("%s native: %.4f\n", GetParam().c_str(), error);
     EXPECT_LT(error, 0.05);
+  }
+}
+
+// In f32 the same bits; other shapes of a product may have another kernel.
+TEST_P(GpuGolden, LogitsOfTheFirstTokensAreThoseOfAll) {
+  constexpr int32_t kFirst = 96;
+  if (const auto gpu = OpenTestGpu(); !gpu) GTEST_SKIP() << gpu.error().message;
+  const std::vector<TokenId> prompt = LoadGolden(GetParam()).front().prompt;
+  for (const auto& [compute, format] :
+       {std::pair{DType::kF32, std::optional(WeightFormat::kCompute)},
+        std::pair{DType::kBF16, std::optional(WeightFormat::kCompute)},
+        std::pair{DType::kBF16, std::optional<WeightFormat>()}}) {
+    const auto logits = [&, c = compute, f = format](int32_t count) {
+      auto gpu = OpenTestGpu();
+      AISP_CHECK_MSG(gpu.has_value(), gpu.error().message);
+      Rig rig = OpenRig(*gpu, GetParam(), {.compute = c, .format = f, .output_tokens = count});
+      auto sequence = rig.NewSequence(prompt, static_cast<int32_t>(prompt.size()));
+      return rig.LastLogits(sequence, 7);
+    };
+    std::vector<float> all = logits(0), first = logits(kFirst);
+    EXPECT_EQ(std::count(first.begin() + kFirst, first.end(), kNoLogit),
+              std::ssize(first) - kFirst);
+    all.resize(kFirst), first.resize(kFirst);
+    if (compute == DType::kF32) {
+      EXPECT_EQ(first, all);
+    } else {
+      EXPECT_LT(RelativeError(first, all), 0.01);
+    }
   }
 }
 

@@ -83,7 +83,7 @@ struct HeadOn {
 inline double LogitDistance(const std::vector<float>& a, const std::vector<float>& b) {
   double difference = 0, norm = 1e-30;
   for (size_t i = 0; i < a.size(); ++i) {
-    if (a[i] == FeatureHead::kNoLogit || b[i] == FeatureHead::kNoLogit) {
+    if (a[i] == kNoLogit || b[i] == kNoLogit) {
       EXPECT_EQ(a[i], b[i]) << i;
       continue;
     }

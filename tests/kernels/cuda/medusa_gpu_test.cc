@@ -93,7 +93,7 @@ void ExpectParity(CudaBackend& gpu, DType dtype, std::optional<WeightFormat> for
         const std::span<const float> want = here->Logits(head, row);
         const std::vector<float> have = there.Logits(head, row);
         size_t none = 0;
-        for (const float logit : have) none += logit == FeatureHead::kNoLogit ? 1 : 0;
+        for (const float logit : have) none += logit == kNoLogit ? 1 : 0;
         ASSERT_EQ(none, have.size() - want.size());
         for (size_t i = 0; i < want.size(); ++i) {
           const double apart = double{want[i]} - have[static_cast<size_t>(tokens[i])];

@@ -291,6 +291,17 @@ TEST_F(GemmTest, PartsOfKAddUp) {
   EXPECT_EQ(stored, added);
 }
 
+// The same of a single tile: soon done under compute-sanitizer, too.
+TEST_F(GemmTest, PartsOfKOfOneTile) {
+  MakeWeight(WeightFormat::kFp8, {200}, 4096, true, false);
+  MakeInput(InputFormat::kFp8, 1);
+  const LinearCall call = Call(Store::kAccumulateF32, InputFormat::kFp8, 70);
+  std::set<int> parts;
+  for (const int kernel : gemm_.Instances(call)) parts.insert(gemm_.Splits(call, kernel));
+  EXPECT_EQ(*parts.rbegin(), 4);
+  CompareInputs(InputFormat::kFp8, {70});
+}
+
 // More tiles than clusters of four CTAs fit at once: the parts of K are neighbouring clusters.
 TEST_F(GemmTest, NeighbouringClustersAddTheirParts) {
   cudaDeviceProp device = {};
