@@ -29,6 +29,9 @@ else()
   aisp_external(yaml yaml-cpp)
 endif()
 
+find_package(simdjson REQUIRED)
+aisp_external(simdjson simdjson::simdjson)
+
 find_package(Protobuf REQUIRED)
 aisp_external(protobuf protobuf::libprotobuf)
 

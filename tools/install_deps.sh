@@ -10,7 +10,7 @@ set -euo pipefail
 packages=(
   g++ lld cmake ninja-build ccache pkg-config make git python3 python3-jsonschema
   protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libgrpc++-dev libssl-dev libcurl4-openssl-dev
-  libspdlog-dev libfmt-dev prometheus-cpp-dev libyaml-cpp-dev nlohmann-json3-dev
+  libspdlog-dev libfmt-dev prometheus-cpp-dev libyaml-cpp-dev nlohmann-json3-dev libsimdjson-dev
   libboost-dev libpcre2-dev libexpected-dev libxxhash-dev libucx-dev libidn2-dev
   libgtest-dev libgmock-dev
 )

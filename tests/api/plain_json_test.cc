@@ -1,4 +1,4 @@
-// The fast parser against the library: equal wherever it answers, and it answers for what clients
+// The faster parser against the library: equal wherever it answers, and it answers for what clients
 // send.
 #include "api/plain_json.h"
 
@@ -62,6 +62,7 @@ const std::vector<std::string> kKnown = {
     R"( { "a" : [ ] , "b" : { } , "c" : [ [ ] , { "d" : false } ] , "a" : 2 } )",
     "[\"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\", \"\x7f\", \"\"]",
     "[0, -0, 999999999999999999, -999999999999999999, 0.5, -0.0, 1e3, 1.5E-7, 12.25e+2, 5e-324]",
+    R"(["\u00e9\u20ac\ud83d\ude00\u0000"])",
     "\t\r\n 17 ",
     "[[[[[1]]]]]"};
 
@@ -96,7 +97,9 @@ const std::vector<std::string> kUnknown = {"",
                                            "1e999",
                                            "\"",
                                            "\"a",
-                                           "\"\\u00e9\"",
+                                           "\"\\ud83d\"",
+                                           "\"\\ude00\\ud83d\"",
+                                           "\"\\u00g9\"",
                                            "\"\\x\"",
                                            "\"\\",
                                            "\"a\nb\"",
