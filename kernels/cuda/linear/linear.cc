@@ -89,6 +89,12 @@ void SpreadPrefetch(const StreamKernel& kernel, int64_t share, StreamParams* p) 
   p->prefetch_stride = static_cast<int32_t>(behind_stages / units);
 }
 
+LinearChoice ChoiceFor(const LinearCall& call, int32_t rows, const ChoiceFacts& facts) {
+  const LinearTraits w = TraitsOf(call);
+  const bool rounds = RoundsRows(w, rows, *facts.device);
+  return ChooseLinear(w, rows, call.input == InputFormat::kFp8, rounds, facts);
+}
+
 class LinearKernelsImpl : public LinearKernels {
  public:
   explicit LinearKernelsImpl(const LinearOptions& options) : options_(options) {}
@@ -222,8 +228,7 @@ class LinearKernelsImpl : public LinearKernels {
   TokenSlots token_slots() const override { return one_token_.token_slots(); }
 
   std::string Describe(const LinearCall& call) const override {
-    const LinearChoice choice = ChooseLinear(TraitsOf(call), std::max(1, call.rows),
-                                             call.input == InputFormat::kFp8, facts());
+    const LinearChoice choice = ChoiceFor(call, std::max(1, call.rows), facts());
     if (choice.kernel == LinearKernel::kOneToken) return "one token";
     if (choice.kernel == LinearKernel::kStream || choice.kernel == LinearKernel::kStreamPieces) {
       const StreamInstance& kernel = StreamInstances()[static_cast<size_t>(choice.instance)];
@@ -384,9 +389,7 @@ std::optional<ChainForm> FormOf(std::span<const ChainStep> steps, const ChoiceFa
 Status LinearKernels::Launch(const LinearCall& call, cudaStream_t stream) {
   if (call.weight == nullptr) return InvalidArgument("a linear layer without a weight");
   if (call.rows < 1) return Launch(call, LinearChoice{}, stream);
-  LinearChoice choice =
-      ChooseLinear(TraitsOf(call), call.rows, call.input == InputFormat::kFp8, facts());
-  return Launch(call, choice, stream);
+  return Launch(call, ChoiceFor(call, call.rows, facts()), stream);
 }
 
 // Checks that the table's sizes are those of the kernels.

@@ -56,6 +56,13 @@ bool ChainAdapts(const Query& q, int32_t index = 0) {
          q.RowsOf(q.first + index) <= kMostChainRows && q.facts.chain_adapts(*linear->adapters);
 }
 
+// Rows that decide whether activations are rounded to e4m3. A verify step that fits a chain counts
+// its sequences, as the step without drafts would: so drafts do not change the arithmetic.
+int32_t RoundingRows(const Query& q, int32_t rows) {
+  const bool verifies = q.bucket.mode == StepMode::kVerify && rows <= kMostChainRows;
+  return verifies ? std::min(rows, q.bucket.sequences) : rows;
+}
+
 // The norm of all embedded rows, for its only reader.
 Match EmbedNorm(const Query& q) {
   if (!q.has(1) || q.node(1).kind != NodeKind::kNorm) return {};
@@ -120,8 +127,9 @@ Match MatchLinear(const Query& q) {
     w.output = DType::kBF16;
     rows = std::min(rows, kMostGatedAdapterRows);
   }
-  const LinearChoice choice =
-      ChooseLinear(w, static_cast<int32_t>(PaddedRows(rows)), false, q.facts);
+  const auto padded = static_cast<int32_t>(PaddedRows(rows));
+  const bool rounds = RoundsRows(w, RoundingRows(q, padded), *q.facts.device);
+  const LinearChoice choice = ChooseLinear(w, padded, false, rounds, q.facts);
   if (choice.kernel != kKernel) return {};
   return {1, choice.instance, choice.rounds, choice.rows, adapts};
 }
@@ -131,7 +139,8 @@ Match MatchOneToken(const Query& q) {
   const int32_t rows = q.RowsOf(q.first);
   const Run run = RunFrom(q);
   size_t fitting = OneTokenChain(run.all(), rows);
-  if (fitting == 0 || RoundsRows(run.links[0].weight, rows, *q.facts.device)) return {};
+  if (fitting == 0 || RoundsRows(run.links[0].weight, RoundingRows(q, rows), *q.facts.device))
+    return {};
   if (!q.facts.device->exclusive) fitting = 1;
   // As many layers as fit in one launch.
   if (q.facts.device->exclusive &&
@@ -145,7 +154,8 @@ Match MatchFewTokens(const Query& q) {
   const int32_t rows = q.RowsOf(q.first);
   const Run run = RunFrom(q);
   const size_t fitting = FewTokensChain(run.all(), rows);
-  if (fitting < 2 || RoundsRows(run.links[0].weight, rows, *q.facts.device)) return {};
+  if (fitting < 2 || RoundsRows(run.links[0].weight, RoundingRows(q, rows), *q.facts.device))
+    return {};
   // As many layers as fit in one launch, including those with adapters.
   const Run adapted = RunFrom(q, true);
   if (StreamChain(adapted.all(), rows, q.facts.device->multiprocessors) > fitting) return {};
@@ -158,7 +168,8 @@ Match MatchChain(const Query& q) {
   const int32_t rows = q.RowsOf(q.first);
   const Run run = RunFrom(q, true);
   const size_t fitting = StreamChain(run.all(), rows, q.facts.device->multiprocessors);
-  if (fitting < (adapts ? 1 : 2) || RoundsRows(run.links[0].weight, rows, *q.facts.device))
+  if (fitting < (adapts ? 1 : 2) ||
+      RoundsRows(run.links[0].weight, RoundingRows(q, rows), *q.facts.device))
     return {};
   return {run.nodes[fitting - 1], FindChain(run.links[0].weight.format, rows), false, rows};
 }

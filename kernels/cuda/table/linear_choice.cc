@@ -62,12 +62,11 @@ double StageCycles(const GemmInstance& g) {
   return 4.0 * g.tokens + 15;
 }
 
-LinearChoice ChooseFast(const LinearTraits& w, int32_t rows, bool fp8_rows,
+LinearChoice ChooseFast(const LinearTraits& w, int32_t rows, bool fp8_rows, bool rounds,
                         const ChoiceFacts& facts) {
   LinearChoice choice;
   choice.rows = rows;
   const ChainLink link{w, false};
-  const bool rounds = !fp8_rows && RoundsRows(w, rows, *facts.device);
   if (!fp8_rows && !rounds && OneTokenChain(std::span(&link, 1), choice.rows) == 1) {
     choice.kernel = LinearKernel::kOneToken;
     return choice;
@@ -144,9 +143,9 @@ bool RoundsRows(const LinearTraits& w, int32_t rows, const DeviceFacts& device) 
          IsFp8(w.format) && w.n < kHeadWidth && SupportsManyRows(w, true);
 }
 
-LinearChoice ChooseLinear(const LinearTraits& w, int32_t rows, bool fp8_rows,
+LinearChoice ChooseLinear(const LinearTraits& w, int32_t rows, bool fp8_rows, bool rounds,
                           const ChoiceFacts& facts) {
-  if (IsFast(w)) return ChooseFast(w, rows, fp8_rows, facts);
+  if (IsFast(w)) return ChooseFast(w, rows, fp8_rows, rounds && !fp8_rows, facts);
   LinearChoice choice;
   choice.rows = rows;
   if (w.family == static_cast<uint8_t>(LinearFamily::kBlockScaled))

@@ -56,8 +56,9 @@ constexpr int64_t PaddedRows(int64_t rows) {
 
 // Whether a layer rounds its bf16 rows to e4m3 for this number of rows; heads never do.
 bool RoundsRows(const LinearTraits& weight, int32_t rows, const DeviceFacts& device);
-// For a single layer with bf16 rows or, with `fp8_rows`, e4m3 rows. `rows` > 0.
-LinearChoice ChooseLinear(const LinearTraits& weight, int32_t rows, bool fp8_rows,
+// For a single layer with bf16 rows, which it rounds to e4m3 first if it `rounds`, or, with
+// `fp8_rows`, e4m3 rows. `rows` > 0.
+LinearChoice ChooseLinear(const LinearTraits& weight, int32_t rows, bool fp8_rows, bool rounds,
                           const ChoiceFacts& facts);
 // Up to this many rows use the few-row kernels unless others were measured to be faster.
 int32_t OwnRows(aisp::WeightFormat format, bool fp8_rows);

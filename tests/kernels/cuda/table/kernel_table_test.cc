@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <set>
 #include <sstream>
@@ -386,6 +387,23 @@ TEST(KernelTable, FewRowsHaveTilesOfFewTokens) {
     if (w.format != WeightFormat::kFp8) continue;
     EXPECT_NE(GemmInstances()[static_cast<size_t>(ExpectedGemm(w, 96, true, 132))].tokens, 64);
   }
+}
+
+// Drafts of few sequences do not change the arithmetic: it is that of the step without them.
+TEST(KernelTable, VerifyStepsOfAChainRoundAsTheirSequencesAlone) {
+  const auto model = PlanModel("llama-3.1-8b", WeightFormat::kFp8, DType::kBF16, DType::kBF16);
+  model->facts.fp8_activation_rows = kAutoFp8ActivationRows;
+  const auto rounds = [&](const Bucket& bucket) {
+    const auto launches = model->Resolved(bucket);
+    return std::any_of(launches.begin(), launches.end(),
+                       [](const PlannedLaunch& launch) { return launch.match.rounds; });
+  };
+  EXPECT_FALSE(rounds(DecodeBucket(32)));
+  EXPECT_TRUE(rounds(DecodeBucket(40)));
+  EXPECT_FALSE(rounds(VerifyBucket(8, 5)));
+  EXPECT_FALSE(rounds(VerifyBucket(32, 2)));
+  EXPECT_TRUE(rounds(VerifyBucket(32, 3)));  // beyond a chain unrounded rows would cost too much
+  EXPECT_TRUE(rounds(VerifyBucket(40, 2)));
 }
 
 TEST(KernelTable, FewTilesOfAProductAreSplit) {
