@@ -13,9 +13,8 @@ void BindKeySettings(Config::Http& h, SettingTable& t) {
   t.Add("api_keys", &h.api_keys,
         "Keys that clients must send one of, each [NAME:]KEY or [NAME:]sha256:DIGEST, then what it "
         "may: expires=2027-01-31 requests=60/m tokens=100000/d inflight=4 weight=2 priority=all "
-        "class=batch. "
-        "Empty: everybody is "
-        "served. Never printed; a flag shows them in `ps`, so prefer a file.")
+        "class=batch slo-ttft-ms=300 slo-tpot-ms=12. Empty: everybody is served. Never printed; a "
+        "flag shows them in `ps`, so prefer a file.")
       .Secret();
   t.Add("api_keys_file", &h.api_keys_file,
         "File with one such key a line, beside http.api_keys; # begins a comment.")

@@ -17,6 +17,7 @@ constexpr size_t kDigestDigits = 16;
 constexpr size_t kMaxNameBytes = 64;
 constexpr int64_t kMostWeight = 1000;
 constexpr int64_t kMostOfARate = int64_t{1} << 40;
+constexpr int64_t kMostSloMs = 86'400'000;  // as in the headers
 
 bool IsNameChar(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
@@ -95,10 +96,18 @@ Status ParseOption(std::string_view option, const std::string& where, ApiKey* ke
     if (!service_class)
       return InvalidArgument(where + ": class wants interactive, batch or best-effort");
     key->limits.service_class = *service_class;
+  } else if (name == "slo-ttft-ms" || name == "slo-tpot-ms") {
+    const auto ms = ParseDouble(value);
+    if (!ms || *ms <= 0 || *ms > kMostSloMs) {
+      return InvalidArgument(fmt::format("{}: {} wants milliseconds, above 0 and at most {}", where,
+                                         name, kMostSloMs));
+    }
+    (name == "slo-ttft-ms" ? key->limits.slo_ttft_ms : key->limits.slo_tpot_ms) = *ms;
   } else {
-    return InvalidArgument(where +
-                           ": behind the key only expires=, requests=, tokens=, inflight=, "
-                           "weight=, priority= and class= may stand, with spaces between them");
+    return InvalidArgument(
+        where +
+        ": behind the key only expires=, requests=, tokens=, inflight=, weight=, priority=, "
+        "class=, slo-ttft-ms= and slo-tpot-ms= may stand, with spaces between them");
   }
   return {};
 }

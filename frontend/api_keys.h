@@ -3,6 +3,7 @@
 //
 //   [NAME:]KEY             [expires=2027-01-31] [requests=60/m] [tokens=100000/d]
 //                          [inflight=4] [weight=2] [priority=all] [class=batch]
+//                          [slo-ttft-ms=300] [slo-tpot-ms=12]
 //   [NAME:]sha256:DIGEST   the same, without the key itself in the file
 #pragma once
 
@@ -38,6 +39,9 @@ struct TenantLimits {
   // Its requests' priorities count against other tenants' requests, not only its own.
   bool ranks = false;
   ServiceClass service_class = ServiceClass::kInteractive;  // of requests that name no class
+  // The SLO of its interactive requests that name none; 0: none.
+  double slo_ttft_ms = 0;
+  double slo_tpot_ms = 0;
   friend bool operator==(const TenantLimits&, const TenantLimits&) = default;
 };
 

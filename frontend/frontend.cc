@@ -314,7 +314,7 @@ void Frontend::StartJob(const std::shared_ptr<HttpExchange>& exchange, const Cal
   const HttpRequest& request = exchange->request();
   auto timeout = ParseTimeoutHeader(request.Header("x-request-timeout"), context_->model->limits);
   if (!timeout) return Respond(*exchange, caller, tl::unexpected(timeout.error()));
-  auto objective = ObjectiveOf(request.Header("x-slo-ttft-ms"), request.Header("x-slo-tpot-ms"));
+  auto objective = ObjectiveOf([&](std::string_view name) { return request.Header(name); });
   if (!objective) return Respond(*exchange, caller, tl::unexpected(objective.error()));
   auto service_class = ParseClassHeader(request.Header("x-aisp-class"));
   if (!service_class) return Respond(*exchange, caller, tl::unexpected(service_class.error()));

@@ -21,17 +21,6 @@ ApiError BusyError() {
                   "too many requests are being tokenized; try again shortly");
 }
 
-std::string RouteText(const RouteDecision& route) {
-  std::string text = fmt::format(
-      "decode={} prefill={} reason={} predicted-ttft-ms={:.1f} predicted-tpot-ms={:.2f} "
-      "cached-tokens={}",
-      route.decode_worker, route.prefill_worker.empty() ? "local" : route.prefill_worker,
-      route.reason, route.predicted_ttft_ms, route.predicted_tpot_ms, route.cached_tokens_decode);
-  if (!route.pull_worker.empty())
-    text += fmt::format(" pull={}:{}", route.pull_worker, route.pull_tokens);
-  return text;
-}
-
 // Every router derives the same seed, so that a retry with the same idempotency key draws the same
 // tokens anywhere. Never 0, which means no seed.
 uint64_t SeedOfKey(std::string_view tenant, std::string_view key) {
@@ -42,16 +31,35 @@ double NsToMs(int64_t ns) { return static_cast<double>(ns) * 1e-6; }
 
 }  // namespace
 
+std::string RouteText(const RouteDecision& route, Duration waited) {
+  const double ttft_ms = route.predicted_ttft_ms > 0 ? ToMs(waited) + route.predicted_ttft_ms : 0;
+  std::string text = fmt::format(
+      "decode={} prefill={} reason={} predicted-ttft-ms={:.1f} predicted-tpot-ms={:.2f} "
+      "cached-tokens={}",
+      route.decode_worker, route.prefill_worker.empty() ? "local" : route.prefill_worker,
+      route.reason, ttft_ms, route.predicted_tpot_ms, route.cached_tokens_decode);
+  if (!route.pull_worker.empty())
+    text += fmt::format(" pull={}:{}", route.pull_worker, route.pull_tokens);
+  return text;
+}
+
 PrefillPreference PrefillPreferenceOf(std::string_view header) {
   if (header == "remote") return PrefillPreference::kRemote;
   if (header == "local") return PrefillPreference::kLocal;
   return PrefillPreference::kAuto;
 }
 
-ApiResult<Objective> ObjectiveOf(std::string_view ttft, std::string_view tpot) {
+ApiResult<Objective> ObjectiveOf(const std::function<std::string_view(std::string_view)>& header) {
+  const auto target = [&](std::string_view name,
+                          std::string_view name_in_llm_d) -> ApiResult<double> {
+    AISP_ASSIGN_OR_RETURN(const double own, ParseTargetHeader(name, header(name)));
+    AISP_ASSIGN_OR_RETURN(const double other,
+                          ParseTargetHeader(name_in_llm_d, header(name_in_llm_d)));
+    return own > 0 && other > 0 ? std::min(own, other) : std::max(own, other);
+  };
   Objective out;
-  AISP_ASSIGN_OR_RETURN(out.ttft_ms, ParseTargetHeader("x-slo-ttft-ms", ttft));
-  AISP_ASSIGN_OR_RETURN(out.tpot_ms, ParseTargetHeader("x-slo-tpot-ms", tpot));
+  AISP_ASSIGN_OR_RETURN(out.ttft_ms, target("x-slo-ttft-ms", "x-llm-d-slo-ttft-ms"));
+  AISP_ASSIGN_OR_RETURN(out.tpot_ms, target("x-slo-tpot-ms", "x-llm-d-slo-tpot-ms"));
   return out;
 }
 
@@ -212,7 +220,8 @@ RouterRequest GenerationJob::MakeRequest(uint32_t choice) const {
   r.prompt_logprobs = prepared_.ScoresPrompt(choice) ? prepared_.prompt_logprobs : -1;
   // A prefill worker delivers KV only, not the outputs of prompt positions.
   r.prefill = prepared_.WantsEveryPosition() ? PrefillPreference::kLocal : request_.prefill;
-  r.objective = request_.objective;
+  if (!Yields(r.tenant.service_class))
+    r.objective = context_->tenants->ObjectiveOf(request_.caller.tenant, request_.objective);
   return r;
 }
 
@@ -290,7 +299,7 @@ void GenerationJob::Abandon(std::string_view why) {
 void GenerationJob::OnChoiceRouted(ChoiceStream& choice, const RouteDecision& route) {
   trace_.Routed(choice.index(), route);
   if (choice.index() != 0 || !route_.empty()) return;
-  route_ = RouteText(route);
+  route_ = RouteText(route, context_->clock->Now() - request_.caller.received);
   sink_->OnRouted(route_);
 }
 

@@ -135,9 +135,14 @@ class GenerationJob final : public std::enable_shared_from_this<GenerationJob>,
   std::shared_ptr<GenerationJob> self_;  // released by Close
 };
 
+// The value of x-aisp-route. `waited`: since the request was received, which the router does not
+// know of; a client's TTFT contains it.
+std::string RouteText(const RouteDecision& route, Duration waited);
+
 // Parses x-aisp-prefill: "remote", "local"; any other value leaves it to the router.
 PrefillPreference PrefillPreferenceOf(std::string_view header);
-// Parses x-slo-ttft-ms and x-slo-tpot-ms.
-ApiResult<Objective> ObjectiveOf(std::string_view ttft, std::string_view tpot);
+// Parses x-slo-ttft-ms and x-slo-tpot-ms, and the same under llm-d's names (x-llm-d-slo-...); of
+// two values the smaller counts. `header`: the value of a header, "" if absent.
+ApiResult<Objective> ObjectiveOf(const std::function<std::string_view(std::string_view)>& header);
 
 }  // namespace aisp

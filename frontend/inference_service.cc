@@ -234,7 +234,7 @@ void InferenceService::Start(const std::shared_ptr<Call>& call, Prepare prepare,
   if (const auto timeout = info.Timeout(context_->model->limits.max_timeout))
     job.timeout = *timeout;
   job.prefill = PrefillPreferenceOf(info.Metadata("x-aisp-prefill"));
-  auto objective = ObjectiveOf(info.Metadata("x-slo-ttft-ms"), info.Metadata("x-slo-tpot-ms"));
+  auto objective = ObjectiveOf([&](std::string_view name) { return info.Metadata(name); });
   if (!objective) return Finish(*call, *caller, objective.error());
   job.objective = *objective;
   auto service_class = ParseClassHeader(info.Metadata("x-aisp-class"));

@@ -228,6 +228,14 @@ TenantShare Tenants::ShareOf(const std::string& tenant, int32_t priority,
   return share;
 }
 
+Objective Tenants::ObjectiveOf(const std::string& tenant, Objective asked) const {
+  const auto it = states_.find(tenant);
+  if (it == states_.end()) return asked;
+  if (asked.ttft_ms <= 0) asked.ttft_ms = it->second.limits.slo_ttft_ms;
+  if (asked.tpot_ms <= 0) asked.tpot_ms = it->second.limits.slo_tpot_ms;
+  return asked;
+}
+
 void Tenants::Charge(const std::string& tenant, int64_t tokens, Instant now) {
   const auto it = states_.find(tenant);
   if (it == states_.end() || !it->second.limits.tokens || tokens <= 0) return;

@@ -20,6 +20,7 @@
 #include "common/fair_share.h"
 #include "config/config.h"
 #include "frontend/api_keys.h"
+#include "router/policy.h"
 
 namespace aisp {
 
@@ -68,6 +69,8 @@ class Tenants {
   // class; nullopt: that of its key.
   TenantShare ShareOf(const std::string& tenant, int32_t priority,
                       std::optional<ServiceClass> asked = std::nullopt) const;
+  // The SLO of a request that names `asked`: what it does not name is that of its tenant's key.
+  Objective ObjectiveOf(const std::string& tenant, Objective asked) const;
   // Starts a request, counted as one choice.
   tl::expected<Slot, Refusal> Enter(const std::string& tenant, Instant now);
   // Raises the request to `choices`. INVALID_ARGUMENT when they exceed the tenant's limit alone.

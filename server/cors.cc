@@ -14,7 +14,7 @@ constexpr const char* kMethods = "GET, HEAD, POST, DELETE";
 constexpr const char* kRequestHeaders =
     "authorization, content-type, x-api-key, anthropic-version, x-request-id, x-request-timeout, "
     "x-aisp-prefill, x-aisp-class, x-aisp-event-ids, x-slo-ttft-ms, x-slo-tpot-ms, "
-    "idempotency-key, traceparent, "
+    "x-llm-d-slo-ttft-ms, x-llm-d-slo-tpot-ms, idempotency-key, traceparent, "
     // Headers that the browser clients of OpenAI and Anthropic add to every request.
     "anthropic-beta, anthropic-dangerous-direct-browser-access, openai-organization, "
     "openai-project, x-stainless-arch, x-stainless-helper, x-stainless-helper-method, "

@@ -269,6 +269,11 @@ TEST(Conformance, PathsAndMethodsAndTimeouts) {
   const Answer nobody = api.Send("POST", kCompletions, long_one, {{"x-slo-ttft-ms", "0.001"}});
   EXPECT_EQ(nobody.status, 429);
   EXPECT_EQ(api.Send("POST", kCompletions, long_one, {{"x-slo-tpot-ms", "-3"}}).status, 400);
+  const Answer by_llm_d =
+      api.Send("POST", kCompletions, long_one,
+               {{"x-slo-ttft-ms", "86400000"}, {"x-llm-d-slo-ttft-ms", "0.001"}});
+  EXPECT_EQ(by_llm_d.status, 429) << by_llm_d.body;
+  EXPECT_EQ(api.Send("POST", kCompletions, long_one, {{"x-llm-d-slo-tpot-ms", "-3"}}).status, 400);
   EXPECT_EQ(
       api.Send("POST", kCompletions, With(R"("max_tokens":1900,"ignore_eos":true,"timeout":0.15)"))
           .status,

@@ -230,6 +230,21 @@ TEST(Tenants, AKeysClassIsThatOfRequestsThatNameNone) {
   EXPECT_THAT(LoadError({"fox:sk-1 class=fast"}), HasSubstr("class wants"));
 }
 
+TEST(Tenants, AKeysSloIsThatOfRequestsThatNameNone) {
+  const auto tenants = With({"fox:sk-1 slo-ttft-ms=300 slo-tpot-ms=12.5", "owl:sk-2"});
+  const Objective usual = tenants->ObjectiveOf("fox", {});
+  EXPECT_EQ(usual.ttft_ms, 300);
+  EXPECT_EQ(usual.tpot_ms, 12.5);
+  const Objective named = tenants->ObjectiveOf("fox", {1000, 0});
+  EXPECT_EQ(named.ttft_ms, 1000);
+  EXPECT_EQ(named.tpot_ms, 12.5);
+  EXPECT_FALSE(tenants->ObjectiveOf("owl", {}).any());
+  EXPECT_FALSE(tenants->ObjectiveOf("", {}).any());
+  for (const char* bad : {"0", "-1", "soon", "", "86400001", "nan"})
+    EXPECT_THAT(LoadError({std::string("fox:sk-1 slo-tpot-ms=") + bad}),
+                HasSubstr("slo-tpot-ms wants"));
+}
+
 TEST(Tenants, PriorityIsATenantsOwnUnlessItsKeySaysOtherwise) {
   const auto tenants =
       With({"fox:sk-1 weight=3", "owl:sk-2 priority=all", "hen:sk-3 priority=own"});
