@@ -27,7 +27,10 @@ double Graphs(int32_t rows) {
 }
 double Convex(int32_t rows) { return 1000 + 5.0 * rows + 0.3 * rows * rows; }
 // Tiles of eight rows.
-double Stairs(int32_t rows) { return 1000 + 150.0 * ((rows + 7) / 8); }
+double Stairs(int32_t rows) {
+  const int32_t tiles = (rows + 7) / 8;
+  return 1000 + 150.0 * tiles;
+}
 
 constexpr Machine kMachines[] = {
     {"dear rows", DearRows}, {"graphs", Graphs}, {"convex", Convex}, {"stairs", Stairs}};
