@@ -125,8 +125,9 @@ class SteadyRate {
 };
 
 // Safety margin of the TPOT admission check, in mean prediction errors, learnt from accepted
-// requests near their limit so that a few of a hundred miss it. A fixed margin would refuse too
-// many near saturation, and too few when many requests arrive at once.
+// requests near their limit so that a few of a hundred miss it, or their TTFT beside so many
+// streams. A fixed margin would refuse too many near saturation, and too few when many requests
+// arrive at once.
 class AdmissionMargin {
  public:
   double value() const { return value_; }

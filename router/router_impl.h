@@ -60,7 +60,8 @@ struct Router::Impl {
     Instant dispatched;
     Instant first_token = kNever;
     Instant last_token = kNever;
-    Placement placed;  // the last placement
+    Placement placed;           // the last placement
+    uint64_t load_changes = 0;  // before it (router/tpot_forecast.h)
     // Prefill workers of all its placements that brought no token: their loss may be reported after
     // that of the decode worker. Bounded by max_attempts.
     std::set<WorkerKey> prefill_workers;

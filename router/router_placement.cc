@@ -368,8 +368,10 @@ Status Router::Impl::Dispatch(Request& request, const Choice& choice) {
   EnterPlaced(request, decode);
   request.placed = placement;
   // Placements are compared by means; the caller gets the median.
-  if (placement.step_ms > 0)
+  if (placement.step_ms > 0) {
+    request.load_changes = pool.tpot.Placed(placement.step_ms);
     request.placed.tpot_ms = pool.tpot.Median(placement.step_ms, request.dispatched);
+  }
   ChargeWorkers(request, choice);
   if (!request.spec.answer_key.empty()) keyed.try_emplace(AnswerName(request.spec), request.id);
   CountPlaced(request, choice);

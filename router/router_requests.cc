@@ -29,6 +29,12 @@ Code CodeOf(const v1::Error& error) {
 // A request handed back more often counts as failed: no rolling update does that.
 constexpr int kMaxMoves = 100;
 
+// Accepted near its TPOT limit: such requests say whether the margin is right.
+bool NearTpot(const Placement& placed, const Objective& asked) {
+  constexpr double kNear = 0.85;
+  return asked.tpot_ms > 0 && placed.tpot_high_ms > kNear * asked.tpot_ms;
+}
+
 }  // namespace
 
 Router::Impl::Request* Router::Impl::Find(RequestId id) {
@@ -183,6 +189,12 @@ void Router::Impl::LearnFromFirstToken(const Request& request, const v1::Timing&
   const double error_ms = std::abs(measured_ms - placed.ttft_ms);
   metrics.ttft_error_s.Observe(error_ms * 1e-3);
   if (measured_ms > 0) metrics.ttft_error_ratio.Observe(error_ms / measured_ms);
+  // Streams with no time to spare leave a prompt no steps (common/token_limits.h): too many run.
+  const Objective& asked = request.spec.objective;
+  const double since_ms = ToMs(request.first_token - request.submitted);
+  if (placed.prefill < 0 && asked.ttft_ms > 0 && since_ms > asked.ttft_ms &&
+      NearTpot(placed, asked))
+    pool.margin.Learn(/*missed=*/true);
   if (placed.pull.holder >= 0) return LearnFromFetch(request, timing.pull(), measured_ms);
   TtftCorrection& correction =
       placed.prefill < 0 ? worker->correction.local : worker->correction.remote;
@@ -208,12 +220,10 @@ void Router::Impl::LearnFromEnd(const Request& request, Duration tpot) {
     return;
   const double measured_ms = ToMs(tpot);
   metrics.tpot_error_ratio.Observe(std::abs(measured_ms - placed.tpot_ms) / measured_ms);
-  const double asked_ms = request.spec.objective.tpot_ms;
-  constexpr double kNear = 0.85;
-  if (asked_ms > 0 && placed.tpot_high_ms > kNear * asked_ms)
-    pool.margin.Learn(measured_ms > asked_ms);
+  const Objective& asked = request.spec.objective;
+  if (NearTpot(placed, asked)) pool.margin.Learn(measured_ms > asked.tpot_ms);
   pool.tpot_extra_ms.Add(measured_ms - placed.step_ms, clock->Now());
-  pool.tpot.Learn(placed.step_ms, measured_ms, clock->Now());
+  pool.tpot.Learn(placed.step_ms, measured_ms, request.load_changes, clock->Now());
 }
 
 void Router::Impl::OnAttemptEnded(Request& request, const v1::TokenEvent& event) {

@@ -1,7 +1,9 @@
 // TpotForecast: predicts an answer's TPOT at its placement from the step time predicted at that
 // moment. Load changes before the answer ends: running rows finish, and new ones go to lightly
 // loaded workers. So only part of a deviation from the mean comes true. That part (a regression
-// slope), the mean, and the median relative to the mean are learnt from finished answers.
+// slope), the mean, and the median relative to the mean are learnt from finished answers. If the
+// predictions of the last placements differ from earlier ones by more than chance, the load has
+// changed: that comes true in full, before any answer of the new load has ended.
 //
 // Plain values. The router's thread.
 #pragma once
@@ -14,8 +16,55 @@
 
 namespace aisp {
 
+// Tells when values that scatter have shifted.
+class ShiftDetector {
+ public:
+  // The factor of a shift that `value` makes certain, else 1.
+  double Add(double value) {
+    ++count_;
+    const double first = 1.0 / static_cast<double>(count_);
+    recent_ += std::max(kRecent, first) * (value - recent_);
+    mean_ += std::max(kWeight, first) * (value - mean_);
+    const double off = value - recent_;
+    variance_ += std::max(kWeight, first) * (off * off - variance_);
+    const double chance = kChance * std::sqrt(variance_ * kRecent / 2);
+    if (count_ <= kOfRecent || std::abs(recent_ - mean_) < chance) return 1;
+    const double factor = recent_ / mean_;
+    mean_ = recent_;
+    count_ = kOfRecent;
+    return factor;
+  }
+
+ private:
+  static constexpr double kRecent = 0.05;
+  static constexpr uint64_t kOfRecent = 20;
+  static constexpr double kWeight = 0.005;
+  // In standard deviations of the mean of the last twenty. Large, since the values of neighbouring
+  // placements are alike.
+  static constexpr double kChance = 10;
+
+  double mean_ = 0, recent_ = 0, variance_ = 0;
+  uint64_t count_ = 0;
+};
+
 class TpotForecast {
  public:
+  // The step time predicted at a placement. Returns the number of load changes so far, for Learn.
+  uint64_t Placed(double predicted_ms) {
+    const double factor = steps_.Add(predicted_ms);
+    if (factor == 1) return changes_;
+    predicted_ *= factor;
+    measured_ *= factor;
+    variance_ *= factor * factor;
+    covariance_ *= factor * factor;
+    return ++changes_;
+  }
+
+  // An answer of an earlier load says nothing of the present one.
+  void Learn(double predicted_ms, double measured_ms, uint64_t changes, Instant now) {
+    if (changes == changes_) Learn(predicted_ms, measured_ms, now);
+  }
+
   // `predicted_ms`: step time at the placement. `measured_ms`: mean TPOT of the answer.
   void Learn(double predicted_ms, double measured_ms, Instant now) {
     if (count_ >= kLittle) measured_ms = WithinReason(Mean(predicted_ms), measured_ms);
@@ -51,6 +100,7 @@ class TpotForecast {
   static constexpr double kLatelyWeight = 0.1;
   static constexpr double kMostOfOne = 0.25;  // cap on one answer's error
   static constexpr double kSurely = 5;
+  static constexpr double kFarOff = 0.4;   // or this much, whatever is usual
   static constexpr uint64_t kLittle = 10;  // answers
   static constexpr int kLately = 20;
 
@@ -68,7 +118,8 @@ class TpotForecast {
     const double weight = std::max(kWeight, 1.0 / static_cast<double>(++errors_));
     const double most = std::max(limit, kMostOfOne);
     lately_ += kLatelyWeight * (std::clamp(error, -most, most) - lately_);
-    if (--rest_ < 0 && std::abs(lately_) > kSurely * std::max(usual_, kLeastSpread)) {
+    const double surely = std::min(kSurely * std::max(usual_, kLeastSpread), kFarOff);
+    if (--rest_ < 0 && std::abs(lately_) > surely) {
       count_ = std::min(count_, kLittle);
       rest_ = kLately;
     }
@@ -82,6 +133,8 @@ class TpotForecast {
     return expected_ms * (1 + std::clamp(error, -counts, counts));
   }
 
+  ShiftDetector steps_;  // of the step times predicted at placements
+  uint64_t changes_ = 0;
   double predicted_ = 0, measured_ = 0;  // means
   double variance_ = 0, covariance_ = 0;
   double median_ = 0;  // of measured / mean - 1

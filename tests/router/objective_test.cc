@@ -143,6 +143,41 @@ v1::Telemetry StepsByRows(RouterHarness& h) {
   return t;
 }
 
+// What was learnt of TTFT fades meanwhile.
+void PassAMinute(RouterHarness& h, LinkId worker) {
+  for (int i = 0; i < 60; ++i) {
+    h.Advance(std::chrono::seconds(1));
+    h.Report(worker, h.ReadyTelemetry());
+  }
+}
+
+// Where streams have no time to spare, prompts wait for them. Then fewer streams are accepted.
+TEST(Objective, PromptsThatAreLateBesideStreamsNearTheirLimitWidenItsMargin) {
+  RouterHarness h;
+  const LinkId d = h.AddDecode("d");
+  h.Report(d, StepsByRows(h));
+  RouterRequest request = h.Request(10);
+  request.objective.tpot_ms = 12;
+  RecordingObserver first;
+  const auto before = h.Submit(request, &first);
+  ASSERT_TRUE(before);
+  h.router.Cancel(*before);
+  request.objective.ttft_ms = 150;
+  for (int i = 0; i < 25; ++i) {
+    PassAMinute(h, d);
+    RecordingObserver late;
+    if (!h.Submit(request, &late)) break;
+    h.Advance(std::chrono::milliseconds(400));
+    h.Tokens(d, h.Generates(d).back().request_id(), 10, {1, 2, 3, 4}, v1::FINISH_LENGTH);
+  }
+  PassAMinute(h, d);
+  request.objective.ttft_ms = 0;
+  RecordingObserver last;
+  const auto refused = h.Submit(request, &last);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("TPOT"), std::string::npos) << refused.error().message;
+}
+
 TEST(Objective, WhoIsRefusedForStepsThatAreTooLongIsToldWhenEnoughStreamsWillHaveEnded) {
   RouterHarness h;
   const LinkId d = h.AddDecode("d");

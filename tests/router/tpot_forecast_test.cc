@@ -13,6 +13,12 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
+// An answer that ends before the next placement.
+void Learn(double predicted_ms, double measured_ms, Instant now, TpotForecast* forecast) {
+  const uint64_t changes = forecast->Placed(predicted_ms);
+  forecast->Learn(predicted_ms, measured_ms, changes, now);
+}
+
 TEST(TpotForecast, TellsOnWhatOfDeviationsComesTrue) {
   const auto learn = [](double part) {
     SplitMix64 random(4);
@@ -21,7 +27,7 @@ TEST(TpotForecast, TellsOnWhatOfDeviationsComesTrue) {
     for (int i = 0; i < 1000; ++i) {
       now = now + milliseconds(20);
       const double off = 2 * random.Uniform() - 1;
-      forecast.Learn(6 + off, 7 + part * off, now);
+      Learn(6 + off, 7 + part * off, now, &forecast);
     }
     return std::pair(forecast.Median(7, now), forecast.Median(7, now + seconds(60)));
   };
@@ -33,7 +39,7 @@ TEST(TpotForecast, TellsOnWhatOfDeviationsComesTrue) {
 TEST(TpotForecast, WhereAllPredictionsWereAlikeNothingIsKnownOfDeviations) {
   TpotForecast forecast;
   Instant now{};
-  for (int i = 0; i < 400; ++i) forecast.Learn(6, 7, now = now + milliseconds(20));
+  for (int i = 0; i < 400; ++i) Learn(6, 7, now = now + milliseconds(20), &forecast);
   EXPECT_NEAR(forecast.Median(9, now), 10, 1e-6);
 }
 
@@ -44,7 +50,7 @@ TEST(TpotForecast, TellsTheMiddleNotTheMean) {
   Instant now{};
   for (int i = 0; i < 3000; ++i) {
     const double came = random.Uniform() < 0.2 ? 5 : 2.5 + 0.05 * random.Uniform();
-    forecast.Learn(2.5, came, now = now + milliseconds(20));
+    Learn(2.5, came, now = now + milliseconds(20), &forecast);
   }
   EXPECT_NEAR(forecast.Median(2.5, now), 2.5, 0.15);
 }
@@ -57,7 +63,7 @@ TEST(TpotForecast, FollowsAChangeWithinAFewDozenAnswers) {
     for (int i = 0; i < answers; ++i) {
       const double step = 5 + random.Uniform();
       const double chance = 0.9 + 0.2 * random.Uniform();
-      forecast.Learn(step, factor * step * chance, now = now + milliseconds(20));
+      Learn(step, factor * step * chance, now = now + milliseconds(20), &forecast);
     }
   };
   play(2000, 1.0);
@@ -68,13 +74,29 @@ TEST(TpotForecast, FollowsAChangeWithinAFewDozenAnswers) {
   EXPECT_NEAR(forecast.Median(5.5, now), 5.5, 0.08 * 5.5);
 }
 
+// Only a small part of deviations comes true, but all of a change of the load.
+TEST(TpotForecast, FollowsAnotherLoadBeforeItsFirstAnswerHasEnded) {
+  SplitMix64 random(9);
+  TpotForecast forecast;
+  Instant now{};
+  for (int i = 0; i < 1000; ++i) {
+    const double off = random.Uniform() - 0.5;
+    Learn(3 + off, 3.3 + 0.2 * off, now = now + milliseconds(20), &forecast);
+  }
+  EXPECT_NEAR(forecast.Median(3.5, now), 3.4, 0.07);
+  for (int i = 0; i < 40; ++i) forecast.Placed(5 + random.Uniform() - 0.5);
+  EXPECT_NEAR(forecast.Median(5, now), 5.5, 0.45);
+  for (int i = 0; i < 40; ++i) forecast.Placed(5 + random.Uniform() - 0.5);
+  EXPECT_NEAR(forecast.Median(5, now), 5.5, 0.25);
+}
+
 TEST(TpotForecast, AStoppedProcessMovesItLittle) {
   SplitMix64 random(7);
   TpotForecast forecast;
   Instant now{};
   for (int i = 0; i < 500; ++i)
-    forecast.Learn(5, 5 * (0.95 + 0.1 * random.Uniform()), now = now + milliseconds(20));
-  for (int i = 0; i < 5; ++i) forecast.Learn(5, 500, now = now + milliseconds(20));
+    Learn(5, 5 * (0.95 + 0.1 * random.Uniform()), now = now + milliseconds(20), &forecast);
+  for (int i = 0; i < 5; ++i) Learn(5, 500, now = now + milliseconds(20), &forecast);
   EXPECT_NEAR(forecast.Median(5, now), 5, 0.35);
 }
 
@@ -93,7 +115,7 @@ TEST(TpotForecast, ASteadyLoadIsToldAboutAsWellAsItsMiddle) {
       error += std::abs(forecast.Median(5, now) - came);
       least += std::abs(5 - came);
     }
-    forecast.Learn(5, came, now);
+    Learn(5, came, now, &forecast);
   }
   EXPECT_LT(error, 1.1 * least);
 }
