@@ -50,13 +50,46 @@ TcpOwner::Connection::~Connection() {
 
 bool TcpOwner::Connection::Serve(uint32_t events) {
   if ((events & EPOLLOUT) != 0 && !Flush()) return false;
-  for (int step = 0; step < kStepsPerServe && out_.size() < kMaxUnsentAckBytes; ++step) {
-    const Io io = Step();
-    if (io == Io::kClosed) return false;
-    if (io == Io::kWouldBlock) break;
-  }
+  int step = 0;
+  do {
+    for (; out_.size() < kMaxUnsentAckBytes; ++step) {
+      // What is ahead is not seen by epoll, so it is always handled.
+      if (step >= kStepsPerServe && unread_.empty()) break;
+      reads_ahead_ = step < kStepsPerServe;
+      const Io io = Step();
+      if (io == Io::kClosed) return false;
+      if (io == Io::kWouldBlock) break;
+    }
+    if (!Flush()) return false;
+  } while (!unread_.empty() && out_.size() < kMaxUnsentAckBytes);
   ChooseWakeup();
-  return Flush();
+  return true;
+}
+
+ssize_t TcpOwner::Connection::Receive(std::span<iovec> iov, bool past) {
+  if (!unread_.empty()) {
+    size_t taken = 0;
+    for (const iovec& into : iov) {
+      const size_t bytes = std::min(into.iov_len, unread_.size());
+      std::memcpy(into.iov_base, unread_.data(), bytes);
+      unread_ = unread_.subspan(bytes);
+      taken += bytes;
+    }
+    return static_cast<ssize_t>(taken);
+  }
+  std::array<iovec, 65> all;
+  const auto end = std::ranges::copy(iov, all.begin()).out;
+  const bool more = past && reads_ahead_;
+  if (more) *end = {ahead_.data(), ahead_.size()};
+  msghdr message{};
+  message.msg_iov = all.data();
+  message.msg_iovlen = iov.size() + (more ? 1 : 0);
+  const ssize_t n = recvmsg(socket_.get(), &message, MSG_DONTWAIT);
+  size_t wanted = 0;
+  for (const iovec& into : iov) wanted += into.iov_len;
+  if (n <= 0 || static_cast<size_t>(n) <= wanted) return n;
+  unread_ = std::span(ahead_).first(static_cast<size_t>(n) - wanted);
+  return static_cast<ssize_t>(wanted);
 }
 
 uint64_t TcpOwner::Connection::BytesToCome() const {
@@ -110,8 +143,8 @@ TcpOwner::Connection::Io TcpOwner::Connection::Step() {
 
 TcpOwner::Connection::Io TcpOwner::Connection::Fill(void* target, size_t size) {
   if (filled_ == size) return Io::kProgress;
-  const ssize_t n =
-      recv(socket_.get(), static_cast<std::byte*>(target) + filled_, size - filled_, MSG_DONTWAIT);
+  iovec rest{static_cast<std::byte*>(target) + filled_, size - filled_};
+  const ssize_t n = Receive({&rest, 1}, /*past=*/true);
   if (n < 0) return errno == EAGAIN || errno == EINTR ? Io::kWouldBlock : Io::kClosed;
   if (n == 0) return Io::kClosed;
   filled_ += static_cast<size_t>(n);
@@ -168,6 +201,8 @@ bool TcpOwner::Connection::OnCopies() {
   if (verdict_ && !probe && stage_.active()) verdict_ = PrepareStage();
   copy_ = 0;
   in_copy_ = 0;
+  hashed_ = 0;
+  sum_ = 0;
   remaining_ = header_.payload_bytes;
   announced_ = probe || refused_ == header_.id ? 0 : header_.more;
   NextMessage(State::kPayload);
@@ -229,21 +264,24 @@ TcpOwner::Connection::Io TcpOwner::Connection::ReadPayload() {
     }
     if (verdict_ && !probe) {
       std::array<iovec, 64> iov;
-      msghdr message{};
-      message.msg_iov = iov.data();
-      message.msg_iovlen = PayloadTargets(iov);
-      n = recvmsg(socket_.get(), &message, MSG_DONTWAIT);
+      const std::span<iovec> targets(iov.data(), PayloadTargets(iov));
+      uint64_t bytes = 0;
+      for (const iovec& target : targets) bytes += target.iov_len;
+      n = Receive(targets, /*past=*/bytes == remaining_);
+      if (n > 0) Landed(static_cast<size_t>(n));
+      HashLanded();
     } else {
       lock.unlock();
       std::vector<std::byte>& waste = owner_->waste_;
-      n = recv(socket_.get(), waste.data(), std::min<uint64_t>(waste.size(), remaining_),
-               MSG_DONTWAIT);
+      iovec rest{waste.data(), std::min<uint64_t>(waste.size(), remaining_)};
+      n = Receive({&rest, 1}, /*past=*/rest.iov_len == remaining_);
+      if (n > 0) Landed(static_cast<size_t>(n));
     }
   }
   if (n < 0) return errno == EAGAIN || errno == EINTR ? Io::kWouldBlock : Io::kClosed;
   if (n == 0) return Io::kClosed;
   stalled_at_ = owner_->clock_.Now() + owner_->options_.stall_timeout;
-  Landed(static_cast<size_t>(n));
+  if (remaining_ == 0) OnPayload();
   return Io::kProgress;
 }
 
@@ -252,7 +290,14 @@ void TcpOwner::Connection::Landed(size_t bytes) {
   in_copy_ += bytes;
   while (copy_ < copies_.size() && in_copy_ >= copies_[copy_].bytes)
     in_copy_ -= copies_[copy_++].bytes;
-  if (remaining_ == 0) OnPayload();
+}
+
+void TcpOwner::Connection::HashLanded() {
+  if (stage_.active() || (header_.flags & kTcpChecksummed) == 0) return;
+  for (; hashed_ < copy_; ++hashed_) {
+    const TcpCopy& copy = copies_[hashed_];
+    sum_ = FoldChecksum(sum_, {owner_->region_.base + copy.offset, copy.bytes});
+  }
 }
 
 void TcpOwner::Connection::OnPayload() {
@@ -261,13 +306,12 @@ void TcpOwner::Connection::OnPayload() {
   NextMessage(State::kChecksum);
 }
 
-bool TcpOwner::Connection::ChecksumMatches() const {
+bool TcpOwner::Connection::ChecksumMatches() {
   if (stage_.active()) return stage_.Checksum() == header_.checksum;
-  std::lock_guard lock(owner_->mutex_);
-  uint64_t sum = 0;
-  for (const TcpCopy& copy : copies_)
-    sum = FoldChecksum(sum, {owner_->region_.base + copy.offset, copy.bytes});
-  return sum == header_.checksum;
+  // Only empty copies are left: the blocks of a revoked epoch may be another's by now.
+  copy_ = copies_.size();
+  HashLanded();
+  return sum_ == header_.checksum;
 }
 
 void TcpOwner::Connection::OnWriteComplete() {

@@ -154,10 +154,7 @@ Status TcpWriter::Peer::BeginMessage(Entry& entry) {
   }
   const bool checksum = writer_->options_.checksum && !part_.empty();
   if (checksum) header.flags |= kTcpChecksummed;
-  // The checksum follows the payload if it needs no packet of its own: it goes with the next
-  // message.
-  const bool next = entry.rest > 0 || next_ + 1 < entries_.size();
-  checksum_behind_ = checksum && takes_checksums_behind_ && next && !stage_.active();
+  checksum_behind_ = checksum && takes_checksums_behind_ && !stage_.active();
   if (checksum_behind_) {
     header.flags |= kTcpChecksumBehind;
   } else if (checksum) {
@@ -171,6 +168,9 @@ Status TcpWriter::Peer::BeginMessage(Entry& entry) {
   message_bytes_ = head_.size() + header.payload_bytes;
   message_of_entry_ = true;
   sent_bytes_ = 0;
+  hashed_ = 0;
+  hashed_bytes_ = 0;
+  sum_ = 0;
   return {};
 }
 
@@ -182,11 +182,21 @@ uint64_t TcpWriter::Peer::PartChecksum() const {
   return sum;
 }
 
+void TcpWriter::Peer::HashSent() {
+  if (!message_of_entry_ || !checksum_behind_) return;
+  for (; hashed_ < part_.size(); ++hashed_) {
+    const BlockCopy& copy = part_[hashed_];
+    if (head_.size() + hashed_bytes_ + copy.bytes > sent_bytes_) return;
+    sum_ = FoldChecksum(sum_, {writer_->source_.base + copy.src_offset, copy.bytes});
+    hashed_bytes_ += copy.bytes;
+  }
+}
+
 void TcpWriter::Peer::EndMessage() {
   message_bytes_ = 0;
   if (!message_of_entry_) return;
   ++entries_[next_].unacknowledged;
-  if (checksum_behind_) due_ = PartChecksum();
+  if (checksum_behind_) due_ = sum_;
 }
 
 void TcpWriter::Peer::BeginChecksum() {
@@ -198,25 +208,25 @@ void TcpWriter::Peer::BeginChecksum() {
   sent_bytes_ = 0;
 }
 
-size_t TcpWriter::Peer::MessageParts(std::array<iovec, 64>& iov) const {
+size_t TcpWriter::Peer::MessageParts(std::array<iovec, 64>& iov, bool* last) const {
   size_t count = 0;
   uint64_t skip = sent_bytes_;
-  const auto add = [&](const std::byte* base, uint64_t bytes) {
-    if (skip >= bytes) {
-      skip -= bytes;
-    } else {
-      iov[count++] = {const_cast<std::byte*>(base) + skip, bytes - skip};
-      skip = 0;
-    }
+  uint64_t bytes = 0;
+  const auto add = [&](const std::byte* base, uint64_t size) {
+    const uint64_t sent = std::min(skip, size);
+    skip -= sent;
+    if (size == sent) return;
+    iov[count++] = {const_cast<std::byte*>(base) + sent, size - sent};
+    bytes += size - sent;
   };
   add(head_.data(), head_.size());
   if (stage_.active()) {
     if (!part_.empty()) add(stage_.data(), stage_.bytes());
-    return count;
+  } else {
+    for (size_t i = 0; i < part_.size() && count < iov.size(); ++i)
+      add(writer_->source_.base + part_[i].src_offset, part_[i].bytes);
   }
-  for (size_t i = 0; i < part_.size() && count < iov.size(); ++i) {
-    add(writer_->source_.base + part_[i].src_offset, part_[i].bytes);
-  }
+  *last = sent_bytes_ + bytes == message_bytes_;
   return count;
 }
 
@@ -241,10 +251,14 @@ Status TcpWriter::Peer::SendQueued() {
       BeginChecksum();
     }
     std::array<iovec, 64> iov;
+    bool last = false;
     msghdr message{};
     message.msg_iov = iov.data();
-    message.msg_iovlen = MessageParts(iov);
-    const ssize_t n = sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    message.msg_iovlen = MessageParts(iov, &last);
+    // What follows goes into the same packet; the payload's whole packets go at once.
+    const bool follows = !last || (message_of_entry_ && checksum_behind_);
+    const int more = follows ? MSG_MORE : 0;
+    const ssize_t n = sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT | more);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) {
       WantWrite(true);
@@ -253,6 +267,7 @@ Status TcpWriter::Peer::SendQueued() {
     if (n < 0) return tl::unexpected(Broken(std::strerror(errno)));
     sent_bytes_ += static_cast<uint64_t>(n);
     Moved();
+    HashSent();
     if (sent_bytes_ == message_bytes_) EndMessage();
   }
   CompleteCancelled();
@@ -264,16 +279,20 @@ Status TcpWriter::Peer::SendQueued() {
 
 Status TcpWriter::Peer::ReadAcks() {
   while (true) {
-    const ssize_t n = recv(socket_.get(), reinterpret_cast<std::byte*>(&ack_) + ack_bytes_,
-                           sizeof(ack_) - ack_bytes_, MSG_DONTWAIT);
+    const size_t room = sizeof(acks_) - ack_bytes_;
+    const ssize_t n = recv(socket_.get(), reinterpret_cast<std::byte*>(acks_.data()) + ack_bytes_,
+                           room, MSG_DONTWAIT);
     if (n == 0) return tl::unexpected(Broken("it closed the connection"));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) return {};
     if (n < 0) return tl::unexpected(Broken(std::strerror(errno)));
     ack_bytes_ += static_cast<size_t>(n);
-    if (ack_bytes_ < sizeof(ack_)) continue;
-    ack_bytes_ = 0;
-    AISP_RETURN_IF_ERROR(OnAck(ack_));
+    const size_t whole = ack_bytes_ / sizeof(TcpAck);
+    for (size_t i = 0; i < whole; ++i) AISP_RETURN_IF_ERROR(OnAck(acks_[i]));
+    if (whole < acks_.size()) acks_[0] = acks_[whole];
+    ack_bytes_ -= whole * sizeof(TcpAck);
+    // Less than asked for: the socket has no more now.
+    if (static_cast<size_t>(n) < room) return {};
   }
 }
 

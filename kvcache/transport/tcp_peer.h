@@ -53,6 +53,8 @@ class TcpWriter::Peer {
   // The current message is fully sent.
   void EndMessage();
   uint64_t PartChecksum() const;
+  // Adds what is sent to the checksum that follows, while it is in a cache.
+  void HashSent();
   // Starts a message that holds only the pending checksum.
   void BeginChecksum();
   // Advances past an entry with nothing more to send; false: there is none.
@@ -64,7 +66,8 @@ class TcpWriter::Peer {
   }
   // Completes the front entry once its messages are all sent and acknowledged, or one has failed.
   void CompleteAcknowledged();
-  size_t MessageParts(std::array<iovec, 64>& iov) const;
+  // What one system call sends of the message from sent_bytes_ on.
+  size_t MessageParts(std::array<iovec, 64>& iov, bool* last) const;
   void CompleteFront(Status status);
   void CompleteCancelled();
   void Moved();
@@ -79,14 +82,17 @@ class TcpWriter::Peer {
   std::vector<BlockCopy> part_;  // part of entries_[next_] in the current message
   // The previous message's pending checksum, if any, then the current header and copy list.
   std::vector<std::byte> head_;
-  bool checksum_behind_ = false;   // of the current message
+  bool checksum_behind_ = false;  // of the current message
+  size_t hashed_ = 0;             // copies of part_ in sum_, and their bytes
+  uint64_t hashed_bytes_ = 0;
+  uint64_t sum_ = 0;
   std::optional<uint64_t> due_;    // the previous message's checksum, not sent yet
   bool message_of_entry_ = false;  // false: only such a checksum
   DeviceStage stage_;              // payload from a GPU
   uint64_t message_bytes_ = 0;     // of the whole message, 0: none begun
   uint64_t sent_bytes_ = 0;        // of the current message
-  TcpAck ack_;
-  size_t ack_bytes_ = 0;
+  std::array<TcpAck, 64> acks_;
+  size_t ack_bytes_ = 0;  // received of them
   bool want_write_ = false;
   Instant deadline_ = kNever;
   mutable std::mutex failure_mutex_;

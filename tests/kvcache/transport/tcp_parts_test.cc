@@ -62,6 +62,21 @@ class Spoken {
     message.resize(message.size() - held);
     Say(message);
   }
+  // Writes of a few bytes each or none, from id `first` on, in one piece.
+  void Burst(uint64_t first, size_t count) {
+    std::vector<std::byte> all;
+    for (size_t i = 0; i < count; ++i) {
+      std::vector<std::byte> payload(i % 40, static_cast<std::byte>(i));
+      uint64_t checksum = FoldChecksum(0, payload);
+      const bool behind = i % 2 == 1;
+      const uint32_t flags = kTcpChecksummed | (behind ? kTcpChecksumBehind : 0);
+      const auto message =
+          Message({.flags = flags, .id = first + i, .checksum = behind ? 0 : checksum}, payload);
+      all.insert(all.end(), message.begin(), message.end());
+      if (behind) all.insert(all.end(), Room(checksum).begin(), Room(checksum).end());
+    }
+    Say(all);
+  }
   void StopSaying() { shutdown(socket_.get(), SHUT_WR); }
   std::byte Landed() const { return owner_.pool()[kPart - 1]; }
   uint32_t takes() const { return takes_; }
@@ -135,6 +150,18 @@ TEST(TcpOwnerSleeps, NoLongerThanAStallTimeForWhatWasOnlyAnnounced) {
   writer.Part(2, UINT32_MAX);
   EXPECT_EQ(writer.Answer(2), Code::kOk) << "what has come is read before it is given up";
   EXPECT_TRUE(writer.HungUp()) << "in the middle of a write";
+}
+
+// What is read ahead wakes nobody: all of it is handled with the bytes before it.
+TEST(TcpReadsAhead, ShortWritesThatComeAtOnceAreAllAnswered) {
+  Spoken writer(kPatience);
+  // As many as are served in a turn, and some more or less.
+  uint64_t next = 1;
+  for (size_t count = 1; count < 100; ++count, next += count) {
+    writer.Burst(next, count);
+    for (size_t i = 0; i < count; ++i) ASSERT_EQ(writer.Answer(next + i), Code::kOk) << count;
+  }
+  EXPECT_TRUE(writer.Silent());
 }
 
 TEST(TcpChecksumsBehind, AreCheckedAsThoseInHeaders) {
@@ -229,13 +256,13 @@ class TcpChecksumsSent : public testing::Test {
   KvPeerId peer_;
 };
 
-TEST_F(TcpChecksumsSent, BehindPayloadsWhereAMessageFollows) {
+TEST_F(TcpChecksumsSent, BehindEveryPayload) {
   Write(kTcpPartBytes + kPart);
   const Received first = Receive();
   EXPECT_TRUE(first.behind);
   Answer(first, Code::kOk);
   const Received last = Receive();
-  EXPECT_FALSE(last.behind) << "a packet of its own";
+  EXPECT_TRUE(last.behind) << "though no message follows that would bring it";
   Answer(last, Code::kOk);
   EXPECT_TRUE(writer_.Await(1).at(0).status.has_value());
 }
