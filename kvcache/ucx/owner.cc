@@ -25,6 +25,8 @@ struct Owner::Fetch {
   Piece piece;
   bool probe = false;
   std::byte* target = nullptr;
+  void* data = nullptr;          // UCX's handle of the payload, until its receive starts
+  std::optional<uint64_t> room;  // of the ring
 };
 
 Owner::Owner(Worker* worker, const KvRegion& region, const Options& options)
@@ -32,7 +34,9 @@ Owner::Owner(Worker* worker, const KvRegion& region, const Options& options)
       region_(region),
       options_(options),
       cookie_(NewCookie()),
-      waste_(kMostBatchBytes) {}
+      waste_(kMostBatchBytes) {
+  if (region.device != nullptr) ring_.emplace(region);
+}
 
 Owner::~Owner() {
   if (listener_ != nullptr) ucp_listener_destroy(listener_);
@@ -169,8 +173,12 @@ ucs_status_t Owner::OnPiece(ucp_ep_h from, const void* header, size_t header_byt
     }
     ++under_way_[Epoch(piece.epoch)];
   }
+  Count(*fetch);
   fetch->target = region_.base + piece.offset;
-  return Start(std::move(fetch), data);
+  fetch->data = data;
+  if (!ring_) return Start(std::move(fetch));
+  waiting_.push_back(std::move(fetch));  // Serve starts it
+  return UCS_INPROGRESS;
 }
 
 ucs_status_t Owner::OnProbe(ucp_ep_h from, const void* header, size_t header_bytes, void* data,
@@ -189,13 +197,18 @@ ucs_status_t Owner::OnProbe(ucp_ep_h from, const void* header, size_t header_byt
   fetch->probe = true;
   fetch->piece.bytes = bytes;
   fetch->target = waste_.data();
-  return Start(std::move(fetch), data);
+  fetch->data = data;
+  Count(*fetch);
+  return Start(std::move(fetch));
 }
 
-ucs_status_t Owner::Start(std::unique_ptr<Fetch> fetch, void* data) {
+void Owner::Count(const Fetch& fetch) {
   ++fetching_;
-  ++fetch->from->fetching;
-  fetch->from->deadline = clock_.Now() + options_.stall_timeout;
+  ++fetch.from->fetching;
+  fetch.from->deadline = clock_.Now() + options_.stall_timeout;
+}
+
+ucs_status_t Owner::Start(std::unique_ptr<Fetch> fetch) {
   ucp_request_param_t param{};
   param.op_attr_mask =
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
@@ -208,13 +221,57 @@ ucs_status_t Owner::Start(std::unique_ptr<Fetch> fetch, void* data) {
     owner->Ended(std::move(ended), status);
   };
   ucs_status_ptr_t request =
-      ucp_am_recv_data_nbx(worker_->get(), data, fetch->target, fetch->piece.bytes, &param);
+      ucp_am_recv_data_nbx(worker_->get(), fetch->data, fetch->target, fetch->piece.bytes, &param);
   if (UCS_PTR_IS_PTR(request)) {
     std::ignore = fetch.release();  // owned by the callback
     return UCS_INPROGRESS;
   }
   Ended(std::move(fetch), UCS_PTR_STATUS(request));
   return UCS_OK;
+}
+
+void Owner::StartWaiting() {
+  while (!waiting_.empty()) {
+    Fetch& next = *waiting_.front();
+    Code refused = next.from->broken ? Code::kUnavailable : Code::kOk;
+    {
+      std::lock_guard lock(mutex_);
+      if (!gate_.Knows(Epoch(next.piece.epoch))) refused = Code::kFailedPrecondition;
+    }
+    if (refused == Code::kOk) {
+      const Result<std::optional<uint64_t>> room = ring_->Take(next.piece.bytes);
+      if (room && !*room) return;
+      if (room) next.room = *room;
+      if (!room) refused = room.error().code;
+    }
+    std::unique_ptr<Fetch> fetch = std::move(waiting_.front());
+    waiting_.pop_front();
+    if (refused != Code::kOk) {
+      ucp_am_data_release(worker_->get(), fetch->data);
+      Settle(*fetch, refused);
+      continue;
+    }
+    fetch->target = ring_->data(*fetch->room);
+    static_cast<void>(Start(std::move(fetch)));
+  }
+}
+
+void Owner::Store(std::unique_ptr<Fetch> fetch) {
+  if (ring_->ToPool(*fetch->room, fetch->piece.offset)) {
+    storing_.push_back(std::move(fetch));
+  } else {
+    Settle(*fetch, Code::kUnavailable);
+  }
+}
+
+void Owner::EndStored() {
+  while (!storing_.empty()) {
+    const Result<bool> copied = ring_->Copied(*storing_.front()->room);
+    if (copied && !*copied) return;
+    const std::unique_ptr<Fetch> fetch = std::move(storing_.front());
+    storing_.pop_front();
+    Settle(*fetch, copied ? Code::kOk : Code::kUnavailable);
+  }
 }
 
 Code Owner::Verdict(const Fetch& fetch, ucs_status_t status) {
@@ -225,20 +282,26 @@ Code Owner::Verdict(const Fetch& fetch, ucs_status_t status) {
 }
 
 void Owner::Ended(std::unique_ptr<Fetch> fetch, ucs_status_t status) {
-  --fetching_;
-  const Piece& piece = fetch->piece;
   const Code code = Verdict(*fetch, status);
-  if (!fetch->probe) {
+  if (fetch->room && code == Code::kOk && !fetch->from->broken) return Store(std::move(fetch));
+  Settle(*fetch, code);
+}
+
+void Owner::Settle(const Fetch& fetch, Code code) {
+  --fetching_;
+  if (fetch.room) ring_->GiveBack(*fetch.room);
+  const Piece& piece = fetch.piece;
+  if (!fetch.probe) {
     // After the checksum: from here on the blocks may be reassigned.
     std::lock_guard lock(mutex_);
     const auto it = under_way_.find(Epoch(piece.epoch));
     if (--it->second == 0) under_way_.erase(it);
   }
-  Connection& connection = *fetch->from;
+  Connection& connection = *fetch.from;
   --connection.fetching;
   if (connection.broken) return;
   connection.deadline = connection.fetching == 0 ? kNever : clock_.Now() + options_.stall_timeout;
-  if (!fetch->probe) {
+  if (!fetch.probe) {
     PieceEnded(connection, piece, code);
   } else if (!Send(connection.endpoint, kProbeReply, ProbeReply{piece.bytes})) {
     connection.broken = true;
@@ -361,6 +424,8 @@ bool Owner::Revoke(Epoch epoch) {
 
 void Owner::Serve() {
   const Instant now = clock_.Now();
+  EndStored();
+  StartWaiting();
   std::erase_if(connections_, [&](auto& entry) {
     Connection& connection = *entry.second;
     if (!connection.broken && now < connection.deadline) return false;

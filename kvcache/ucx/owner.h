@@ -6,15 +6,20 @@
 // they have. A connection that violates the protocol, has the wrong cookie or stalls a fetch for
 // `stall_timeout` is closed, which ends its fetches.
 //
+// Pieces for a pool in device memory are received in a PinnedRing and copied from there by the
+// device; they count as fetches until that copy has ended.
+//
 // If it has mapped the pool of a writer on this host, it copies instead; such a copy ends within
 // the handling of its message.
 //
 // Allow and Revoke: any thread. All else: the transport's thread.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -24,6 +29,7 @@
 #include "kvcache/transport/kv_transport.h"
 #include "kvcache/ucx/library.h"
 #include "kvcache/ucx/mapped_memory.h"
+#include "kvcache/ucx/pinned_ring.h"
 #include "kvcache/ucx/wire.h"
 
 namespace aisp::ucx {
@@ -59,8 +65,11 @@ class Owner {
                size_t bytes, bool rendezvous);
   void OnBroken(ucp_ep_h endpoint);
 
-  // Closes connections marked for closing. Not from within UCX's callbacks.
+  // Closes connections marked for closing, and moves pieces between ring and pool. Not from within
+  // UCX's callbacks.
   void Serve();
+  // Serve has work soon that wakes nobody: the device is copying.
+  bool copying() const { return !storing_.empty(); }
   // When Serve has work even without events.
   Instant deadline() const;
   bool empty() const { return connections_.empty(); }
@@ -95,8 +104,16 @@ class Owner {
   std::shared_ptr<Connection> Find(ucp_ep_h endpoint);
   // False: the piece violates the protocol.
   static bool Admit(Connection& connection, const Piece& piece, size_t bytes);
-  ucs_status_t Start(std::unique_ptr<Fetch> fetch, void* data);
+  void Count(const Fetch& fetch);
+  // Starts a counted fetch.
+  ucs_status_t Start(std::unique_ptr<Fetch> fetch);
+  // Starts fetches that wait for room in the ring.
+  void StartWaiting();
   void Ended(std::unique_ptr<Fetch> fetch, ucs_status_t status);
+  // Has the device copy a fetched piece from the ring to the pool.
+  void Store(std::unique_ptr<Fetch> fetch);
+  void EndStored();
+  void Settle(const Fetch& fetch, Code code);
   static Code Verdict(const Fetch& fetch, ucs_status_t status);
   static void PieceEnded(Connection& connection, const Piece& piece, Code code);
   // The ranges of a batch; empty: it violates the protocol.
@@ -111,7 +128,10 @@ class Owner {
   const SteadyClock clock_;
   ucp_listener_h listener_ = nullptr;
   std::unordered_map<ucp_ep_h, std::shared_ptr<Connection>> connections_;
-  std::vector<std::byte> waste_;  // sink for probes
+  std::vector<std::byte> waste_;                // sink for probes
+  std::optional<PinnedRing> ring_;              // for a pool in device memory
+  std::deque<std::unique_ptr<Fetch>> waiting_;  // for room in the ring
+  std::deque<std::unique_ptr<Fetch>> storing_;  // being copied to the pool
   size_t fetching_ = 0;
   std::mutex mutex_;  // guards the next two
   EpochGate gate_;

@@ -98,18 +98,17 @@ UcxTransport::~UcxTransport() {
 Status UcxTransport::Register(const KvRegion& region) {
   if (region_.base != nullptr)
     return FailedPrecondition("a pool is already registered with this transport");
-  if (region.device != nullptr)
-    return FailedPrecondition("the lane ucx cannot reach a GPU's memory; cuda_ipc and tcp can");
   if (region.base == nullptr || region.bytes == 0)
     return InvalidArgument("the pool to register is empty");
   region_ = region;
+  const bool map_memory = options_.map_memory && region.device == nullptr;
   owner_ = std::make_unique<Owner>(
       worker_.get(), region,
       Owner::Options{.stall_timeout = options_.stall_timeout,
                      .max_writers = options_.max_writers,
-                     .map_memory = options_.map_memory,
+                     .map_memory = map_memory,
                      .post = [this](std::function<void()> what) { Post(std::move(what)); }});
-  if (options_.map_memory && region.handle >= 0) {
+  if (map_memory && region.handle >= 0) {
     AISP_ASSIGN_OR_RETURN(memory_, MemoryOffer::Open(region, options_.max_writers));
   }
   writer_ = std::make_unique<Writer>(worker_.get(), region, &completions_,
@@ -298,9 +297,9 @@ Result<WriteId> UcxTransport::Write(KvPeerId peer, std::span<const BlockCopy> co
   const auto it = peers_.find(peer);
   if (it == peers_.end()) return NotFound(fmt::format("ucx peer {} is not connected", peer.value));
   AISP_RETURN_IF_ERROR(CheckCopies(copies, region_.bytes, it->second.pool_bytes));
+  const uint64_t most = region_.device != nullptr ? PinnedRing::kPieceBytes : kMostPieceBytes;
   uint64_t pieces = 0;
-  for (const BlockCopy& copy : copies)
-    pieces += (copy.bytes + kMostPieceBytes - 1) / kMostPieceBytes;
+  for (const BlockCopy& copy : copies) pieces += (copy.bytes + most - 1) / most;
   if (pieces > kMostPieces) {
     return Fail(Code::kOutOfRange,
                 fmt::format("a write of {} pieces; at most {}, split it", pieces, kMostPieces));
@@ -367,7 +366,8 @@ void UcxTransport::Run() {
     owner_->Serve();
     writer_->Serve();
     if (progressed) spin_until = clock_.Now() + kSpin;
-    if (clock_.Now() < spin_until) continue;
+    const bool copying = owner_->copying() || writer_->copying();
+    if (copying || clock_.Now() < spin_until) continue;
     Sleep();
   }
   Shut();
@@ -402,6 +402,7 @@ void UcxTransport::Shut() {
   do {
     RunPosted();
     worker_->Progress();
+    owner_->Serve();
     writer_->Serve();
   } while ((!writer_->empty() || owner_->fetching() > 0 || worker_->closing() > 0) &&
            clock_.Now() < deadline);

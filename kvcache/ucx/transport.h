@@ -12,7 +12,8 @@
 // Threads: as in KvTransport. Owner, Writer and all of UCX belong to the thread kv-ucx; other
 // threads post to it, except for epochs, which have their own lock (owner.h).
 //
-// Pools in host memory only. Payload is not encrypted: the KV network must be trusted.
+// Pieces of a pool in device memory pass through page-locked memory (pinned_ring.h). Payload is not
+// encrypted: the KV network must be trusted.
 #pragma once
 
 #include <atomic>

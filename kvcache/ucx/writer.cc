@@ -41,11 +41,14 @@ struct Writer::Sending {
   WriteId write;  // value 0: a measurement
   Piece piece;
   Probe probe;
+  std::optional<uint64_t> room;  // of the ring
 };
 
 Writer::Writer(Worker* worker, const KvRegion& source, CompletionQueue* completions,
                const Options& options)
-    : worker_(worker), source_(source), completions_(completions), options_(options) {}
+    : worker_(worker), source_(source), completions_(completions), options_(options) {
+  if (source.device != nullptr) ring_.emplace(source);
+}
 
 Writer::~Writer() = default;
 
@@ -155,6 +158,7 @@ void Writer::Measure(const PeerPtr& peer, uint64_t bytes, std::function<void(Sta
   auto sending = std::make_unique<Sending>();
   sending->peer = peer;
   sending->probe.bytes = bytes;
+  ++peer->under_way;
   const Probe* header = &sending->probe;
   const Status sent =
       SendPayload(std::move(sending), kProbe, header, sizeof(Probe), peer->probe.data(), bytes);
@@ -173,7 +177,8 @@ void Writer::Enqueue(const PeerPtr& peer, const WriteJob& job) {
   Entry entry;
   entry.id = job.id;
   entry.epoch = job.epoch;
-  entry.pieces = Split(job.copies, peer->mapped ? kMostBatchBytes : kMostPieceBytes);
+  const uint64_t alone = ring_ ? PinnedRing::kPieceBytes : kMostPieceBytes;
+  entry.pieces = Split(job.copies, peer->mapped ? kMostBatchBytes : alone);
   entry.over = entry.pieces.empty();
   const bool idle = peer->entries.empty();
   peer->entries.push_back(std::move(entry));
@@ -194,36 +199,77 @@ void Writer::Offer(const PeerPtr& peer) {
       const bool full = peer->mapped ? peer->batched_bytes >= kBatchBytesUnderWay
                                      : peer->under_way >= kPiecesUnderWay;
       if (full) return;
-      const Status sent = peer->mapped ? OfferBatch(*peer, entry) : OfferPiece(peer, entry);
-      if (!sent) {
-        peer->Break(sent.error());
-        return;
+      Result<bool> offered = true;
+      if (!peer->mapped) {
+        offered = OfferPiece(peer, entry);
+      } else if (const Status sent = OfferBatch(*peer, entry); !sent) {
+        offered = tl::unexpected(sent.error());
       }
+      if (!offered) peer->Break(offered.error());
+      if (!offered || !*offered) return;
     }
   }
 }
 
-Status Writer::OfferPiece(const PeerPtr& peer, Entry& entry) {
-  const BlockCopy& copy = entry.pieces[entry.offered++];
-  const std::byte* payload = source_.base + copy.src_offset;
+Result<bool> Writer::OfferPiece(const PeerPtr& peer, Entry& entry) {
+  const BlockCopy& copy = entry.pieces[entry.offered];
   auto sending = std::make_unique<Sending>();
+  if (ring_) {
+    AISP_ASSIGN_OR_RETURN(sending->room, ring_->Take(copy.bytes));
+    if (!sending->room) return false;
+    if (const Status begun = ring_->FromPool(*sending->room, copy.src_offset); !begun) {
+      ring_->GiveBack(*sending->room);
+      return tl::unexpected(begun.error());
+    }
+  }
+  ++entry.offered;
   sending->peer = peer;
   sending->write = entry.id;
   sending->piece = {.write = entry.id.value,
                     .epoch = entry.epoch.value,
                     .offset = copy.dst_offset,
                     .bytes = copy.bytes,
-                    .pieces = static_cast<uint32_t>(entry.pieces.size()),
-                    .checksummed = options_.checksum ? 1U : 0U};
-  if (options_.checksum) sending->piece.checksum = Checksum(copy);
+                    .pieces = static_cast<uint32_t>(entry.pieces.size())};
   ++entry.under_way;
-  const Piece* header = &sending->piece;
-  return SendPayload(std::move(sending), kPiece, header, sizeof(Piece), payload, copy.bytes);
+  ++peer->under_way;
+  if (ring_) {
+    copying_.push_back(std::move(sending));
+    return true;
+  }
+  AISP_RETURN_IF_ERROR(SendPiece(std::move(sending), source_.base + copy.src_offset));
+  return true;
 }
 
-uint64_t Writer::Checksum(const BlockCopy& copy) const {
-  const std::byte* payload = source_.base + copy.src_offset;
-  return Hash64(std::string_view(reinterpret_cast<const char*>(payload), copy.bytes));
+void Writer::SendCopied() {
+  while (!copying_.empty()) {
+    const Result<bool> copied = ring_->Copied(*copying_.front()->room);
+    if (copied && !*copied) return;
+    std::unique_ptr<Sending> sending = std::move(copying_.front());
+    copying_.pop_front();
+    const PeerPtr peer = sending->peer;
+    if (!copied) peer->Break(copied.error());
+    if (!peer->Alive()) {
+      Sent(*sending, UCS_ERR_CANCELED);
+      continue;
+    }
+    const std::byte* payload = ring_->data(*sending->room);
+    if (const Status sent = SendPiece(std::move(sending), payload); !sent)
+      peer->Break(sent.error());
+  }
+}
+
+Status Writer::SendPiece(std::unique_ptr<Sending> sending, const std::byte* payload) {
+  Piece* piece = &sending->piece;
+  if (options_.checksum) {
+    piece->checksum = Checksum(payload, piece->bytes);
+    piece->checksummed = 1;
+  }
+  const uint64_t bytes = piece->bytes;
+  return SendPayload(std::move(sending), kPiece, piece, sizeof(Piece), payload, bytes);
+}
+
+uint64_t Writer::Checksum(const std::byte* payload, uint64_t bytes) const {
+  return Hash64(std::string_view(reinterpret_cast<const char*>(payload), bytes));
 }
 
 Status Writer::OfferBatch(Peer& peer, Entry& entry) {
@@ -232,10 +278,11 @@ Status Writer::OfferBatch(Peer& peer, Entry& entry) {
   while (batched.count < kMostRanges && entry.offered < entry.pieces.size()) {
     const BlockCopy& copy = entry.pieces[entry.offered];
     if (batched.bytes + copy.bytes > kMostBatchBytes) break;
-    ranges[batched.count++] = {.source = copy.src_offset,
-                               .offset = copy.dst_offset,
-                               .bytes = copy.bytes,
-                               .checksum = options_.checksum ? Checksum(copy) : 0};
+    ranges[batched.count++] = {
+        .source = copy.src_offset,
+        .offset = copy.dst_offset,
+        .bytes = copy.bytes,
+        .checksum = options_.checksum ? Checksum(source_.base + copy.src_offset, copy.bytes) : 0};
     batched.bytes += copy.bytes;
     ++entry.offered;
   }
@@ -252,7 +299,6 @@ Status Writer::OfferBatch(Peer& peer, Entry& entry) {
 Status Writer::SendPayload(std::unique_ptr<Sending> sending, unsigned id, const void* header,
                            size_t header_bytes, const std::byte* payload, uint64_t bytes) {
   sending->writer = this;
-  ++sending->peer->under_way;
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
                        UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
@@ -277,6 +323,7 @@ Status Writer::SendPayload(std::unique_ptr<Sending> sending, unsigned id, const 
 void Writer::Sent(Sending& sending, ucs_status_t status) {
   Peer& peer = *sending.peer;
   --peer.under_way;
+  if (sending.room) ring_->GiveBack(*sending.room);
   if (status != UCS_OK) peer.Break(Broken(ucs_status_string(status)));
   const auto entry = std::ranges::find(peer.entries, sending.write, &Entry::id);
   if (entry != peer.entries.end()) --entry->under_way;
@@ -357,6 +404,7 @@ bool Writer::Finish(Peer& peer) {
 
 void Writer::Serve() {
   const Instant now = clock_.Now();
+  SendCopied();
   for (const PeerPtr& peer : peers_) {
     if (now >= peer->deadline) {
       peer->Break({Code::kUnavailable,

@@ -1,6 +1,6 @@
 // Writer: the writer's side of the ucx transport. It offers queued writes to their owners, piece by
 // piece, and completes each when its owner has acknowledged it and UCX no longer needs the source
-// bytes.
+// bytes. Pieces of a pool in device memory pass through a PinnedRing.
 //
 // A peer without progress for `stall_timeout` while something is in flight has failed: all its
 // writes complete with an error and its connection is closed. The same holds for one that violates
@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "kvcache/ucx/address.h"
 #include "kvcache/ucx/library.h"
 #include "kvcache/ucx/mapped_memory.h"
+#include "kvcache/ucx/pinned_ring.h"
 #include "kvcache/ucx/wire.h"
 
 namespace aisp::ucx {
@@ -65,6 +67,8 @@ class Writer {
   // Offers, completes and closes what it can. Not from within UCX's callbacks.
   void Serve();
   Instant deadline() const;
+  // Serve has work soon that wakes nobody: the device is copying.
+  bool copying() const { return !copying_.empty(); }
   void RemoveAll(const Error& why);
   bool empty() const { return peers_.empty(); }
 
@@ -89,9 +93,13 @@ class Writer {
   PeerPtr Find(ucp_ep_h endpoint) const;
   void Moved(Peer& peer) const;
   void Offer(const PeerPtr& peer);
-  Status OfferPiece(const PeerPtr& peer, Entry& entry);
+  // False: the ring has no room now.
+  Result<bool> OfferPiece(const PeerPtr& peer, Entry& entry);
+  // Sends the pieces that the device has copied.
+  void SendCopied();
   Status OfferBatch(Peer& peer, Entry& entry);
-  uint64_t Checksum(const BlockCopy& copy) const;
+  uint64_t Checksum(const std::byte* payload, uint64_t bytes) const;
+  Status SendPiece(std::unique_ptr<Sending> sending, const std::byte* payload);
   Status SendPayload(std::unique_ptr<Sending> sending, unsigned id, const void* header,
                      size_t header_bytes, const std::byte* payload, uint64_t bytes);
   void Sent(Sending& sending, ucs_status_t status);
@@ -105,6 +113,8 @@ class Writer {
   const Options options_;
   const SteadyClock clock_;
   std::vector<PeerPtr> peers_;
+  std::optional<PinnedRing> ring_;  // for a pool in device memory
+  std::deque<std::unique_ptr<Sending>> copying_;
 };
 
 // A connected owner. The engine thread keeps it as a handle and calls only Alive.

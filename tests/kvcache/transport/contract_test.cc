@@ -247,7 +247,7 @@ TEST_P(TransportContract, UseBeforeRegisterIsAnError) {
     bare = std::make_unique<CudaIpcTransport>(CudaIpcTransport::Options());
   if (GetParam() == Lane::kTcp || GetParam() == Lane::kTcpDevice)
     bare = std::make_unique<TcpTransport>(TcpTransport::Options());
-  if (GetParam() == Lane::kUcx || GetParam() == Lane::kUcxWire) {
+  if (bare == nullptr) {
     const std::string folders[] = {std::string(AISP_BINARY_DIR) + "/lib"};
     bare = std::move(*OpenUcxTransport(UcxOptions(), folders));
   }
@@ -335,11 +335,12 @@ TEST(UcxLane, IsAmongTheLanes) {
   EXPECT_EQ((*opened)->capabilities().name, "ucx");
 }
 
-// As with an older version on one side.
+// As with an older version, or a GPU's pool, on one side.
 TEST(UcxLane, OneSideThatMapsNothingIsNoHindrance) {
   if (const std::string why = WhyNot(Lane::kUcx); !why.empty()) GTEST_SKIP() << why;
   for (const auto& [owners, writers] :
-       {std::pair(Lane::kUcx, Lane::kUcxWire), std::pair(Lane::kUcxWire, Lane::kUcx)}) {
+       {std::pair(Lane::kUcx, Lane::kUcxWire), std::pair(Lane::kUcxWire, Lane::kUcx),
+        std::pair(Lane::kUcx, Lane::kUcxDevice), std::pair(Lane::kUcxDevice, Lane::kUcx)}) {
     Side owner(owners, nullptr);
     Side writer(writers, nullptr);
     writer.Fill(3);
@@ -350,6 +351,35 @@ TEST(UcxLane, OneSideThatMapsNothingIsNoHindrance) {
     ASSERT_TRUE(writer.transport().Write(*peer, {&all, 1}, Epoch(1)).has_value());
     EXPECT_TRUE(writer.Await(1).at(0).status.has_value());
     EXPECT_EQ(std::memcmp(owner.pool().data(), writer.pool().data(), owner.pool().size()), 0);
+  }
+}
+
+// The ring of page-locked memory is shorter than either write: it is used several times over.
+TEST(UcxLane, WritesLongerThanTheRingPassThroughIt) {
+  if (const std::string why = WhyNot(Lane::kUcxDevice); !why.empty()) GTEST_SKIP() << why;
+  constexpr size_t kPool = size_t{72} << 20;
+  for (const Lane writers : {Lane::kUcxDevice, Lane::kUcxWire}) {
+    Side owner(Lane::kUcxDevice, nullptr, {.pool_bytes = kPool});
+    Side writer(writers, nullptr, {.pool_bytes = kPool});
+    writer.Fill(3);
+    const BlockCopy all{0, 0, kPool};
+    owner.transport().AllowEpoch(Epoch(1), {&all, 1});
+    const auto peer = writer.transport().Connect(*owner.transport().Descriptor(), kPatience);
+    ASSERT_TRUE(peer.has_value()) << peer.error().message;
+    // In pieces of all lengths up to the longest, then whole.
+    std::vector<BlockCopy> copies;
+    for (uint64_t at = 0, bytes = 1; at < kPool; bytes = bytes * 3 + 5) {
+      bytes = std::min<uint64_t>(bytes, 16 << 20);
+      copies.push_back({at, at, std::min<uint64_t>(bytes, kPool - at)});
+      at += copies.back().bytes;
+    }
+    ASSERT_TRUE(writer.transport().Write(*peer, copies, Epoch(1)).has_value());
+    EXPECT_TRUE(writer.Await(1).at(0).status.has_value());
+    EXPECT_EQ(std::memcmp(owner.pool().data(), writer.pool().data(), kPool), 0);
+    writer.Fill(4);
+    ASSERT_TRUE(writer.transport().Write(*peer, {&all, 1}, Epoch(1)).has_value());
+    EXPECT_TRUE(writer.Await(1).at(0).status.has_value());
+    EXPECT_EQ(std::memcmp(owner.pool().data(), writer.pool().data(), kPool), 0);
   }
 }
 
@@ -364,7 +394,7 @@ TEST(UcxLane, AMissingLibraryIsAnErrorThatSaysWhatToDo) {
 INSTANTIATE_TEST_SUITE_P(Lanes, TransportContract,
                          testing::ValuesIn(Built({Lane::kInproc, Lane::kShm, Lane::kCudaIpc,
                                                   Lane::kTcp, Lane::kTcpDevice, Lane::kUcx,
-                                                  Lane::kUcxWire})),
+                                                  Lane::kUcxWire, Lane::kUcxDevice})),
                          [](const auto& lane) { return LaneName(lane.param); });
 
 }  // namespace

@@ -1,5 +1,5 @@
-// cuda_ipc on real GPUs: two processes on one GPU, and on two if there are two. Skipped without a
-// GPU.
+// cuda_ipc, and ucx with GPU memory, on real GPUs: two processes on one GPU, and on two if there
+// are two. Skipped without a GPU.
 //
 // A process that has used CUDA must not fork: each test forks its peer first, and CTest runs each
 // test in its own process.
@@ -16,6 +16,7 @@
 #include "common/random.h"
 #include "common/strings.h"
 #include "kernels/cuda/load.h"
+#include "kvcache/transport/peer_death.h"
 #include "tests/kvcache/transport/rig.h"
 
 namespace aisp {
@@ -26,11 +27,15 @@ using testing::HasSubstr;
 constexpr size_t kPoolBytes = 256u << 20;
 constexpr Epoch kEpoch{1};
 
-Result<CudaBackend> OpenGpu(int32_t index) {
+std::vector<std::string> Folders() {
   std::error_code ignored;
   const std::string here =
       std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path().string();
-  const std::string folders[] = {here, here + "/../lib", std::string(AISP_BINARY_DIR) + "/lib"};
+  return {here, here + "/../lib", std::string(AISP_BINARY_DIR) + "/lib"};
+}
+
+Result<CudaBackend> OpenGpu(int32_t index) {
+  const std::vector<std::string> folders = Folders();
   CudaBackendOptions options;
   options.index = index;
   options.max_rows = 16;
@@ -41,13 +46,17 @@ Result<CudaBackend> OpenGpu(int32_t index) {
 // A pool in a GPU's memory, and its transport.
 class GpuSide {
  public:
-  static Result<std::unique_ptr<GpuSide>> Open(int32_t gpu) {
+  static Result<std::unique_ptr<GpuSide>> Open(int32_t gpu, Lane lane = Lane::kCudaIpc) {
     auto side = std::unique_ptr<GpuSide>(new GpuSide);
     AISP_ASSIGN_OR_RETURN(side->gpu_, OpenGpu(gpu));
     AISP_ASSIGN_OR_RETURN(side->pool_,
                           side->gpu_.device->Allocate(kPoolBytes, MemoryKind::kShareable));
     AISP_ASSIGN_OR_RETURN(side->stream_, side->gpu_.device->CreateStream());
-    side->transport = std::make_unique<CudaIpcTransport>(CudaIpcTransport::Options{});
+    if (lane == Lane::kUcx) {
+      AISP_ASSIGN_OR_RETURN(side->transport, OpenUcxTransport(UcxOptions(), Folders()));
+    } else {
+      side->transport = std::make_unique<CudaIpcTransport>(CudaIpcTransport::Options{});
+    }
     AISP_RETURN_IF_ERROR(
         side->transport->Register({static_cast<std::byte*>(side->pool_.data()), kPoolBytes, -1,
                                    side->gpu_.device.get(), &side->pool_}));
@@ -89,7 +98,7 @@ class GpuSide {
   std::unique_ptr<Stream> stream_;
 
  public:
-  std::unique_ptr<CudaIpcTransport> transport;  // destroyed first
+  std::unique_ptr<KvTransport> transport;  // destroyed first
 };
 
 // Copies whose targets do not overlap: mostly whole 16-byte words, like KV blocks, some odd sizes.
@@ -110,10 +119,10 @@ std::vector<BlockCopy> SomeCopies(uint64_t seed) {
 
 // A writer process: connects to the descriptor it gets, then obeys "write SEED", "time" or "flood"
 // until its pipe closes.
-int WriterMain(int32_t gpu, Child::Pipe& pipe) {
+int WriterMain(int32_t gpu, Lane lane, Child::Pipe& pipe) {
   const std::string descriptor = pipe.Receive();
   if (descriptor.empty()) return 0;
-  auto side = GpuSide::Open(gpu);
+  auto side = GpuSide::Open(gpu, lane);
   auto reached = side ? (*side)->transport->Reach(descriptor, kPatience)
                       : Result<std::unique_ptr<KvTransport::Reached>>(tl::unexpected(side.error()));
   pipe.Send(reached ? "connected" : reached.error().ToString());
@@ -160,27 +169,34 @@ int WriterMain(int32_t gpu, Child::Pipe& pipe) {
 }
 
 // The GPU of the other process: the owner's own, or the second one.
-class CudaIpcOnGpu : public testing::TestWithParam<int32_t> {
+class LaneOnGpu : public testing::TestWithParam<int32_t> {
  protected:
-  CudaIpcOnGpu() : child_([](Child::Pipe& pipe) { return WriterMain(GetParam(), pipe); }) {}
+  explicit LaneOnGpu(Lane lane)
+      : lane_(lane),
+        child_([lane](Child::Pipe& pipe) { return WriterMain(GetParam(), lane, pipe); }) {}
 
   void SetUp() override {
     auto second = OpenGpu(GetParam());
     if (!second) GTEST_SKIP() << second.error().message;
-    auto side = GpuSide::Open(0);
+    auto side = GpuSide::Open(0, lane_);
     ASSERT_TRUE(side) << side.error().message;
     owner_ = std::move(*side);
+    const BlockCopy all{0, 0, kPoolBytes};
+    owner_->transport->AllowEpoch(kEpoch, {&all, 1});
     descriptor_ = *owner_->transport->Descriptor();
     child_.pipe().Send(descriptor_);
     ASSERT_EQ(child_.pipe().Receive(), "connected");
   }
 
+  void ExpectBytesWhereTheyShouldBe();
+
+  const Lane lane_;
   Child child_;
   std::unique_ptr<GpuSide> owner_;
   std::string descriptor_;
 };
 
-TEST_P(CudaIpcOnGpu, BytesArriveExactlyWhereTheyShould) {
+void LaneOnGpu::ExpectBytesWhereTheyShouldBe() {
   std::vector<std::byte> expected = GpuSide::Noise(2);
   owner_->Put(expected);
   const std::vector<std::byte> source = GpuSide::Noise(1);
@@ -199,9 +215,17 @@ TEST_P(CudaIpcOnGpu, BytesArriveExactlyWhereTheyShould) {
   std::printf("writer on GPU %d: %s\n", GetParam(), speed.c_str());
 }
 
+class CudaIpcOnGpu : public LaneOnGpu {
+ protected:
+  CudaIpcOnGpu() : LaneOnGpu(Lane::kCudaIpc) {}
+};
+
+TEST_P(CudaIpcOnGpu, BytesArriveExactlyWhereTheyShould) { ExpectBytesWhereTheyShouldBe(); }
+
 TEST_P(CudaIpcOnGpu, NothingLandsAfterTheProofOfAWritersDeath) {
   child_.pipe().Send("token");
-  auto watch = owner_->transport->WatchWriter(child_.pipe().Receive());
+  auto watch =
+      dynamic_cast<WriterWatcher&>(*owner_->transport).WatchWriter(child_.pipe().Receive());
   child_.pipe().Send("flood");
   ASSERT_EQ(child_.pipe().Receive(), "flooding");
   ASSERT_TRUE(watch) << watch.error().message;
@@ -216,6 +240,22 @@ TEST_P(CudaIpcOnGpu, NothingLandsAfterTheProofOfAWritersDeath) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Gpus, CudaIpcOnGpu, testing::Values(0, 1),
+                         [](const auto& gpu) { return gpu.param == 0 ? "OneGpu" : "TwoGpus"; });
+
+// By way of page-locked memory, whatever the installed UCX was built for.
+class UcxOnGpu : public LaneOnGpu {
+ protected:
+  UcxOnGpu() : LaneOnGpu(Lane::kUcx) {}
+  void SetUp() override {
+    if (auto opened = OpenUcxTransport(UcxOptions(), Folders()); !opened)
+      GTEST_SKIP() << opened.error().message;
+    LaneOnGpu::SetUp();
+  }
+};
+
+TEST_P(UcxOnGpu, BytesArriveExactlyWhereTheyShould) { ExpectBytesWhereTheyShouldBe(); }
+
+INSTANTIATE_TEST_SUITE_P(Gpus, UcxOnGpu, testing::Values(0, 1),
                          [](const auto& gpu) { return gpu.param == 0 ? "OneGpu" : "TwoGpus"; });
 
 // An owner process dies while this one writes: the writer is told, and its own GPU keeps working.

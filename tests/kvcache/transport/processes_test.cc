@@ -147,9 +147,10 @@ TEST_P(Processes, StoppedWriterGoesOnWhereItWas) {
 // A fetch from a process stopped midway cannot be cancelled, but it ends in time.
 TEST(UcxProcesses, AStoppedWritersEpochIsFencedWhenItsTimeIsOver) {
   if (const std::string why = WhyNot(Lane::kUcx); !why.empty()) GTEST_SKIP() << why;
-  for (int round = 0; round < 5; ++round) {
-    Child child([](Child::Pipe& pipe) { return WriterMain(Lane::kUcxWire, pipe); });
-    Side owner(Lane::kUcxWire, nullptr, {.stall_timeout = std::chrono::milliseconds(300)});
+  for (int round = 0; round < 10; ++round) {
+    const Lane lane = round % 2 == 0 ? Lane::kUcxWire : Lane::kUcxDevice;
+    Child child([lane](Child::Pipe& pipe) { return WriterMain(lane, pipe); });
+    Side owner(lane, nullptr, {.stall_timeout = std::chrono::milliseconds(300)});
     const BlockCopy all{0, 0, owner.pool().size()};
     owner.transport().AllowEpoch(kEpoch, {&all, 1});
     child.pipe().Send(*owner.transport().Descriptor());
@@ -182,7 +183,8 @@ TEST(UcxProcesses, AStoppedWritersEpochIsFencedWhenItsTimeIsOver) {
 
 INSTANTIATE_TEST_SUITE_P(Lanes, Processes,
                          testing::ValuesIn(Built({Lane::kShm, Lane::kCudaIpc, Lane::kTcp,
-                                                  Lane::kTcpDevice, Lane::kUcx, Lane::kUcxWire})),
+                                                  Lane::kTcpDevice, Lane::kUcx, Lane::kUcxWire,
+                                                  Lane::kUcxDevice})),
                          [](const auto& lane) { return LaneName(lane.param); });
 
 bool AwaitDeath(const PeerWatch& watch) {

@@ -32,12 +32,14 @@ std::string LaneName(Lane lane) {
       return "Ucx";
     case Lane::kUcxWire:
       return "UcxWire";
+    case Lane::kUcxDevice:
+      return "UcxDevice";
   }
   return "";
 }
 
 std::string WhyNot(Lane lane) {
-  if (lane != Lane::kUcx && lane != Lane::kUcxWire) return {};
+  if (lane != Lane::kUcx && lane != Lane::kUcxWire && lane != Lane::kUcxDevice) return {};
   const std::string folder = std::string(AISP_BINARY_DIR) + "/lib";
   const bool built = std::filesystem::exists(folder + "/libaisp_ucx.so");
   return built ? "" : "libaisp_ucx.so was not built: UCX's headers are not there";
@@ -72,7 +74,8 @@ std::unique_ptr<KvTransport> MakeTransport(Lane lane, InprocHub* hub,
       return std::make_unique<TcpTransport>(tcp);
     }
     case Lane::kUcx:
-    case Lane::kUcxWire: {
+    case Lane::kUcxWire:
+    case Lane::kUcxDevice: {
       UcxOptions ucx;
       ucx.max_writes = options.max_writes;
       ucx.max_writers = 8;
@@ -103,7 +106,7 @@ Side::Side(Lane lane, InprocHub* hub, const Options& options)
 Side::~Side() { Close(); }
 
 KvRegion Side::MakePool(Lane lane, size_t bytes) {
-  if (lane == Lane::kCudaIpc || lane == Lane::kTcpDevice) {
+  if (lane == Lane::kCudaIpc || lane == Lane::kTcpDevice || lane == Lane::kUcxDevice) {
     device_ = MakeCpuDevice();
     buffer_ = std::move(*device_->Allocate(bytes, MemoryKind::kShareable));
     return {static_cast<std::byte*>(buffer_.data()), bytes, -1, device_.get(), &buffer_};

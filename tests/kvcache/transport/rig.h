@@ -20,9 +20,9 @@
 
 namespace aisp {
 
-// kCudaIpc and kTcpDevice (tcp with a pool in device memory) run over the CPU's Device here: their
-// own code is the same for any device. kUcxWire: ucx as between hosts.
-enum class Lane { kInproc, kShm, kCudaIpc, kTcp, kTcpDevice, kUcx, kUcxWire };
+// kCudaIpc, kTcpDevice and kUcxDevice (tcp and ucx with a pool in device memory) run over the CPU's
+// Device here: their own code is the same for any device. kUcxWire: ucx as between hosts.
+enum class Lane { kInproc, kShm, kCudaIpc, kTcp, kTcpDevice, kUcx, kUcxWire, kUcxDevice };
 std::string LaneName(Lane lane);
 // Empty, or why this build lacks the transport.
 std::string WhyNot(Lane lane);
@@ -59,7 +59,7 @@ class Side {
   KvRegion MakePool(Lane lane, size_t bytes);
 
   std::unique_ptr<Device> device_;
-  Buffer buffer_;                     // of kCudaIpc and kTcpDevice
+  Buffer buffer_;                     // of kCudaIpc and the Device ones
   std::unique_ptr<SharedPool> pool_;  // of the others
   const KvRegion region_;
   std::mutex mutex_;
