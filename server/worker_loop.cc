@@ -120,18 +120,20 @@ bool WorkerLoop::HasNews() {
   return stop_ || transport_ready_ || !posted_.empty();
 }
 
-void WorkerLoop::Poll() {
-  const Instant timer = role_->NextTimer();
+void WorkerLoop::Poll(Instant until) {
+  const Instant end = std::min(until, role_->NextTimer());
   while (!role_->InFlight() || !role_->StepDone()) {
     if (role_->HasNotes()) return role_->OnTransport();
-    if (HasNews() || (timer != kNever && clock_->Now() >= timer)) return;
+    if (HasNews() || (end != kNever && clock_->Now() >= end)) return;
     std::this_thread::yield();
   }
 }
 
 void WorkerLoop::SleepUntilWork() {
   if (role_->CanLaunch() && !starved_) return;
-  if (role_->InFlight() || role_->ExpectsSoon()) return Poll();
+  const bool busy = role_->InFlight() || role_->ExpectsSoon();
+  if (busy) awake_until_ = clock_->Now() + poll_after_work_;
+  if (busy || clock_->Now() < awake_until_) return Poll(busy ? kNever : awake_until_);
   const Instant timer = role_->NextTimer();
   std::unique_lock lock(mutex_);
   auto ready = [&] { return stop_ || transport_ready_ || !posted_.empty(); };

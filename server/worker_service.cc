@@ -79,6 +79,11 @@ std::string AdvertisedAddress(const std::string& advertise, const std::string& l
   return HostPort(split.host, port);
 }
 
+// How long a worker with a GPU polls after its last step: a core, while requests come more often.
+constexpr Duration kAwakeAfterWork = std::chrono::milliseconds(250);
+// Where cores are fewer, other threads need them.
+constexpr unsigned kCoresToPoll = 4;
+
 class WorkerServiceImpl final : public WorkerService {
  public:
   WorkerServiceImpl(const WorkerHost& host, std::string role, std::string id)
@@ -107,6 +112,8 @@ class WorkerServiceImpl final : public WorkerService {
     backend_.executor =
         std::make_unique<PulseExecutor>(std::move(backend_.executor), &pulse_, host_.clock);
     const DeviceInfo& device = backend_.device->info();
+    if (device.asynchronous && std::thread::hardware_concurrency() >= kCoresToPoll)
+      loop_.PollAfterWork(kAwakeAfterWork);
     if (device.kind == "cuda")
       gpu_metrics_ = GpuMetrics::Start({.ordinals = {device.index}}, host_.metrics);
     AISP_ASSIGN_OR_RETURN(verified_pool_, VerifiedPool());

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <functional>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 namespace aisp {
@@ -31,6 +32,8 @@ class FakeRole final : public WorkerRole {
   void Collect() override {
     AISP_CHECK(StepDone());
     ++collected_;
+    collected = collected_;
+    collected.notify_all();
   }
   void OnTransport() override {
     note = false;
@@ -57,6 +60,7 @@ class FakeRole final : public WorkerRole {
 
   std::function<void()> in_launch;  // a step that computes inside it
   std::atomic<int> transports{0};
+  std::atomic<int> collected{0};
   std::atomic<bool> expects{false};
   std::atomic<bool> note{false};
 
@@ -65,6 +69,11 @@ class FakeRole final : public WorkerRole {
     const std::lock_guard lock(mutex_);
     ++requests_;
     changed_.notify_all();
+  }
+  // From any thread: nothing more is to be computed.
+  void Stop() {
+    const std::lock_guard lock(mutex_);
+    requests_ = 0;
   }
   // Called by the test: the device ends its oldest step.
   void EndStep() { ++done_; }
@@ -126,6 +135,41 @@ TEST(WorkerLoop, ANoteIsFoundWithoutAWakeWhileOneIsExpectedAndDuringAStep) {
   role.note = true;
   role.transports.wait(1);
   EXPECT_EQ(role.transports, 2);
+  loop.Stop();
+}
+
+// Stands still until the test moves it.
+class StillClock final : public Clock {
+ public:
+  Instant Now() const override { return Instant{now_}; }
+  void Advance(Duration by) { now_ += by.count(); }
+
+ private:
+  std::atomic<int64_t> now_{0};
+};
+
+TEST(WorkerLoop, PollsForAWhileAfterWorkAndThenSleeps) {
+  StillClock clock;
+  FakeRole role;
+  WorkerLoop loop("test", &clock, nullptr);
+  loop.PollAfterWork(std::chrono::milliseconds(100));
+  loop.Start(&role);
+  loop.Post([&] { role.Arrive(); });
+  ASSERT_TRUE(role.AwaitSteps(2));
+  role.Stop();
+  role.EndStep();
+  role.EndStep();
+  for (int ended = role.collected; ended < 2; ended = role.collected) role.collected.wait(ended);
+  clock.Advance(std::chrono::milliseconds(99));
+  role.note = true;  // which wakes nobody
+  role.transports.wait(0);
+  EXPECT_EQ(role.transports, 1);
+  // Until it no longer sees them.
+  while (!role.note) {
+    clock.Advance(std::chrono::milliseconds(100));
+    role.note = true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
   loop.Stop();
 }
 
