@@ -223,7 +223,7 @@ void PrefillRole::Impl::Take(Reader& reader, const v1::PrefillRequest& request) 
                                  {"tokens", request.tokens_size()},
                                  {"shared_prompt", request.prompt_id()}});
   if (request.cached_only()) {
-    reader.pool.transport->Rouse();
+    reader.pool.transport->Rouse(reader.pool.peer);
     return holder->OnRequest(reader, request);
   }
   if (Status may = MayTake(reader); !may) return SendFailed(reader.id, id, may.error(), true);

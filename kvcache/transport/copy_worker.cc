@@ -52,18 +52,18 @@ void CopyWorker::Push(WriteId id, KvPeerId peer, Epoch epoch, std::span<const Bl
   if (wake) work_.notify_one();
 }
 
-void CopyWorker::Rouse() {
+void CopyWorker::Rouse(const std::shared_ptr<CopyTarget>& target) {
   {
     std::lock_guard lock(mutex_);
     if (!sleeping_) return;
-    roused_ = true;
+    roused_ = target;
   }
   work_.notify_one();
 }
 
 bool CopyWorker::Asleep() {
   std::lock_guard lock(mutex_);
-  return sleeping_ && !roused_ && queue_.empty();
+  return sleeping_ && roused_ == nullptr && queue_.empty();
 }
 
 void CopyWorker::Cancel(KvPeerId peer, Epoch epoch) {
@@ -118,17 +118,23 @@ void CopyWorker::SpinFor(std::chrono::microseconds time) const {
     Pause();
 }
 
+void CopyWorker::WakeUp(std::unique_lock<std::mutex>& lock) {
+  const std::shared_ptr<CopyTarget> target = std::exchange(roused_, nullptr);
+  if (target == nullptr || stop_ || !queue_.empty()) return;
+  lock.unlock();
+  target->Warm(source_);
+  SpinFor(kRousedSpin);
+  lock.lock();
+}
+
 bool CopyWorker::Next(bool waits, Job* job) {
   if (waits) SpinFor(kSpin);
   std::unique_lock lock(mutex_);
   while (waits && !stop_ && queue_.empty()) {
     sleeping_ = true;
-    work_.wait(lock, [this] { return stop_ || roused_ || !queue_.empty(); });
+    work_.wait(lock, [this] { return stop_ || roused_ != nullptr || !queue_.empty(); });
     sleeping_ = false;
-    if (!std::exchange(roused_, false) || !queue_.empty()) continue;
-    lock.unlock();
-    SpinFor(kRousedSpin);
-    lock.lock();
+    WakeUp(lock);
   }
   if (stop_ || queue_.empty()) return false;
   *job = std::move(queue_.front());

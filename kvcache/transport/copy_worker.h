@@ -30,6 +30,9 @@ class CopyTarget {
   // How many copies may be in flight. If more than one, Copy only starts a copy, and Await ends the
   // oldest that Copy started without an error.
   virtual size_t depth() const { return 1; }
+  // On the progress thread, while nothing is in flight: a Copy follows soon. Starts whatever makes
+  // a first copy after a pause slow.
+  virtual void Warm(const std::byte* /*source*/) {}
   virtual Status Await() { return {}; }
 };
 
@@ -50,8 +53,8 @@ class CopyWorker {
 
   void Push(WriteId id, KvPeerId peer, Epoch epoch, std::span<const BlockCopy> copies,
             const std::shared_ptr<CopyTarget>& target);
-  // A Push follows within microseconds: the thread wakes for it now.
-  void Rouse();
+  // A Push to `target` follows within microseconds: the thread wakes for it now, and warms it.
+  void Rouse(const std::shared_ptr<CopyTarget>& target);
   // Whether it sleeps and nothing woke it. Any thread.
   bool Asleep();
   // Queued writes of the epoch complete in order, with CANCELLED and without writing a byte.
@@ -69,6 +72,8 @@ class CopyWorker {
 
   void Run();
   Status Begin(const Job& job);
+  // Warms the target of a Rouse, and spins for its Push.
+  void WakeUp(std::unique_lock<std::mutex>& lock);
   // The next job; `waits`: blocks until there is one. False: none, or the worker ends.
   bool Next(bool waits, Job* job);
   // Until there is a job, at most.
@@ -86,7 +91,7 @@ class CopyWorker {
       spare_;                     // reused lists, so that steady writing allocates nothing
   std::deque<KvPeerId> copying_;  // peers of the copies in flight, oldest first
   bool sleeping_ = false;
-  bool roused_ = false;
+  std::shared_ptr<CopyTarget> roused_;  // the target of a Rouse that no thread has seen
   bool stop_ = false;
   Thread thread_;
 };

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <optional>
@@ -62,6 +63,9 @@ class IpcPeer final : public MemoryTransport::Peer {
         events_(std::move(events)),
         notes_(std::move(notes)) {}
 
+  // A Warm may still be running.
+  ~IpcPeer() override { (void)device_.Synchronize(*stream_); }
+
   uint64_t bytes() const override { return pool_.bytes(); }
 
   Status Copy(const std::byte* source, std::span<const BlockCopy> copies, Epoch) override {
@@ -81,6 +85,15 @@ class IpcPeer final : public MemoryTransport::Peer {
     return begun;
   }
   size_t depth() const override { return kDepth; }
+  // Copies a little into the owner's scratch memory: an idle link takes time to wake.
+  void Warm(const std::byte* source) override {
+    if (!Alive()) return;
+    std::array<CopyRange, kWarmRanges> ranges;
+    for (size_t i = 0; i < kWarmRanges; ++i)
+      ranges[i] = {i * kWarmBytes, i * kWarmBytes, kWarmBytes};
+    (void)device_.CopyRanges(static_cast<std::byte*>(scratch_.data()) + kCookieRoom, source, ranges,
+                             *stream_);
+  }
   Status Await() override {
     AISP_RETURN_IF_ERROR(device_.Synchronize(*events_[awaited_++ % kDepth]));
     // If the owner is gone, nobody receives the bytes.
@@ -112,6 +125,8 @@ class IpcPeer final : public MemoryTransport::Peer {
   }
 
   static constexpr size_t kCookieRoom = 4096;
+  // Enough for a kernel (kFewRanges) that uses every lane of the link.
+  static constexpr size_t kWarmRanges = 8, kWarmBytes = 8192;
   // Writes queued on the device: the running one and the next ones.
   static constexpr size_t kDepth = 3;
 

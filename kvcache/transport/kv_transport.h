@@ -105,8 +105,9 @@ class KvTransport {
   // in Poll. Source bytes must not change until then. RESOURCE_EXHAUSTED: the bounded queue is full
   // (retry after Poll); OUT_OF_RANGE: outside either region; UNAVAILABLE: the peer is gone.
   virtual Result<WriteId> Write(KvPeerId peer, std::span<const BlockCopy> copies, Epoch epoch) = 0;
-  // Writer: a write follows within microseconds, so that a sleeping thread can wake meanwhile.
-  virtual void Rouse() {}
+  // Writer: a write to `peer` follows within microseconds, so that a sleeping thread, and a link
+  // that has been idle, can wake meanwhile.
+  virtual void Rouse(KvPeerId /*peer*/) {}
   // Writer: drops the epoch's queued writes; running copies finish. Each write completes in Poll.
   virtual void CancelWrites(KvPeerId peer, Epoch epoch) = 0;
 

@@ -71,8 +71,9 @@ Result<WriteId> MemoryTransport::Write(KvPeerId peer, std::span<const BlockCopy>
 }
 
 // Waking early is for GPUs: on a CPU a spinning thread takes time from what computes.
-void MemoryTransport::Rouse() {
-  if (worker_ != nullptr && capabilities_.notes) worker_->Rouse();
+void MemoryTransport::Rouse(KvPeerId peer) {
+  const auto it = peers_.find(peer);
+  if (it != peers_.end() && capabilities_.notes) worker_->Rouse(it->second);
 }
 
 void MemoryTransport::CancelWrites(KvPeerId peer, Epoch epoch) {

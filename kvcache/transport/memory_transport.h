@@ -37,7 +37,7 @@ class MemoryTransport : public KvTransport {
   KvPeerId Add(std::unique_ptr<Reached> reached) override;
   void Disconnect(KvPeerId peer) override;
   Result<WriteId> Write(KvPeerId peer, std::span<const BlockCopy> copies, Epoch epoch) override;
-  void Rouse() override;
+  void Rouse(KvPeerId peer) override;
   void CancelWrites(KvPeerId peer, Epoch epoch) override;
   bool Leave(KvPeerId peer, std::string_view note) override;
   void Progress() override {}

@@ -35,6 +35,17 @@ class SlowTarget final : public CopyTarget {
     ++ended_;
     return {};
   }
+  void Warm(const std::byte*) override {
+    std::lock_guard lock(mutex_);
+    warmed_at_.push_back(begun_);
+    changed_.notify_all();
+  }
+  // How many copies had begun at each Warm; waits for the first `count`.
+  std::vector<size_t> AwaitWarmed(size_t count) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return warmed_at_.size() >= count; });
+    return warmed_at_;
+  }
   void Allow(size_t more) {
     std::lock_guard lock(mutex_);
     allowed_ += more;
@@ -59,6 +70,7 @@ class SlowTarget final : public CopyTarget {
   std::condition_variable changed_;
   bool open_ = false;
   size_t begun_ = 0, ended_ = 0, allowed_ = 0;
+  std::vector<size_t> warmed_at_;
 };
 
 class CopyWorkerTest : public testing::Test {
@@ -151,13 +163,30 @@ TEST_F(CopyWorkerTest, CancelledWritesBeginNothing) {
 TEST_F(CopyWorkerTest, RousedWithAndWithoutAWriteThatFollows) {
   target_->AwaitBegun(0);
   for (int i = 0; i < 20; ++i) {
-    worker_.Rouse();
+    worker_.Rouse(target_);
     if (i % 3 == 1) AwaitSleep();
     Push(1);
     target_->Allow(1);
     EXPECT_TRUE(Take(1)[0].status);
     if (i % 3 == 2) AwaitSleep();
   }
+}
+
+TEST_F(CopyWorkerTest, WarmsTheTargetOfAWriteThatIsAnnounced) {
+  target_->AwaitBegun(0);
+  AwaitSleep();
+  worker_.Rouse(target_);
+  EXPECT_EQ(target_->AwaitWarmed(1), std::vector<size_t>{0});
+  Push(1);
+  target_->Allow(1);
+  EXPECT_TRUE(Take(1)[0].status);
+  AwaitSleep();
+  Push(1);
+  target_->Allow(1);
+  EXPECT_TRUE(Take(1)[0].status);
+  AwaitSleep();
+  worker_.Rouse(target_);
+  EXPECT_EQ(target_->AwaitWarmed(2), (std::vector<size_t>{0, 2})) << "only where it is announced";
 }
 
 TEST_F(CopyWorkerTest, APeerThatLeavesWaitsForAllOfItsCopiesUnderWay) {
