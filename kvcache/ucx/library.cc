@@ -20,10 +20,6 @@ Result<std::unique_ptr<Worker>> Worker::Open() {
   params.name = "aisp-kv";
   ucs_status_t status = ucp_init(&params, nullptr, &self->context_);
   if (status != UCS_OK) return tl::unexpected(UcxError("opening its context", status));
-  ucp_context_attr_t attributes{};
-  attributes.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
-  if (ucp_context_query(self->context_, &attributes) == UCS_OK)
-    self->memory_types_ = attributes.memory_types;
   ucp_worker_params_t worker{};
   worker.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   worker.thread_mode = UCS_THREAD_MODE_SERIALIZED;
@@ -37,10 +33,6 @@ Result<std::unique_ptr<Worker>> Worker::Open() {
 Worker::~Worker() {
   if (worker_ != nullptr) ucp_worker_destroy(worker_);
   if (context_ != nullptr) ucp_cleanup(context_);
-}
-
-bool Worker::Reaches(const Device& device) const {
-  return device.info().kind == "cuda" && (memory_types_ >> UCS_MEMORY_TYPE_CUDA & 1) != 0;
 }
 
 bool Worker::Arm() { return ucp_worker_arm(worker_) == UCS_OK; }

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "common/result.h"
-#include "kernels/device/device.h"
 
 namespace aisp::ucx {
 
@@ -32,8 +31,6 @@ class Worker {
   int fd() const { return fd_; }
   // False: there is work already; do not wait.
   bool Arm();
-  // This UCX reads and writes the memory of `device` itself.
-  bool Reaches(const Device& device) const;
   // Does pending work; true if there was any.
   bool Progress();
 
@@ -48,7 +45,6 @@ class Worker {
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
   int fd_ = -1;
-  uint64_t memory_types_ = 0;  // bits of ucs_memory_type_t
   std::vector<void*> closing_;
 };
 

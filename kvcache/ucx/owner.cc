@@ -34,9 +34,8 @@ Owner::Owner(Worker* worker, const KvRegion& region, const Options& options)
       region_(region),
       options_(options),
       cookie_(NewCookie()),
-      waste_(kMostBatchBytes),
-      direct_(region.device != nullptr && worker->Reaches(*region.device)) {
-  if (region.device != nullptr && !direct_) ring_.emplace(region);
+      waste_(kMostBatchBytes) {
+  if (region.device != nullptr) ring_.emplace(region);
 }
 
 Owner::~Owner() {
@@ -213,7 +212,7 @@ ucs_status_t Owner::Start(std::unique_ptr<Fetch> fetch) {
   ucp_request_param_t param{};
   param.op_attr_mask =
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
-  param.memory_type = direct_ && !fetch->probe ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
+  param.memory_type = UCS_MEMORY_TYPE_HOST;
   param.user_data = fetch.get();
   param.cb.recv_am = [](void* request, ucs_status_t status, size_t, void* arg) {
     std::unique_ptr<Fetch> ended(static_cast<Fetch*>(arg));
@@ -275,9 +274,9 @@ void Owner::EndStored() {
   }
 }
 
-Code Owner::Verdict(const Fetch& fetch, ucs_status_t status) const {
+Code Owner::Verdict(const Fetch& fetch, ucs_status_t status) {
   if (status != UCS_OK) return Code::kUnavailable;
-  if (fetch.piece.checksummed == 0 || direct_) return Code::kOk;
+  if (fetch.piece.checksummed == 0) return Code::kOk;
   const std::string_view landed(reinterpret_cast<const char*>(fetch.target), fetch.piece.bytes);
   return Hash64(landed) == fetch.piece.checksum ? Code::kOk : Code::kDataLoss;
 }

@@ -7,7 +7,7 @@
 // `stall_timeout` is closed, which ends its fetches.
 //
 // Pieces for a pool in device memory are received in a PinnedRing and copied from there by the
-// device, unless UCX writes that memory; they count as fetches until that copy has ended.
+// device; they count as fetches until that copy has ended.
 //
 // If it has mapped the pool of a writer on this host, it copies instead; such a copy ends within
 // the handling of its message.
@@ -114,7 +114,7 @@ class Owner {
   void Store(std::unique_ptr<Fetch> fetch);
   void EndStored();
   void Settle(const Fetch& fetch, Code code);
-  Code Verdict(const Fetch& fetch, ucs_status_t status) const;
+  static Code Verdict(const Fetch& fetch, ucs_status_t status);
   static void PieceEnded(Connection& connection, const Piece& piece, Code code);
   // The ranges of a batch; empty: it violates the protocol.
   static std::vector<Range> Unpack(const Connection& connection, const Batch& batch,
@@ -129,8 +129,7 @@ class Owner {
   ucp_listener_h listener_ = nullptr;
   std::unordered_map<ucp_ep_h, std::shared_ptr<Connection>> connections_;
   std::vector<std::byte> waste_;                // sink for probes
-  const bool direct_;                           // UCX writes the pool's device memory
-  std::optional<PinnedRing> ring_;              // for a pool in device memory otherwise
+  std::optional<PinnedRing> ring_;              // for a pool in device memory
   std::deque<std::unique_ptr<Fetch>> waiting_;  // for room in the ring
   std::deque<std::unique_ptr<Fetch>> storing_;  // being copied to the pool
   size_t fetching_ = 0;

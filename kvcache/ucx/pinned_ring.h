@@ -1,6 +1,5 @@
-// PinnedRing: page-locked host memory between a pool in a GPU's memory and a UCX that cannot access
-// that memory. Each piece takes a room of its own; the device copies pieces between rooms and pool
-// while others are on the wire.
+// PinnedRing: page-locked host memory between a pool in a GPU's memory and UCX. Each piece takes a
+// room of its own; the device copies pieces between rooms and pool while others are on the wire.
 //
 // Memory is allocated with the first room. The transport's thread.
 #pragma once

@@ -359,8 +359,6 @@ void UcxTransport::RunPosted() {
 }
 
 void UcxTransport::Run() {
-  // UCX uses the device that is current for its thread.
-  if (region_.device != nullptr) static_cast<void>(region_.device->GetMemoryInfo());
   Instant spin_until = clock_.Now();
   while (!stop_) {
     RunPosted();

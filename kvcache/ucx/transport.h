@@ -12,9 +12,8 @@
 // Threads: as in KvTransport. Owner, Writer and all of UCX belong to the thread kv-ucx; other
 // threads post to it, except for epochs, which have their own lock (owner.h).
 //
-// A pool in device memory: UCX reads and writes it if it was built for that; otherwise pieces pass
-// through page-locked memory (pinned_ring.h). Payload is not encrypted: the KV network must be
-// trusted.
+// Pieces of a pool in device memory pass through page-locked memory (pinned_ring.h). Payload is not
+// encrypted: the KV network must be trusted.
 #pragma once
 
 #include <atomic>

@@ -46,12 +46,8 @@ struct Writer::Sending {
 
 Writer::Writer(Worker* worker, const KvRegion& source, CompletionQueue* completions,
                const Options& options)
-    : worker_(worker),
-      source_(source),
-      completions_(completions),
-      options_(options),
-      direct_(source.device != nullptr && worker->Reaches(*source.device)) {
-  if (source.device != nullptr && !direct_) ring_.emplace(source);
+    : worker_(worker), source_(source), completions_(completions), options_(options) {
+  if (source.device != nullptr) ring_.emplace(source);
 }
 
 Writer::~Writer() = default;
@@ -264,8 +260,7 @@ void Writer::SendCopied() {
 
 Status Writer::SendPiece(std::unique_ptr<Sending> sending, const std::byte* payload) {
   Piece* piece = &sending->piece;
-  // The host cannot hash what only UCX and the device read.
-  if (options_.checksum && !direct_) {
+  if (options_.checksum) {
     piece->checksum = Checksum(payload, piece->bytes);
     piece->checksummed = 1;
   }
@@ -308,7 +303,7 @@ Status Writer::SendPayload(std::unique_ptr<Sending> sending, unsigned id, const 
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
                        UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
   param.flags = kWithReply | UCP_AM_SEND_FLAG_RNDV;
-  param.memory_type = direct_ && id == kPiece ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
+  param.memory_type = UCS_MEMORY_TYPE_HOST;
   param.user_data = sending.get();
   param.cb.send = [](void* request, ucs_status_t status, void* arg) {
     const std::unique_ptr<Sending> ended(static_cast<Sending*>(arg));

@@ -1,6 +1,6 @@
 // Writer: the writer's side of the ucx transport. It offers queued writes to their owners, piece by
 // piece, and completes each when its owner has acknowledged it and UCX no longer needs the source
-// bytes. Pieces of a pool in device memory pass through a PinnedRing, unless UCX reads that memory.
+// bytes. Pieces of a pool in device memory pass through a PinnedRing.
 //
 // A peer without progress for `stall_timeout` while something is in flight has failed: all its
 // writes complete with an error and its connection is closed. The same holds for one that violates
@@ -112,9 +112,8 @@ class Writer {
   CompletionQueue* const completions_;
   const Options options_;
   const SteadyClock clock_;
-  const bool direct_;  // UCX reads the pool's device memory
   std::vector<PeerPtr> peers_;
-  std::optional<PinnedRing> ring_;  // for a pool in device memory otherwise
+  std::optional<PinnedRing> ring_;  // for a pool in device memory
   std::deque<std::unique_ptr<Sending>> copying_;
 };
 

@@ -242,8 +242,7 @@ TEST_P(CudaIpcOnGpu, NothingLandsAfterTheProofOfAWritersDeath) {
 INSTANTIATE_TEST_SUITE_P(Gpus, CudaIpcOnGpu, testing::Values(0, 1),
                          [](const auto& gpu) { return gpu.param == 0 ? "OneGpu" : "TwoGpus"; });
 
-// With the UCX that is installed: a build for CUDA reads and writes the pools, another one has
-// page-locked memory between.
+// By way of page-locked memory, whatever the installed UCX was built for.
 class UcxOnGpu : public LaneOnGpu {
  protected:
   UcxOnGpu() : LaneOnGpu(Lane::kUcx) {}
