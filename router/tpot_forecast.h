@@ -19,16 +19,25 @@ namespace aisp {
 // Tells when values that scatter have shifted.
 class ShiftDetector {
  public:
-  // The factor of a shift that `value` makes certain, else 1.
+  uint64_t shifts() const { return shifts_; }
+  // The factor by which the mean shifts with `value`: 1 until a shift is certain, then what the
+  // next values, which end it, add to it.
   double Add(double value) {
     ++count_;
     const double first = 1.0 / static_cast<double>(count_);
     recent_ += std::max(kRecent, first) * (value - recent_);
-    mean_ += std::max(kWeight, first) * (value - mean_);
+    if (follows_ == 0) mean_ += std::max(kWeight, first) * (value - mean_);
     const double off = value - recent_;
     variance_ += std::max(kWeight, first) * (off * off - variance_);
     const double chance = kChance * std::sqrt(variance_ * kRecent / 2);
-    if (count_ <= kOfRecent || std::abs(recent_ - mean_) < chance) return 1;
+    const bool begins = count_ > kOfRecent && std::abs(recent_ - mean_) > chance;
+    if (begins) {
+      ++shifts_;
+      follows_ = kFollows;
+    } else if (follows_ == 0) {
+      return 1;
+    }
+    --follows_;
     const double factor = recent_ / mean_;
     mean_ = recent_;
     count_ = kOfRecent;
@@ -42,9 +51,11 @@ class ShiftDetector {
   // In standard deviations of the mean of the last twenty. Large, since the values of neighbouring
   // placements are alike.
   static constexpr double kChance = 10;
+  static constexpr int kFollows = 40;  // values
 
   double mean_ = 0, recent_ = 0, variance_ = 0;
-  uint64_t count_ = 0;
+  uint64_t count_ = 0, shifts_ = 0;
+  int follows_ = 0;
 };
 
 class TpotForecast {
@@ -52,17 +63,16 @@ class TpotForecast {
   // The step time predicted at a placement. Returns the number of load changes so far, for Learn.
   uint64_t Placed(double predicted_ms) {
     const double factor = steps_.Add(predicted_ms);
-    if (factor == 1) return changes_;
     predicted_ *= factor;
     measured_ *= factor;
     variance_ *= factor * factor;
     covariance_ *= factor * factor;
-    return ++changes_;
+    return steps_.shifts();
   }
 
   // An answer of an earlier load says nothing of the present one.
   void Learn(double predicted_ms, double measured_ms, uint64_t changes, Instant now) {
-    if (changes == changes_) Learn(predicted_ms, measured_ms, now);
+    if (changes == steps_.shifts()) Learn(predicted_ms, measured_ms, now);
   }
 
   // `predicted_ms`: step time at the placement. `measured_ms`: mean TPOT of the answer.
@@ -133,8 +143,7 @@ class TpotForecast {
     return expected_ms * (1 + std::clamp(error, -counts, counts));
   }
 
-  ShiftDetector steps_;  // of the step times predicted at placements
-  uint64_t changes_ = 0;
+  ShiftDetector steps_;                  // of the step times predicted at placements
   double predicted_ = 0, measured_ = 0;  // means
   double variance_ = 0, covariance_ = 0;
   double median_ = 0;  // of measured / mean - 1
