@@ -1,9 +1,11 @@
 #include "api/json_value.h"
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "api/plain_json.h"
 #include "common/strings.h"
 
 namespace aisp {
@@ -89,6 +91,11 @@ class ValueBuilder : public nlohmann::json_sax<Json> {
 }  // namespace
 
 Result<Value> ParseJson(std::string_view text, int max_depth) {
+  if (std::optional<Value> plain = ParsePlainJson(text, max_depth)) return std::move(*plain);
+  return ParseAnyJson(text, max_depth);
+}
+
+Result<Value> ParseAnyJson(std::string_view text, int max_depth) {
   ValueBuilder builder(max_depth);
   if (!Json::sax_parse(text.begin(), text.end(), &builder)) return InvalidArgument(builder.error());
   return builder.Take();

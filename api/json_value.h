@@ -14,6 +14,9 @@ namespace aisp {
 // Integers beyond 64 bits become floats. Linear in the size of the text.
 Result<Value> ParseJson(std::string_view text, int max_depth);
 
+// The same by the library alone, which ParseJson uses for what plain_json.h does not know.
+Result<Value> ParseAnyJson(std::string_view text, int max_depth);
+
 // `value` as named in a message: a scalar as JSON (strings cut), "a list of 3", "an object".
 std::string Describe(const Value& value);
 
