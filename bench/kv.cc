@@ -5,7 +5,6 @@
 #include <spawn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,9 +12,9 @@
 #include <cstring>
 #include <functional>
 #include <memory>
-#include <numeric>
 #include <optional>
 
+#include "bench/kv_measure.h"
 #include "common/clock.h"
 #include "common/random.h"
 #include "common/strings.h"
@@ -35,30 +34,23 @@ constexpr uint64_t kPoolBytes = uint64_t{512} << 20;
 constexpr uint64_t kGpuPoolBytes = uint64_t{2} << 30;
 constexpr Epoch kEpoch{1};
 constexpr Duration kPatience = std::chrono::seconds(10);
-constexpr size_t kUnderWay = 8;
-// A lane and its reference are measured in many short turns: throughput between two processes
-// changes within a second, with the cores and pages that they get.
-constexpr Duration kPerTurn = std::chrono::milliseconds(80);
 constexpr Duration kAllTurns = std::chrono::seconds(3);
 constexpr size_t kLeastTurns = 5;
 // Without a reference: one turn.
 constexpr Duration kAloneTurn = std::chrono::milliseconds(400);
 constexpr const char* kSocket = "socket";
 constexpr const char* kMemcpy = "memcpy";
+constexpr const char* kPeerCopy = "peer copy";
 
-struct Shape {
-  uint64_t block_bytes = 0;
-  size_t blocks = 0;
-};
 // 256 KiB: one layer of 64 tokens of Llama-3.1-8B; 16 of them a layer, 512 all layers of 1,024
 // tokens.
-constexpr Shape kShapes[] = {{64 << 10, 1},   {64 << 10, 16},   {256 << 10, 1},
-                             {256 << 10, 16}, {256 << 10, 512}, {1 << 20, 16}};
+constexpr KvWriteShape kShapes[] = {{64 << 10, 1},   {64 << 10, 16},   {256 << 10, 1},
+                                    {256 << 10, 16}, {256 << 10, 512}, {1 << 20, 16}};
 // The last: 8,192 tokens.
-constexpr Shape kGpuShapes[] = {
+constexpr KvWriteShape kGpuShapes[] = {
     {64 << 10, 16}, {256 << 10, 1}, {256 << 10, 16}, {256 << 10, 512}, {256 << 10, 4096}};
 
-std::span<const Shape> ShapesOf(const KvBenchOptions& options) {
+std::span<const KvWriteShape> ShapesOf(const KvBenchOptions& options) {
   if (options.gpus.empty()) return kShapes;
   return kGpuShapes;
 }
@@ -125,11 +117,19 @@ Result<std::unique_ptr<KvTransport>> MakeLane(const std::string& lane,
   if (lane == "shm") return std::make_unique<ShmTransport>(ShmTransport::Options());
   if (lane == "tcp") return std::make_unique<TcpTransport>(TcpTransport::Options());
   if (lane == "cuda_ipc") return std::make_unique<CudaIpcTransport>(CudaIpcTransport::Options());
-  if (lane != "ucx") {
-    return InvalidArgument(
-        fmt::format("'{}' is no lane here; known: shm, ucx, tcp, cuda_ipc", lane));
-  }
   return OpenUcxTransport(UcxOptions(), folders);
+}
+
+constexpr std::string_view kLanes[] = {"shm", "ucx", "tcp", "cuda_ipc"};
+
+// Before anything is measured: the others would take their time first.
+Status CheckLanes(std::span<const std::string> lanes) {
+  for (const std::string& lane : lanes) {
+    if (std::ranges::find(kLanes, lane) != std::end(kLanes)) continue;
+    return InvalidArgument(
+        fmt::format("'{}' is no lane; known: shm, ucx, tcp, cuda_ipc", Excerpt(lane)));
+  }
+  return {};
 }
 
 // ---- The owner's process ----
@@ -167,6 +167,7 @@ Status ServeSocket(std::span<std::byte> pool) {
 
 Status ServeKvBench(const std::string& lane, uint64_t bytes, int32_t gpu,
                     std::span<const std::string> library_folders) {
+  if (lane != kSocket) AISP_RETURN_IF_ERROR(CheckLanes({&lane, 1}));
   AISP_ASSIGN_OR_RETURN(const BenchPool pool, BenchPool::Open(bytes, gpu, library_folders));
   const KvRegion region = pool.region();
   if (gpu < 0) std::memset(region.base, 1, region.bytes);
@@ -242,104 +243,6 @@ class OwnerProcess {
 
 // ---- The writer ----
 
-// Starts writes, and counts those that have ended.
-struct Pump {
-  std::function<Status(size_t round)> start;
-  std::function<Result<size_t>()> ended;  // waits for at least one
-  pid_t owner = 0;                        // the other process, if any
-};
-
-// CPU time of both processes in microseconds; independent of other load.
-double CpuUs(pid_t other) {
-  const auto of = [](clockid_t clock) {
-    timespec time{};
-    return clock_gettime(clock, &time) == 0
-               ? static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_nsec) * 1e-3
-               : 0.0;
-  };
-  clockid_t theirs = 0;
-  const bool two = other != 0 && clock_getcpuclockid(other, &theirs) == 0;
-  return of(CLOCK_PROCESS_CPUTIME_ID) + (two ? of(theirs) : 0);
-}
-
-// Blocks of both pools in random order, different for each round.
-class Scatter {
- public:
-  Scatter(const Shape& shape, uint64_t pool_bytes)
-      : shape_(shape), order_(pool_bytes / shape.block_bytes) {
-    std::iota(order_.begin(), order_.end(), 0);
-    SplitMix64 random(2);
-    for (size_t i = order_.size() - 1; i > 0; --i)
-      std::swap(order_[i], order_[random.Below(i + 1)]);
-  }
-  std::vector<BlockCopy> Copies(size_t round) const {
-    std::vector<BlockCopy> copies(shape_.blocks);
-    for (size_t i = 0; i < copies.size(); ++i) {
-      const size_t at = (round * shape_.blocks + i) % order_.size();
-      copies[i] = {order_[at] * shape_.block_bytes,
-                   order_[order_.size() - 1 - at] * shape_.block_bytes, shape_.block_bytes};
-    }
-    return copies;
-  }
-
- private:
-  const Shape shape_;
-  std::vector<size_t> order_;
-};
-
-Result<KvBenchRow> Measure(const std::string& lane, const Shape& shape, const Pump& pump,
-                           Duration at_least = kPerTurn) {
-  const SteadyClock clock;
-  std::vector<double> alone;
-  size_t round = 0;
-  for (const Instant begin = clock.Now(); clock.Now() - begin < at_least || alone.size() < 5;) {
-    const Instant start = clock.Now();
-    AISP_RETURN_IF_ERROR(pump.start(round++));
-    AISP_RETURN_IF_ERROR(pump.ended());
-    alone.push_back(ToMs(clock.Now() - start) * 1e3);
-  }
-  std::ranges::nth_element(alone, alone.begin() + static_cast<ptrdiff_t>(alone.size() / 2));
-  size_t started = 0;
-  size_t ended = 0;
-  const double cpu = CpuUs(pump.owner);
-  const Instant begin = clock.Now();
-  while (clock.Now() - begin < at_least || ended < started) {
-    for (; started < ended + kUnderWay && clock.Now() - begin < at_least; ++started)
-      AISP_RETURN_IF_ERROR(pump.start(round++));
-    if (ended == started) break;
-    AISP_ASSIGN_OR_RETURN(const size_t n, pump.ended());
-    ended += n;
-  }
-  // Until the last write ends: few writes of 128 MiB end while others are started.
-  const double seconds = ToSeconds(clock.Now() - begin);
-  const auto bytes = static_cast<double>(ended * shape.blocks * shape.block_bytes);
-  KvBenchRow row;
-  row.lane = lane;
-  row.block_kib = shape.block_bytes >> 10;
-  row.blocks = static_cast<int32_t>(shape.blocks);
-  row.write_us = alone[alone.size() / 2];
-  row.gb_per_s = bytes / seconds * 1e-9;
-  row.cpu_us_per_mib = (CpuUs(pump.owner) - cpu) / (bytes / (1 << 20));
-  return row;
-}
-
-// The median of each figure over the turns.
-KvBenchRow Medians(std::vector<KvBenchRow> turns) {
-  KvBenchRow row = turns.front();
-  for (double KvBenchRow::*figure :
-       {&KvBenchRow::write_us, &KvBenchRow::gb_per_s, &KvBenchRow::cpu_us_per_mib,
-        &KvBenchRow::of_memcpy, &KvBenchRow::of_socket, &KvBenchRow::by_cpu}) {
-    std::ranges::sort(turns, {}, figure);
-    row.*figure = turns[turns.size() / 2].*figure;
-  }
-  return row;
-}
-
-void Compare(const KvBenchRow& beside, KvBenchRow* row) {
-  (beside.lane == kSocket ? row->of_socket : row->of_memcpy) = row->gb_per_s / beside.gb_per_s;
-  row->by_cpu = beside.cpu_us_per_mib / row->cpu_us_per_mib;
-}
-
 // One plain connection.
 class BareSocket {
  public:
@@ -355,9 +258,9 @@ class BareSocket {
     return std::unique_ptr<BareSocket>(
         new BareSocket(std::move(owner), std::move(socket), pool.region()));
   }
-  Result<KvBenchRow> Row(const Shape& shape) {
+  Result<KvBenchRow> Row(const KvWriteShape& shape) {
     const uint64_t bytes = shape.block_bytes * shape.blocks;
-    Pump pump;
+    KvPump pump;
     pump.owner = owner_->pid();
     pump.start = [&](size_t) -> Status {
       const Instant deadline = SteadyClock().Now() + kPatience;
@@ -370,12 +273,12 @@ class BareSocket {
       return SendAll(socket_.get(), sent, deadline);
     };
     pump.ended = [&]() -> Result<size_t> {
-      std::array<char, kUnderWay> acks;
+      std::array<char, kKvUnderWay> acks;
       const ssize_t n = recv(socket_.get(), acks.data(), acks.size(), 0);
       if (n <= 0) return Unavailable("the bare socket's other end is gone");
       return static_cast<size_t>(n);
     };
-    return Measure(kSocket, shape, pump);
+    return MeasureKv(kSocket, shape, pump);
   }
 
  private:
@@ -396,11 +299,11 @@ class Memcpy {
     std::memset(target.region().base, 1, kPoolBytes);
     return std::unique_ptr<Memcpy>(new Memcpy(std::move(target), pool.region()));
   }
-  Result<KvBenchRow> Row(const Shape& shape) const {
-    const Scatter scatter(shape, kPoolBytes);
+  Result<KvBenchRow> Row(const KvWriteShape& shape) const {
+    const KvScatter scatter(shape, kPoolBytes);
     const KvRegion target = target_.region();
     size_t done = 0;
-    Pump pump;
+    KvPump pump;
     pump.start = [&](size_t round) -> Status {
       for (const BlockCopy& copy : scatter.Copies(round))
         std::memcpy(target.base + copy.dst_offset, source_.base + copy.src_offset, copy.bytes);
@@ -408,7 +311,7 @@ class Memcpy {
       return {};
     };
     pump.ended = [&]() -> Result<size_t> { return std::exchange(done, 0); };
-    return Measure(kMemcpy, shape, pump);
+    return MeasureKv(kMemcpy, shape, pump);
   }
 
  private:
@@ -417,8 +320,50 @@ class Memcpy {
   const KvRegion source_;
 };
 
-// The reference, measured in turns with a lane so that other load affects both; none between GPUs.
-using Beside = std::function<Result<KvBenchRow>(const Shape& shape)>;
+// The reference, measured in turns with a lane so that other load affects both.
+using Beside = std::function<Result<KvBenchRow>(const KvWriteShape& shape)>;
+
+// The same bytes in one piece: what the copy engine and the link give.
+Result<KvBenchRow> PeerCopy(KvTransport& writer, KvPeerId peer, const KvWriteShape& shape,
+                            KvPump pump) {
+  const uint64_t bytes = shape.block_bytes * shape.blocks;
+  pump.start = [&writer, peer, bytes](size_t round) -> Status {
+    const uint64_t at = round % (kGpuPoolBytes / bytes) * bytes;
+    const BlockCopy whole{at, at, bytes};
+    AISP_RETURN_IF_ERROR(writer.Write(peer, {&whole, 1}, kEpoch));
+    return {};
+  };
+  return MeasureKv(kPeerCopy, shape, pump);
+}
+
+void Compare(const KvBenchRow& beside, KvBenchRow* row) {
+  double KvBenchRow::*of = beside.lane == kSocket     ? &KvBenchRow::of_socket
+                           : beside.lane == kPeerCopy ? &KvBenchRow::of_peer
+                                                      : &KvBenchRow::of_memcpy;
+  row->*of = row->gb_per_s / beside.gb_per_s;
+  row->by_cpu = beside.cpu_us_per_mib / row->cpu_us_per_mib;
+}
+
+// Turns of `beside` and of the lane, at least as long as all turns may take.
+Status BenchShape(const std::string& lane, const KvWriteShape& shape, const KvPump& pump,
+                  const Beside& beside, std::vector<KvBenchRow>* rows) {
+  std::vector<KvBenchRow> bare;
+  std::vector<KvBenchRow> ours;
+  if (!beside) {
+    AISP_ASSIGN_OR_RETURN(KvBenchRow row, MeasureKv(lane, shape, pump, kAloneTurn));
+    ours.push_back(std::move(row));
+  }
+  const SteadyClock clock;
+  for (const Instant begin = clock.Now();
+       beside && (clock.Now() - begin < kAllTurns || ours.size() < kLeastTurns);) {
+    AISP_ASSIGN_OR_RETURN(bare.emplace_back(), beside(shape));
+    AISP_ASSIGN_OR_RETURN(ours.emplace_back(), MeasureKv(lane, shape, pump));
+    Compare(bare.back(), &ours.back());
+  }
+  if (!bare.empty()) rows->push_back(MediansOf(std::move(bare)));
+  rows->push_back(MediansOf(std::move(ours)));
+  return {};
+}
 
 Status BenchLane(const KvBenchOptions& options, const std::string& lane, const BenchPool& pool,
                  const Beside& beside, std::vector<KvBenchRow>* rows) {
@@ -430,16 +375,16 @@ Status BenchLane(const KvBenchOptions& options, const std::string& lane, const B
   AISP_ASSIGN_OR_RETURN(const Waker waker, Waker::Create());
   writer->SetWaker([&waker] { waker.Wake(); });
   AISP_ASSIGN_OR_RETURN(const KvPeerId peer, writer->Connect(descriptor, kPatience));
-  for (const Shape& shape : ShapesOf(options)) {
-    const Scatter scatter(shape, PoolBytesOf(options));
-    Pump pump;
+  for (const KvWriteShape& shape : ShapesOf(options)) {
+    const KvScatter scatter(shape, PoolBytesOf(options));
+    KvPump pump;
     pump.owner = owner->pid();
     pump.start = [&](size_t round) -> Status {
       AISP_RETURN_IF_ERROR(writer->Write(peer, scatter.Copies(round), kEpoch));
       return {};
     };
     pump.ended = [&]() -> Result<size_t> {
-      std::array<WriteCompletion, kUnderWay> done;
+      std::array<WriteCompletion, kKvUnderWay> done;
       size_t n = 0;
       while ((n = writer->Poll(done)) == 0) {
         if (!waker.Wait(kPatience)) return Unavailable("a write did not complete");
@@ -447,21 +392,11 @@ Status BenchLane(const KvBenchOptions& options, const std::string& lane, const B
       for (size_t i = 0; i < n; ++i) AISP_RETURN_IF_ERROR(done[i].status);
       return n;
     };
-    std::vector<KvBenchRow> bare;
-    std::vector<KvBenchRow> ours;
-    if (!beside) {
-      AISP_ASSIGN_OR_RETURN(KvBenchRow row, Measure(lane, shape, pump, kAloneTurn));
-      ours.push_back(std::move(row));
-    }
-    const SteadyClock clock;
-    for (const Instant begin = clock.Now();
-         beside && (clock.Now() - begin < kAllTurns || ours.size() < kLeastTurns);) {
-      AISP_ASSIGN_OR_RETURN(bare.emplace_back(), beside(shape));
-      AISP_ASSIGN_OR_RETURN(ours.emplace_back(), Measure(lane, shape, pump));
-      Compare(bare.back(), &ours.back());
-    }
-    if (!bare.empty()) rows->push_back(Medians(std::move(bare)));
-    rows->push_back(Medians(std::move(ours)));
+    const Beside peer_copy = [&](const KvWriteShape& of) {
+      return PeerCopy(*writer, peer, of, pump);
+    };
+    const bool between_gpus = lane == "cuda_ipc";
+    AISP_RETURN_IF_ERROR(BenchShape(lane, shape, pump, between_gpus ? peer_copy : beside, rows));
   }
   writer->Disconnect(peer);
   return {};
@@ -470,6 +405,7 @@ Status BenchLane(const KvBenchOptions& options, const std::string& lane, const B
 }  // namespace
 
 Result<KvBench> BenchKv(const KvBenchOptions& options) {
+  AISP_RETURN_IF_ERROR(CheckLanes(options.lanes));
   const bool host = options.gpus.empty();
   AISP_ASSIGN_OR_RETURN(const BenchPool pool,
                         BenchPool::Open(PoolBytesOf(options), host ? -1 : options.gpus.front(),
@@ -485,9 +421,9 @@ Result<KvBench> BenchKv(const KvBenchOptions& options) {
   for (const std::string& lane : options.lanes) {
     Beside beside;
     if (host && lane == "tcp") {
-      beside = [&bare](const Shape& shape) { return bare->Row(shape); };
+      beside = [&bare](const KvWriteShape& shape) { return bare->Row(shape); };
     } else if (host) {
-      beside = [&memory](const Shape& shape) { return memory->Row(shape); };
+      beside = [&memory](const KvWriteShape& shape) { return memory->Row(shape); };
     }
     if (const Status done = BenchLane(options, lane, pool, beside, &bench.rows); !done)
       bench.left_out.push_back(lane + ": " + done.error().message);

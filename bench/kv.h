@@ -1,5 +1,5 @@
 // `aisp bench kv`: throughput of this machine's KV lanes between two processes, compared with
-// memcpy and a plain socket. Pools in host memory, or each in a GPU's.
+// memcpy, a plain socket or a copy between the GPUs. Pools in host memory, or each in a GPU's.
 #pragma once
 
 #include <cstdint>
@@ -22,17 +22,19 @@ struct KvBenchOptions {
 };
 
 struct KvBenchRow {
-  std::string lane;  // also "memcpy" and "socket"
+  std::string lane;  // also "memcpy", "socket" and "peer copy"
   uint64_t block_kib = 0;
   int32_t blocks = 0;         // per write, scattered over both pools
   double write_us = 0;        // one write at a time, from Write to its completion; median
   double gb_per_s = 0;        // with several writes in flight
   double cpu_us_per_mib = 0;  // of both processes, with several writes in flight
-  // Ratio of gb_per_s to that of memcpy or of a plain socket, and of the reference's CPU time to
-  // this one's. The reference is measured in turns with the lane: a plain socket for tcp, otherwise
-  // memcpy. 0: no reference.
+  // Ratio of gb_per_s to that of memcpy, of a plain socket or of one contiguous copy between the
+  // GPUs, and of the reference's CPU time to this one's. The reference is measured in turns with
+  // the lane: a peer copy for cuda_ipc, in host memory a plain socket for tcp, otherwise memcpy. 0:
+  // no reference.
   double of_memcpy = 0;
   double of_socket = 0;
+  double of_peer = 0;
   double by_cpu = 0;
 };
 
@@ -41,9 +43,10 @@ struct KvBench {
   std::vector<std::string> left_out;  // lanes that do not work here, and why
 };
 
-// UNAVAILABLE: the owner's process did not start.
+// INVALID_ARGUMENT: an unknown lane; UNAVAILABLE: the owner's process did not start.
 Result<KvBench> BenchKv(const KvBenchOptions& options);
 std::string ToTable(const KvBench& bench);
+// {"rows": [...], "left_out": ["lane: why", ...]}, without the braces.
 std::string ToJson(const KvBench& bench);
 
 // The owner's process: offers a pool of `bytes` over `lane`, prints its descriptor as one line on

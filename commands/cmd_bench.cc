@@ -83,8 +83,8 @@ std::string Help() {
          "as --acceptance says, or, with --text and --speculative-config, as really are. With "
          "--speculative-config alone its proposer works, and --acceptance still says what is "
          "accepted.\n"
-         "kv: what the KV lanes carry between two processes of this machine, beside memcpy and a "
-         "bare socket.\n"
+         "kv: what the KV lanes carry between two processes of this machine, beside memcpy, a bare "
+         "socket or a copy between the GPUs.\n"
          "route: what the router takes to place a request and to hear of it, over many workers "
          "that "
          "compute nothing.\n"
@@ -441,8 +441,7 @@ Status RunKv(const CommandLine& line) {
     fmt::print("{}", ToTable(bench));
     return {};
   }
-  fmt::print("{{\"bench\": \"kv\", \"version\": \"{}\", \"rows\": {}}}\n", Version(),
-             ToJson(bench));
+  fmt::print("{{\"bench\": \"kv\", \"version\": \"{}\", {}}}\n", Version(), ToJson(bench));
   return {};
 }
 
