@@ -51,23 +51,20 @@ Status CopyNow(Device& device, void* target, const void* source, size_t bytes) {
 // A peer's pool, mapped into this process.
 class IpcPeer final : public MemoryTransport::Peer {
  public:
-  // The next copy fills the link while the last bytes of this one are on their way.
-  static constexpr size_t kStreams = 2;
-  using Streams = std::array<std::unique_ptr<Stream>, kStreams>;
-
   IpcPeer(Device& device, UniqueFd socket, const Hash128& token, Buffer pool, Buffer scratch,
-          Streams streams, std::vector<std::unique_ptr<Event>> events, std::optional<NoteBox> notes)
+          std::unique_ptr<Stream> stream, std::vector<std::unique_ptr<Event>> events,
+          std::optional<NoteBox> notes)
       : device_(device),
         socket_(std::move(socket)),
         token_(token.ToHex()),
         pool_(std::move(pool)),
         scratch_(std::move(scratch)),
-        streams_(std::move(streams)),
+        stream_(std::move(stream)),
         events_(std::move(events)),
         notes_(std::move(notes)) {}
 
   // A Warm may still be running.
-  ~IpcPeer() override { Finish(); }
+  ~IpcPeer() override { (void)device_.Synchronize(*stream_); }
 
   uint64_t bytes() const override { return pool_.bytes(); }
 
@@ -78,13 +75,12 @@ class IpcPeer final : public MemoryTransport::Peer {
     for (const BlockCopy& copy : copies) {
       if (copy.bytes > 0) ranges_.push_back({copy.src_offset, copy.dst_offset, copy.bytes});
     }
-    Stream& stream = *streams_[begun_ % kStreams];
-    Status begun = device_.CopyRanges(pool_.data(), source, ranges_, stream);
-    if (begun) begun = device_.Record(*events_[begun_ % kDepth], stream);
+    Status begun = device_.CopyRanges(pool_.data(), source, ranges_, *stream_);
+    if (begun) begun = device_.Record(*events_[begun_ % kDepth], *stream_);
     if (begun) {
       ++begun_;
     } else {
-      Finish();  // nothing may land after the error
+      (void)device_.Synchronize(*stream_);  // nothing may land after the error
     }
     return begun;
   }
@@ -96,7 +92,7 @@ class IpcPeer final : public MemoryTransport::Peer {
     for (size_t i = 0; i < kWarmRanges; ++i)
       ranges[i] = {i * kWarmBytes, i * kWarmBytes, kWarmBytes};
     (void)device_.CopyRanges(static_cast<std::byte*>(scratch_.data()) + kCookieRoom, source, ranges,
-                             *streams_[begun_ % kStreams]);
+                             *stream_);
   }
   Status Await() override {
     AISP_RETURN_IF_ERROR(device_.Synchronize(*events_[awaited_++ % kDepth]));
@@ -135,16 +131,12 @@ class IpcPeer final : public MemoryTransport::Peer {
   static constexpr size_t kDepth = 3;
 
  private:
-  void Finish() {
-    for (const auto& stream : streams_) (void)device_.Synchronize(*stream);
-  }
-
   Device& device_;
   const UniqueFd socket_;
   const std::string token_;
   const Buffer pool_;
   const Buffer scratch_;
-  const Streams streams_;  // the progress thread's
+  const std::unique_ptr<Stream> stream_;  // the progress thread's
   const std::vector<std::unique_ptr<Event>> events_;
   std::optional<NoteBox> notes_;  // the engine thread's
   size_t begun_ = 0, awaited_ = 0;
@@ -222,10 +214,7 @@ Result<std::shared_ptr<MemoryTransport::Peer>> CudaIpcTransport::Open(std::strin
   AISP_RETURN_IF_ERROR(CopyNow(device, &cookie, scratch.data(), sizeof(cookie)));
   if (cookie != granted.cookie)
     return DataLoss("the mapped memory is not the owner's: its cookie differs");
-  IpcPeer::Streams streams;
-  for (auto& stream : streams) {
-    AISP_ASSIGN_OR_RETURN(stream, device.CreateStream());
-  }
+  AISP_ASSIGN_OR_RETURN(auto stream, device.CreateStream());
   std::vector<std::unique_ptr<Event>> events(IpcPeer::kDepth);
   for (auto& event : events) {
     AISP_ASSIGN_OR_RETURN(event, device.CreateEvent());
@@ -236,7 +225,7 @@ Result<std::shared_ptr<MemoryTransport::Peer>> CudaIpcTransport::Open(std::strin
     notes.emplace(std::move(box));
   }
   return std::make_shared<IpcPeer>(device, std::move(granted.socket), received.reply.token,
-                                   std::move(pool), std::move(scratch), std::move(streams),
+                                   std::move(pool), std::move(scratch), std::move(stream),
                                    std::move(events), std::move(notes));
 }
 

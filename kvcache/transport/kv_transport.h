@@ -10,8 +10,7 @@
 // does not delay others.
 //
 // Completion means remote completion: when Poll reports a write, its bytes are in the peer's pool
-// and no later write of that id can land. Writes to one peer complete in order, but the bytes of
-// two writes in flight may land in either order.
+// and no later write of that id can land. Writes to one peer complete in order.
 #pragma once
 
 #include <cstdint>
