@@ -137,12 +137,13 @@ void WorkerLoop::SleepUntilWork() {
   const Instant timer = role_->NextTimer();
   std::unique_lock lock(mutex_);
   auto ready = [&] { return stop_ || transport_ready_ || !posted_.empty(); };
+  asleep_ = true;
   if (timer == kNever) {
     wake_.wait(lock, ready);
-    return;
+  } else if (const Duration left = timer - clock_->Now(); left.count() > 0) {
+    wake_.wait_for(lock, left, ready);
   }
-  const Duration left = timer - clock_->Now();
-  if (left.count() > 0) wake_.wait_for(lock, left, ready);
+  asleep_ = false;
 }
 
 }  // namespace aisp

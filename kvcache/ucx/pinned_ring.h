@@ -11,13 +11,14 @@
 #include <vector>
 
 #include "kvcache/transport/kv_transport.h"
+#include "kvcache/ucx/wire.h"
 
 namespace aisp::ucx {
 
 class PinnedRing {
  public:
   // Twice the longest piece, so that one can be copied while another is sent.
-  static constexpr uint64_t kBytes = uint64_t{32} << 20;
+  static constexpr uint64_t kBytes = 2 * kMostPieceBytes;
   // A writer's pieces are no longer, for the same reason.
   static constexpr uint64_t kPieceBytes = uint64_t{1} << 20;
 

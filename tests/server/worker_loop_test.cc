@@ -164,13 +164,12 @@ TEST(WorkerLoop, PollsForAWhileAfterWorkAndThenSleeps) {
   role.note = true;  // which wakes nobody
   role.transports.wait(0);
   EXPECT_EQ(role.transports, 1);
-  // Until it no longer sees them.
-  while (!role.note) {
-    clock.Advance(std::chrono::milliseconds(100));
-    role.note = true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
+  EXPECT_FALSE(loop.Asleep());
+  clock.Advance(std::chrono::milliseconds(1));
+  while (!loop.Asleep()) std::this_thread::yield();
+  role.note = true;
   loop.Stop();
+  EXPECT_EQ(role.transports, 1);
 }
 
 TEST(WorkerLoop, StoppingDoesNotWaitForAStepThatNeverEnds) {
