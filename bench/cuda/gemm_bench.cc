@@ -3,7 +3,7 @@
 // separate kernel; beta = 1 for the residual).
 //
 //   aisp-gemm-bench [format=bf16|fp8|fp8block|fp8x8|fp8blockx8|nvfp4|all]
-//                   [rows=256,512,1024,2048,4096,8192]
+//                   [rows=256,512,1024,2048,4096,8192] [shape=qkv|o|gate+up|down]
 //
 // Random weights and activations; calls rotate over copies of the weight; a CUDA graph holds all
 // calls of a measurement; the graphs of one output line alternate; the median of seven runs counts.
@@ -286,10 +286,13 @@ int main(int argc, char** argv) {
                           {"o", 4096, 4096, Store::kAccumulateF32},
                           {"gate+up", 28672, 4096, Store::kSiluMulBf16},
                           {"down", 4096, 14336, Store::kAccumulateF32}};
+  const std::string only = aisp::cuda::Argument(argc, argv, "shape", "");
   aisp::cuda::Bench bench;
   for (const Format& format : formats) {
     if (wanted != "all" && wanted != format.name) continue;
-    for (const Shape& shape : shapes) bench.Run(shape, format, rows);
+    for (const Shape& shape : shapes) {
+      if (only.empty() || only == shape.name) bench.Run(shape, format, rows);
+    }
   }
   return 0;
 }

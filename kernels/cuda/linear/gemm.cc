@@ -166,7 +166,7 @@ Status CheckGemmInstances() {
 
 Result<CUtensorMap> Gemm::Map(const void* data, CUtensorMapDataType type, int64_t columns,
                               int64_t rows, int64_t stride_bytes, int box_columns, int box_rows,
-                              CUtensorMapSwizzle swizzle) const {
+                              CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion) const {
   CUtensorMap map = {};
   const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
   const cuuint64_t strides[1] = {static_cast<cuuint64_t>(stride_bytes)};
@@ -175,8 +175,7 @@ Result<CUtensorMap> Gemm::Map(const void* data, CUtensorMapDataType type, int64_
   const cuuint32_t steps[2] = {1, 1};
   const CUresult result =
       encode_(&map, type, 2, const_cast<void*>(data), sizes, strides, box, steps,
-              CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+              CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     return Internal("matrix product: describing a matrix of " + std::to_string(rows) + " x " +
                     std::to_string(columns) + " failed with CUresult " + std::to_string(result));
@@ -206,10 +205,14 @@ Status Gemm::Launch(const LinearCall& call, int kernel, bool overlap, cudaStream
   CUtensorMap weight = x;
   if (instance.weight_row_bytes > 0) {
     const bool w8 = w.format != WeightFormat::kBf16;
+    // With few tokens the weight comes at memory's rate, which promotion lowers.
+    const auto promotion = instance.tokens <= 64 ? CU_TENSOR_MAP_L2_PROMOTION_NONE
+                                                 : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
     AISP_ASSIGN_OR_RETURN(
         weight, Map(w.data, type(w8), w.k, w.n, w.k * (w8 ? 1 : 2), instance.stage_k, kGemmRows,
                     instance.weight_row_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
-                                                    : CU_TENSOR_MAP_SWIZZLE_128B));
+                                                    : CU_TENSOR_MAP_SWIZZLE_128B,
+                    promotion));
   }
   AISP_ASSIGN_OR_RETURN(CUtensorMap y, OutputMap(call));
   GemmParams p;

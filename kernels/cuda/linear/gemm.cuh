@@ -124,7 +124,7 @@ __device__ __forceinline__ void ConsumeTiles(const GemmShared<C>& shared, int32_
     TokenScales<C> scales;
     scales.Load(p, tile);
     if constexpr (C::kFp8) {
-      MultiplyFp8(shared, p, p.k_units, group, lane, row, at, sums);
+      MultiplyFp8(shared, p, p.k_units, group, lane, row, at, sums, p.token_tiles > 1);
     } else if constexpr (C::kNvfp4 || C::kWide8) {
       MultiplyWidened(shared, p, group, warp, lane, row, at, sums);
     } else {
@@ -148,7 +148,7 @@ __global__ void __cluster_dims__(kGemmCluster, 1, 1) __launch_bounds__(kGemmThre
                    const __grid_constant__ CUtensorMap input,
                    const __grid_constant__ CUtensorMap output, const GemmParams p) {
   extern __shared__ uint8_t memory[];
-  const GemmShared<C> shared{(SharedAddress(memory) + 1023) & ~1023u};
+  const GemmShared<C> shared = AlignedShared<C>(memory);
   if (threadIdx.x == 0) {
     InitBarriers(shared);
     if constexpr (!C::kNvfp4) PrefetchMap(&weight);

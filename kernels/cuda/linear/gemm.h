@@ -54,9 +54,10 @@ class Gemm {
     bool apart = false;  // the parts are clusters
   };
   Division Divide(const LinearCall& call, int kernel) const;
-  Result<CUtensorMap> Map(const void* data, CUtensorMapDataType type, int64_t columns, int64_t rows,
-                          int64_t stride_bytes, int box_columns, int box_rows,
-                          CUtensorMapSwizzle swizzle) const;
+  Result<CUtensorMap> Map(
+      const void* data, CUtensorMapDataType type, int64_t columns, int64_t rows,
+      int64_t stride_bytes, int box_columns, int box_rows, CUtensorMapSwizzle swizzle,
+      CUtensorMapL2promotion promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_256B) const;
   Result<CUtensorMap> OutputMap(const LinearCall& call) const;
 
   PFN_cuTensorMapEncodeTiled_v12000 encode_ = nullptr;

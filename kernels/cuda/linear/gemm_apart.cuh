@@ -101,7 +101,7 @@ __global__ void __cluster_dims__(kGemmCluster, 1, 1) __launch_bounds__(kGemmThre
                     const __grid_constant__ CUtensorMap output, const GemmParams p) {
   static_assert(C::kFormat == GemmFormat::kFp8);
   extern __shared__ uint8_t memory[];
-  const GemmShared<C> shared{(SharedAddress(memory) + 1023) & ~1023u};
+  const GemmShared<C> shared = AlignedShared<C>(memory);
   const auto rank = static_cast<int>(blockIdx.x % kGemmCluster);
   const auto cluster = static_cast<int32_t>(blockIdx.x / kGemmCluster);
   const int part = cluster % 2;

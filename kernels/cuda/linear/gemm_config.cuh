@@ -4,6 +4,7 @@
 
 #include <cuda_bf16.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/cuda/linear/gemm_kernels.h"
@@ -11,6 +12,8 @@
 #include "kernels/cuda/linear/ptx.cuh"
 
 namespace aisp::cuda {
+
+constexpr int kMostSharedBytes = 232448;  // of a CTA
 
 template <GemmFormat kFormatV, int kTokensV, int kStagesV, int kBuffersV>
 struct GemmConfig {
@@ -34,11 +37,12 @@ struct GemmConfig {
   static constexpr int kStageBytes = (kLoadedBytes + 1023) / 1024 * 1024;
   static constexpr int kBufferBytes = 8192;
   static constexpr int kStagingBytes = 2 * kBuffers * kBufferBytes;
-  // The scales of a tile's tokens are brought to shared memory, for each warpgroup, if they fit.
-  static constexpr bool kSharedScales = kFp8 && kTokens <= 192;
-  static constexpr int kScaleBytes = kSharedScales ? 2 * 4 * kTokens : 0;
-  static constexpr int kSharedBytes =
-      kStages * kStageBytes + kStagingBytes + 1024 + 16 * kStages + kScaleBytes;
+  // The scales of a tile's tokens are brought to shared memory, for each warpgroup.
+  static constexpr int kScaleBytes = kFp8 ? 2 * 4 * kTokens : 0;
+  static constexpr int kUsedBytes =
+      kStages * kStageBytes + kStagingBytes + 16 * kStages + kScaleBytes;
+  // With up to 1023 bytes in front, for alignment.
+  static constexpr int kSharedBytes = std::min(kUsedBytes + 1023, kMostSharedBytes);
   static constexpr int kSums = kTokens / 2;
   // FP8: the tokens are summed in so many parts, so that both sums fit in registers.
   static constexpr int kParts = kTokens > 192 ? 2 : 1;
@@ -48,7 +52,7 @@ struct GemmConfig {
   // Arrivals that release a stage: one lane per warp of both CTAs; NVFP4: all lanes of this CTA's
   // (ReleaseStage).
   static constexpr int kStageReleases = kNvfp4 ? 8 * 32 + 8 * (kGemmCluster - 1) : 8 * kGemmCluster;
-  static_assert(kTokens % 64 == 0 && kSharedBytes <= 232448);
+  static_assert(kTokens % 64 == 0 && kUsedBytes <= kMostSharedBytes);
 };
 
 // Shared memory addresses, equal in both CTAs of a cluster.
@@ -67,6 +71,16 @@ struct GemmShared {
     return Empty(C::kStages) + group * (C::kScaleBytes / 2);
   }
 };
+
+// `memory`: the CTA's dynamic shared memory. Nothing else is in front of it, so that it begins at a
+// multiple of 1024, and an instance without room for alignment fits.
+template <class C>
+__device__ __forceinline__ GemmShared<C> AlignedShared(const void* memory, uint32_t pair = 0) {
+  const uint32_t begin = SharedAddress(memory);
+  const uint32_t base = (begin + 1023) & ~1023u;
+  if (base + C::kUsedBytes > begin + C::kSharedBytes) __trap();
+  return {base, pair};
+}
 
 // By one thread, before the cluster synchronises.
 template <class C>

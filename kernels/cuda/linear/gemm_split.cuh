@@ -178,8 +178,7 @@ __global__ void __cluster_dims__(kGemmCluster* kSplits, 1, 1) __launch_bounds__(
   constexpr int kCtas = kGemmCluster * kSplits;
   const int cta = static_cast<int>(blockIdx.x) % kCtas;
   const int part = cta / kGemmCluster, rank = cta % kGemmCluster;
-  const GemmShared<C> shared{(SharedAddress(memory) + 1023) & ~1023u,
-                             static_cast<uint32_t>(part * kGemmCluster)};
+  const GemmShared<C> shared = AlignedShared<C>(memory, static_cast<uint32_t>(part * kGemmCluster));
   const GemmTile tile = TileAt<C>(p, static_cast<int32_t>(blockIdx.x) / kCtas, rank);
   if (threadIdx.x == 0) {
     InitBarriers(shared);

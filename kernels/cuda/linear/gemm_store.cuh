@@ -44,12 +44,12 @@ __device__ __forceinline__ RowScales LoadRowScales(const GemmParams& p, int32_t 
 // follow; the one in front of it is the last of the tile before.
 template <class C>
 struct TokenScales {
-  static constexpr int kEach = C::kSharedScales ? (C::kTokens + 127) / 128 : 1;
+  static constexpr int kEach = C::kFp8 ? (C::kTokens + 127) / 128 : 1;
   float v[kEach] = {};
 
   // Bypasses L1: the previous kernel may have written them while this one was already running.
   __device__ __forceinline__ void Load(const GemmParams& p, const GemmTile& tile) {
-    if constexpr (C::kSharedScales) {
+    if constexpr (C::kFp8) {
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
         const int32_t token = tile.token + i * 128 + static_cast<int32_t>(threadIdx.x % 128);
@@ -58,7 +58,7 @@ struct TokenScales {
     }
   }
   __device__ __forceinline__ void Put(const GemmShared<C>& shared) const {
-    if constexpr (C::kSharedScales) {
+    if constexpr (C::kFp8) {
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
         const int at = i * 128 + static_cast<int>(threadIdx.x % 128);
@@ -75,14 +75,10 @@ template <class C>
 __device__ __forceinline__ void Finish(const GemmParams& p, const RowScales& rows, int32_t token,
                                        uint32_t scales, const float* sums, float (&v)[4]) {
   float x_scale[2] = {1.0f, 1.0f};
-  if constexpr (C::kSharedScales) {
+  if constexpr (C::kFp8) {
     const uint2 pair = LoadShared8(scales);
     x_scale[0] = __uint_as_float(pair.x);
     x_scale[1] = __uint_as_float(pair.y);
-  } else if constexpr (C::kFp8) {
-    // Bypasses L1, as above.
-#pragma unroll
-    for (int h = 0; h < 2; ++h) x_scale[h] = __ldcg(p.x_scales + min(token + h, p.rows - 1));
   }
 #pragma unroll
   for (int i = 0; i < 4; ++i) {

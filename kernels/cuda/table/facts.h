@@ -41,14 +41,14 @@ struct DeviceFacts {
 class TuningProfile {
  public:
   // Prefix of its lines. The number is increased when changed kernels may invalidate choices.
-  static constexpr const char* kMark = "choice.3";
+  static constexpr const char* kMark = "choice.4";
 
   // Tokens per tile of our fastest kernel; kLtTokens: cuBLASLt was faster.
   static constexpr int kLtTokens = 0;
   // Key of everything besides rows that a choice depends on; `fp8_rows`: activations are e4m3.
   static std::string KeyOf(const LinearTraits& weight, bool fp8_rows);
 
-  // Reads lines "choice.3 KEY ROWS TOKENS"; ignores others.
+  // Reads lines "choice.4 KEY ROWS TOKENS"; ignores others.
   void Read(std::istream& lines);
   void Add(const std::string& key, int32_t rows, int tokens) { measured_[key][rows] = tokens; }
   // By rows; null: not measured.

@@ -337,7 +337,7 @@ TEST(KernelTable, AMeasuredChoiceIsTaken) {
   };
   EXPECT_EQ(kernel_of_qkv(128).first, KernelId::kCublasLt);
   std::istringstream measured(
-      "# a comment\nchoice.3 format0-input0-store0-n6144-k4096 128 192\nother words\n");
+      "# a comment\nchoice.4 format0-input0-store0-n6144-k4096 128 192\nother words\n");
   model->profile.Read(measured);
   EXPECT_EQ(kernel_of_qkv(128).first, KernelId::kGemm);
   EXPECT_EQ(GemmInstances()[static_cast<size_t>(kernel_of_qkv(128).second)].tokens, 192);
