@@ -19,7 +19,7 @@ TEST(RoundedNorm, HasTheBitsOfANormAndARounding) {
   std::mt19937 random{std::random_device{}()};
   std::normal_distribution<float> normal;
   for (const int64_t width : {16, 48, 256, 1040, 4096, 5120, 16384}) {
-    for (const int32_t rows : {1, 7, 130}) {
+    for (const int32_t rows : {1, 7, 130, 1000}) {
       SCOPED_TRACE(testing::Message() << rows << " rows of " << width);
       const auto count = static_cast<size_t>(rows * width);
       std::vector<float> values(count), gains(static_cast<size_t>(width));
