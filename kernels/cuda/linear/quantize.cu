@@ -112,7 +112,7 @@ Status QuantizeRows(const void* x, void* y, float* scales, int32_t rows, int64_t
   }
   if (rows == 0) return {};
   const int64_t units = k / 16;
-  const int each = units <= kMostThreads ? 1 : kMostUnits;
+  const int each = units <= kMostThreads ? 1 : units <= 2 * kMostThreads ? 2 : kMostUnits;
   const int64_t threads = ((units + each - 1) / each + 31) / 32 * 32;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(BlocksFor(rows, threads, each == 1)));
@@ -127,6 +127,8 @@ Status QuantizeRows(const void* x, void* y, float* scales, int32_t rows, int64_t
   auto* const to = static_cast<uint8_t*>(y);
   if (each == 1) {
     cudaLaunchKernelEx(&config, QuantizeRowsKernel<1>, from, to, scales, rows, k);
+  } else if (each == 2) {
+    cudaLaunchKernelEx(&config, QuantizeRowsKernel<2>, from, to, scales, rows, k);
   } else {
     cudaLaunchKernelEx(&config, QuantizeRowsKernel<kMostUnits>, from, to, scales, rows, k);
   }
