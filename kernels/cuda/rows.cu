@@ -8,6 +8,7 @@
 
 #include "common/check.h"
 #include "kernels/cuda/cuda_error.h"
+#include "kernels/cuda/fp8_unit.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/linear/quantize.h"
 
@@ -79,6 +80,7 @@ __device__ __forceinline__ float4 Times(float4 a, float scale, float4 b) {
 // write, are loaded before the wait.
 constexpr int kNormVectors = 4;  // per thread
 constexpr int kNormMostThreads = 1024;
+constexpr unsigned kManyMostThreads = 256;
 
 __device__ __forceinline__ void LoadGain(const float* weight, int dim4,
                                          float4 (&gain)[kNormVectors]) {
@@ -126,13 +128,8 @@ __global__ void __launch_bounds__(kNormMostThreads)
 __device__ __forceinline__ float Rounded(float v) {
   return __bfloat162float(__float2bfloat16_rn(v));
 }
-constexpr float kFp8Max = 448.0f;
-__device__ __forceinline__ uint32_t ToFp8(float v) {
-  return __nv_cvt_float_to_fp8(v, __NV_SATFINITE, __NV_E4M3);
-}
 __device__ __forceinline__ uint32_t ToFp8(float4 v, float scale) {
-  return ToFp8(v.x * scale) | ToFp8(v.y * scale) << 8 | ToFp8(v.z * scale) << 16 |
-         ToFp8(v.w * scale) << 24;
+  return ToE4M3x2(v.x * scale, v.y * scale) | ToE4M3x2(v.z * scale, v.w * scale) << 16;
 }
 
 // Packed rows have the elements of 16 permuted (Fp8Position): a thread's four alternate with those
@@ -145,43 +142,61 @@ __device__ __forceinline__ void StorePermuted(uint8_t* row, int i, uint32_t own,
   *reinterpret_cast<uint32_t*>(row + i / 4 * 16 + quad % 2 * 8 + quad / 2 * 4) = word;
 }
 
-__global__ void __launch_bounds__(kNormMostThreads)
+// A block for each row, or (kMany) for every gridDim.x-th: then the next row is requested before
+// this one is normed.
+template <bool kMany>
+__global__ void __launch_bounds__(kMany ? kManyMostThreads : kNormMostThreads, kMany ? 3 : 1)
     RoundedNormKernel(const float* x, int64_t x_stride, const float* weight, uint8_t* y,
-                      float* scales, int dim4, float inverse_dim, float epsilon) {
+                      float* scales, int rows, int dim4, float inverse_dim, float epsilon) {
   __shared__ float sums[32], largest[32];
-  float4 gain[kNormVectors], kept[kNormVectors];
+  float4 gain[kNormVectors], next[kNormVectors];
   LoadGain(weight, dim4, gain);
   BeginOverlapped();
-  const auto* x4 = reinterpret_cast<const float4*>(x + blockIdx.x * x_stride);
-  float sum = 0;
+  const auto load = [&](int row) {
+    const auto* x4 = reinterpret_cast<const float4*>(x + row * x_stride);
 #pragma unroll
-  for (int j = 0; j < kNormVectors; ++j) {
-    const int i = j * blockDim.x + threadIdx.x;
-    kept[j] = i < dim4 ? x4[i] : float4{};
-  }
+    for (int j = 0; j < kNormVectors; ++j) {
+      const int i = j * blockDim.x + threadIdx.x;
+      next[j] = i < dim4 ? x4[i] : float4{};
+    }
+  };
+  const auto step = static_cast<int>(gridDim.x);
+  auto row = static_cast<int>(blockIdx.x);
+  load(row);
+#pragma unroll 1
+  do {
+    float4 kept[kNormVectors];
+    float sum = 0;
 #pragma unroll
-  for (const float4& v : kept) sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
-  const float norm = rsqrtf(BlockSum(sum, sums) * inverse_dim + epsilon);
-  float most = 0;
+    for (int j = 0; j < kNormVectors; ++j) {
+      kept[j] = next[j];
+      sum += kept[j].x * kept[j].x + kept[j].y * kept[j].y + kept[j].z * kept[j].z +
+             kept[j].w * kept[j].w;
+    }
+    if (kMany && row + step < rows) load(row + step);
+    const float norm = rsqrtf(BlockSum(sum, sums) * inverse_dim + epsilon);
+    float most = 0;
 #pragma unroll
-  for (int j = 0; j < kNormVectors; ++j) {
-    const float4 v = Times(kept[j], norm, gain[j]);
-    kept[j] = {Rounded(v.x), Rounded(v.y), Rounded(v.z), Rounded(v.w)};
-    most = fmaxf(most, fmaxf(fmaxf(fabsf(kept[j].x), fabsf(kept[j].y)),
-                             fmaxf(fabsf(kept[j].z), fabsf(kept[j].w))));
-  }
-  most = BlockMost(most, largest);
-  const float scale = most > 0.0f ? most / kFp8Max : 1.0f;
-  const float inverse = 1.0f / scale;
-  if (threadIdx.x == 0) scales[blockIdx.x] = scale;
-  uint8_t* const row = y + int64_t{blockIdx.x} * dim4 * 4;
+    for (int j = 0; j < kNormVectors; ++j) {
+      const float4 v = Times(kept[j], norm, gain[j]);
+      kept[j] = {Rounded(v.x), Rounded(v.y), Rounded(v.z), Rounded(v.w)};
+      most = fmaxf(most, fmaxf(fmaxf(fabsf(kept[j].x), fabsf(kept[j].y)),
+                               fmaxf(fabsf(kept[j].z), fabsf(kept[j].w))));
+    }
+    most = BlockMost(most, largest);
+    const float scale = ScaleOfRow(most);
+    const float inverse = 1.0f / scale;
+    if (threadIdx.x == 0) scales[row] = scale;
+    uint8_t* const to = y + int64_t{row} * dim4 * 4;
 #pragma unroll
-  for (int j = 0; j < kNormVectors; ++j) {
-    const int i = j * blockDim.x + threadIdx.x;
-    const uint32_t own = ToFp8(kept[j], inverse);
-    const uint32_t other = __shfl_xor_sync(0xffffffffu, own, 2);
-    if (i < dim4) StorePermuted(row, i, own, other);
-  }
+    for (int j = 0; j < kNormVectors; ++j) {
+      const int i = j * blockDim.x + threadIdx.x;
+      const uint32_t own = ToFp8(kept[j], inverse);
+      const uint32_t other = __shfl_xor_sync(0xffffffffu, own, 2);
+      if (i < dim4) StorePermuted(to, i, own, other);
+    }
+    row += step;
+  } while (kMany && row < rows);
 }
 
 template <typename T, typename Y>
@@ -405,11 +420,20 @@ Status LaunchRoundedNorm(const RmsNormParams& p, void* y, float* scales, cudaStr
   const auto dim4 = static_cast<int>(p.weight.shape[0] / 4);
   AISP_CHECK(dim4 % 4 == 0 && dim4 <= kNormVectors * kNormMostThreads && p.row_indices == nullptr &&
              p.x.dtype == DType::kF32);
-  return Check(LaunchOverlapped(RoundedNormKernel, static_cast<unsigned>(p.rows), NormThreads(dim4),
-                                0, stream, p.x.as<const float>(), p.x.strides[0],
-                                p.weight.as<const float>(), static_cast<uint8_t*>(y), scales, dim4,
-                                0.25f / static_cast<float>(dim4), p.epsilon),
-               "RMS norm to e4m3");
+  const unsigned threads = NormThreads(dim4);
+  int device = 0, processors = 1;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  const auto rows = static_cast<unsigned>(p.rows);
+  // As many as run at a time.
+  const unsigned blocks = 768 / threads * static_cast<unsigned>(processors);
+  const bool many = threads <= kManyMostThreads && rows > 2 * blocks;
+  return Check(
+      LaunchOverlapped(many ? RoundedNormKernel<true> : RoundedNormKernel<false>,
+                       many ? blocks : rows, threads, 0, stream, p.x.as<const float>(),
+                       p.x.strides[0], p.weight.as<const float>(), static_cast<uint8_t*>(y), scales,
+                       p.rows, dim4, 0.25f / static_cast<float>(dim4), p.epsilon),
+      "RMS norm to e4m3");
 }
 
 Status LaunchTap(const TapParams& p, const int32_t* row_indices, int32_t rows,

@@ -1,7 +1,9 @@
 #include <cuda_bf16.h>
 
+#include <algorithm>
+
 #include "kernels/cuda/cuda_error.h"
-#include "kernels/cuda/linear/formats.cuh"
+#include "kernels/cuda/fp8_unit.cuh"
 #include "kernels/cuda/linear/ptx.cuh"
 #include "kernels/cuda/linear/quantize.h"
 
@@ -11,9 +13,9 @@ namespace {
 constexpr int kMostThreads = 1024;
 constexpr int kMostUnits = 4;  // of 16 elements, per thread
 
-// The maximum over a block's threads, returned to all of them.
-__device__ __forceinline__ float BlockMost(float v) {
-  __shared__ float warps[kMostThreads / 32];
+// The maximum over a block's threads, returned to all of them. `warps`: not those of the call
+// before.
+__device__ __forceinline__ float BlockMost(float v, float (&warps)[kMostThreads / 32]) {
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2)
     v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, offset));
@@ -26,50 +28,48 @@ __device__ __forceinline__ float BlockMost(float v) {
   return v;
 }
 
-// One block per row, which stays in registers between finding its maximum and rounding; all loads
-// are in flight together. A unit is 16 elements, 32 bytes in and 16 out, permuted.
+// A block for each row, or for every gridDim.x-th: the next row is requested before this one is
+// rounded. A row stays in registers between finding its maximum and rounding.
 template <int kUnits>
 __global__ void __launch_bounds__(kMostThreads)
-    QuantizeRowsKernel(const __nv_bfloat16* x, uint8_t* y, float* scales, int64_t k) {
+    QuantizeRowsKernel(const __nv_bfloat16* x, uint8_t* y, float* scales, int32_t rows, int64_t k) {
+  __shared__ float warps[2][kMostThreads / 32];
   AllowNextKernel();
   WaitForPreviousKernel();
-  const int64_t row = blockIdx.x;
-  const auto* const in = reinterpret_cast<const uint4*>(x + row * k);
   const auto units = static_cast<int32_t>(k / 16);
-  uint4 kept[kUnits][2] = {};
+  const auto threads = static_cast<int32_t>(blockDim.x);
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  Fp8Unit next[kUnits];
+  const auto load = [&](int32_t row) {
+    const auto* const in = reinterpret_cast<const uint4*>(x + row * k);
 #pragma unroll
-  for (int u = 0; u < kUnits; ++u) {
-    const int32_t i = u * static_cast<int32_t>(blockDim.x) + static_cast<int32_t>(threadIdx.x);
-    if (i < units) {
-      kept[u][0] = in[2 * i];
-      kept[u][1] = in[2 * i + 1];
+    for (int u = 0; u < kUnits; ++u) {
+      const int32_t i = u * threads + thread;
+      if (i < units) next[u] = {in[2 * i], in[2 * i + 1]};
     }
-  }
-  float largest = 0.0f;
+  };
+  const auto step = static_cast<int32_t>(gridDim.x);
+  auto row = static_cast<int32_t>(blockIdx.x);
+  load(row);
+#pragma unroll 1
+  for (int parity = 0; row < rows; row += step, parity ^= 1) {
+    Fp8Unit kept[kUnits];
+    __nv_bfloat162 most = __float2bfloat162_rn(0.0f);
 #pragma unroll
-  for (int u = 0; u < kUnits; ++u) {
-    const auto* const pairs = reinterpret_cast<const __nv_bfloat162*>(kept[u]);
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const float2 f = __bfloat1622float2(pairs[j]);
-      largest = fmaxf(largest, fmaxf(fabsf(f.x), fabsf(f.y)));
+    for (int u = 0; u < kUnits; ++u) {
+      kept[u] = next[u];
+      most = kept[u].Most(most);
     }
-  }
-  largest = BlockMost(largest);
-  const float scale = largest > 0.0f ? largest / kFp8Max : 1.0f;
-  const float inverse = 1.0f / scale;
-  if (threadIdx.x == 0) scales[row] = scale;
-  auto* const out = reinterpret_cast<uint4*>(y + row * k);
+    if (row + step < rows) load(row + step);
+    const float scale = ScaleOfRow(BlockMost(MostOf(most), warps[parity]));
+    const float inverse = 1.0f / scale;
+    if (thread == 0) scales[row] = scale;
+    auto* const out = reinterpret_cast<uint4*>(y + row * k);
 #pragma unroll
-  for (int u = 0; u < kUnits; ++u) {
-    const int32_t i = u * static_cast<int32_t>(blockDim.x) + static_cast<int32_t>(threadIdx.x);
-    const auto* const values = reinterpret_cast<const __nv_bfloat16*>(kept[u]);
-    uint4 packed;
-    auto* const bytes = reinterpret_cast<uint8_t*>(&packed);
-#pragma unroll
-    for (int j = 0; j < 16; ++j)
-      bytes[Fp8Position(j)] = ToFp8(__bfloat162float(values[j]) * inverse);
-    if (i < units) out[i] = packed;
+    for (int u = 0; u < kUnits; ++u) {
+      const int32_t i = u * threads + thread;
+      if (i < units) out[i] = kept[u].Rounded(inverse);
+    }
   }
 }
 
@@ -92,6 +92,15 @@ __global__ void FillNormalKernel(__nv_bfloat16* out, int64_t count, float deviat
   }
 }
 
+// As many blocks as run at a time; `threads` of each, with 32 registers or, if !narrow, 64.
+int32_t BlocksFor(int32_t rows, int64_t threads, bool narrow) {
+  int device = 0, processors = 1;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  const auto resident = static_cast<int32_t>((narrow ? 2048 : 1024) / threads);
+  return std::min(rows, resident * processors);
+}
+
 }  // namespace
 
 Status QuantizeRows(const void* x, void* y, float* scales, int32_t rows, int64_t k,
@@ -103,11 +112,11 @@ Status QuantizeRows(const void* x, void* y, float* scales, int32_t rows, int64_t
   }
   if (rows == 0) return {};
   const int64_t units = k / 16;
-  const int each = units <= 256 ? 1 : units <= 2 * kMostThreads ? 2 : kMostUnits;
-  const int64_t threads = (units + each - 1) / each;
+  const int each = units <= kMostThreads ? 1 : units <= 2 * kMostThreads ? 2 : kMostUnits;
+  const int64_t threads = ((units + each - 1) / each + 31) / 32 * 32;
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(rows));
-  config.blockDim = dim3(static_cast<unsigned>((threads + 31) / 32 * 32));
+  config.gridDim = dim3(static_cast<unsigned>(BlocksFor(rows, threads, each == 1)));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
   config.stream = stream;
   cudaLaunchAttribute overlap;
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -117,11 +126,11 @@ Status QuantizeRows(const void* x, void* y, float* scales, int32_t rows, int64_t
   const auto* const from = static_cast<const __nv_bfloat16*>(x);
   auto* const to = static_cast<uint8_t*>(y);
   if (each == 1) {
-    cudaLaunchKernelEx(&config, QuantizeRowsKernel<1>, from, to, scales, k);
+    cudaLaunchKernelEx(&config, QuantizeRowsKernel<1>, from, to, scales, rows, k);
   } else if (each == 2) {
-    cudaLaunchKernelEx(&config, QuantizeRowsKernel<2>, from, to, scales, k);
+    cudaLaunchKernelEx(&config, QuantizeRowsKernel<2>, from, to, scales, rows, k);
   } else {
-    cudaLaunchKernelEx(&config, QuantizeRowsKernel<kMostUnits>, from, to, scales, k);
+    cudaLaunchKernelEx(&config, QuantizeRowsKernel<kMostUnits>, from, to, scales, rows, k);
   }
   return CheckLaunch("quantising rows to FP8");
 }
