@@ -230,10 +230,13 @@ class ProgrammeBuilder {
 // ---- steps ----
 
 enum class StepMode : uint8_t {
-  kDecode,  // every sequence has at most one row
-  kVerify,  // every sequence has at most kMostVerifyRows rows, and all logits are wanted; or at
-            // most kMostEndRows: the ends of prompts
-  kPrefill,  // every sequence has several rows
+  // Every sequence has at most one row.
+  kDecode,
+  // Every sequence has at most kMostVerifyRows rows, and all logits are wanted; or it computes the
+  // end of a prompt, at most kMostEndRows rows.
+  kVerify,
+  // Every sequence has several rows.
+  kPrefill,
   kMixed,
 };
 
