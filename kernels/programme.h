@@ -233,7 +233,7 @@ enum class StepMode : uint8_t {
   // Every sequence has at most one row.
   kDecode,
   // Every sequence has at most kMostVerifyRows rows, and all logits are wanted; or it computes the
-  // end of a prompt, at most kMostEndRows rows.
+  // end of a prompt, at most kMostEndRows rows, in a step of at most kMostEndStepRows.
   kVerify,
   // Every sequence has several rows.
   kPrefill,
@@ -245,6 +245,7 @@ inline constexpr int32_t kMostVerifyRows = 16;
 // Rows of prompts whose other tokens are cached, which verify kernels compute faster: the prefill
 // kernel reads all keys of a head in one CTA.
 inline constexpr int32_t kMostEndRows = 8;
+inline constexpr int32_t kMostEndStepRows = 64;  // more keep the prefill kernel's CTAs busy
 // Rounds rows per sequence up to a bucket size: 4, 8 or 16.
 constexpr int32_t VerifyRows(int32_t longest) { return longest <= 4 ? 4 : longest <= 8 ? 8 : 16; }
 

@@ -15,8 +15,8 @@ Bucket BucketOf(const DeviceBatch& batch, StepPart part, const DrawParams& draw)
   const bool decodes = std::any_of(rows.host_sequences.begin(), rows.host_sequences.end(),
                                    [](const RowSpan& s) { return s.num_rows == 1; });
   const bool all = batch.logit_rows == nullptr;
-  const bool verifies =
-      all ? rows.longest_rows <= kMostVerifyRows : !decodes && rows.longest_rows <= kMostEndRows;
+  const bool ends = !decodes && rows.rows <= kMostEndStepRows && rows.longest_rows <= kMostEndRows;
+  const bool verifies = all ? rows.longest_rows <= kMostVerifyRows : ends;
   if (rows.longest_rows > 1 && verifies) {
     bucket.mode = StepMode::kVerify;
   } else if (rows.longest_rows > 1) {

@@ -31,6 +31,11 @@ TEST(StepModes, ShortEndsOfPromptsAreComputedLikeDraftsThatAreVerified) {
   EXPECT_EQ(ModeOf({3, kMostEndRows, 2}, false), StepMode::kVerify);
   EXPECT_EQ(ModeOf({kMostEndRows + 1}, false), StepMode::kPrefill);
   EXPECT_EQ(ModeOf({2, kMostEndRows + 1}, false), StepMode::kPrefill);
+  const std::vector<int32_t> many(kMostEndStepRows / kMostEndRows, kMostEndRows);
+  EXPECT_EQ(ModeOf(many, false), StepMode::kVerify);
+  std::vector<int32_t> more = many;
+  more.push_back(2);
+  EXPECT_EQ(ModeOf(more, false), StepMode::kPrefill);
 }
 
 TEST(StepModes, BesideDecodesTheyArePrompts) {
