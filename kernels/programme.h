@@ -230,14 +230,22 @@ class ProgrammeBuilder {
 // ---- steps ----
 
 enum class StepMode : uint8_t {
-  kDecode,   // every sequence has at most one row
-  kVerify,   // every sequence has at most kMostVerifyRows rows, and all logits are wanted
-  kPrefill,  // every sequence has several rows
+  // Every sequence has at most one row.
+  kDecode,
+  // Every sequence has at most kMostVerifyRows rows, and all logits are wanted; or it computes the
+  // end of a prompt, at most kMostEndRows rows, in a step of at most kMostEndStepRows.
+  kVerify,
+  // Every sequence has several rows.
+  kPrefill,
   kMixed,
 };
 
 // Maximum rows per sequence for which draft tokens are verified like decoding: reading its KV once.
 inline constexpr int32_t kMostVerifyRows = 16;
+// Rows of prompts whose other tokens are cached, which verify kernels compute faster: the prefill
+// kernel reads all keys of a head in one CTA.
+inline constexpr int32_t kMostEndRows = 8;
+inline constexpr int32_t kMostEndStepRows = 64;  // more keep the prefill kernel's CTAs busy
 // Rounds rows per sequence up to a bucket size: 4, 8 or 16.
 constexpr int32_t VerifyRows(int32_t longest) { return longest <= 4 ? 4 : longest <= 8 ? 8 : 16; }
 

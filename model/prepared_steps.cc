@@ -12,12 +12,14 @@ Bucket BucketOf(const DeviceBatch& batch, StepPart part, const DrawParams& draw)
   bucket.sequences = rows.num_sequences;
   bucket.rows_per_sequence = rows.longest_rows;
   bucket.rows = rows.rows;
-  if (rows.longest_rows > 1 && rows.longest_rows <= kMostVerifyRows &&
-      batch.logit_rows == nullptr) {
+  const bool decodes = std::any_of(rows.host_sequences.begin(), rows.host_sequences.end(),
+                                   [](const RowSpan& s) { return s.num_rows == 1; });
+  const bool all = batch.logit_rows == nullptr;
+  const bool ends = !decodes && rows.rows <= kMostEndStepRows && rows.longest_rows <= kMostEndRows;
+  const bool verifies = all ? rows.longest_rows <= kMostVerifyRows : ends;
+  if (rows.longest_rows > 1 && verifies) {
     bucket.mode = StepMode::kVerify;
   } else if (rows.longest_rows > 1) {
-    const bool decodes = std::any_of(rows.host_sequences.begin(), rows.host_sequences.end(),
-                                     [](const RowSpan& s) { return s.num_rows == 1; });
     bucket.mode = decodes ? StepMode::kMixed : StepMode::kPrefill;
     for (const RowSpan& s : rows.host_sequences) {
       if (s.num_rows > 1) bucket.prompt_context = std::max(bucket.prompt_context, s.context_len);

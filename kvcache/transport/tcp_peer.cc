@@ -243,8 +243,17 @@ bool TcpWriter::Peer::SkipFinished() {
 }
 
 Status TcpWriter::Peer::SendQueued() {
+  // Whoever waits for the first of several writes hears of it while the last are sent, and can ask
+  // for more before there is nothing to send.
+  size_t read_at = (entries_.size() - next_) / 2;
   while (message_bytes_ > 0 || next_ < entries_.size() || due_) {
-    if (message_bytes_ == 0 && SkipFinished()) continue;
+    if (message_bytes_ == 0 && SkipFinished()) {
+      const size_t left = entries_.size() - next_;
+      if (left == 0 || left > read_at) continue;
+      read_at = left / 2;
+      AISP_RETURN_IF_ERROR(ReadAcks());
+      continue;
+    }
     if (message_bytes_ == 0 && next_ < entries_.size()) {
       AISP_RETURN_IF_ERROR(BeginMessage(entries_[next_]));
     } else if (message_bytes_ == 0) {
