@@ -218,7 +218,7 @@ CostPolicy::Cost CostPolicy::Local(const RequestSummary& request, const WorkerVi
   Cost cost = Begin(request, decode);
   const PromptWork work = WorkFor(request, decode, 1);
   const double compute_ms = PromptMs(decode, work);
-  cost.score_ms = ComputeCostMs(request, compute_ms);
+  cost.score_ms = ComputeCostMs(request, decode, compute_ms);
   const double rows = decode.RunningBeside().decode_rows;
   if (rows > 0) {
     const double delay_ms = DelayMs(decode, work, compute_ms);
@@ -278,7 +278,7 @@ CostPolicy::Cost CostPolicy::Remote(const RequestSummary& request, const WorkerV
   // Waiting on D and prefill on P overlap: P requests D's blocks when it is about to run.
   cost.ttft_wait_ms = std::max(decode.busy_ms + AdmissionMs(request, decode, cost.tpot_ms),
                                QueueMs(prefill, work, compute_ms));
-  cost.score_ms = ComputeCostMs(request, compute_ms);
+  cost.score_ms = ComputeCostMs(request, prefill, compute_ms);
   cost.ttft_own_ms = compute_ms + transfer_ms;
   SetFetch(fetch, /*step_ms=*/0, &cost);
   if (!drawn)
@@ -355,8 +355,7 @@ Result<Placement> CostPolicy::Pick(const RequestSummary& request,
   AddRemotes(request, workers, list, &candidates);
   if (candidates.empty()) return Unavailable("no decode worker is ready; retry later");
   if (request.preference == PrefillPreference::kRemote) PreferRemote(&candidates);
-  KeepBest(&candidates);
-
+  if (request.refusable) KeepBest(&candidates);
   KeepTies(&candidates);
   const Candidate& chosen = candidates[request.tie_break % candidates.size()];
 

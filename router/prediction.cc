@@ -61,9 +61,11 @@ double StepUnderWayMs(const RequestSummary& request, const WorkerView& decode) {
   return (0.5 + decode.launched_ahead) * std::max(0.0, ms);
 }
 
-double ComputeCostMs(const RequestSummary& request, double compute_ms) {
+double ComputeCostMs(const RequestSummary& request, const WorkerView& worker, double compute_ms) {
   const double left = 1 - std::clamp(request.prompts_part, 0.0, kMostBusy);
-  return 0.5 * request.arrivals_per_s * 1e-3 * compute_ms * compute_ms / left;
+  // Those that arrive during the prompt wait for half of it, the later ones for all.
+  const double waited_ms = 0.5 * compute_ms + (request.aggregated ? BusyMs(worker) : 0);
+  return request.arrivals_per_s * 1e-3 * compute_ms * waited_ms / left;
 }
 
 double AddedMs(const WorkerView& decode, const PromptWork& work, double compute_ms) {

@@ -52,7 +52,7 @@ Estimate EstimateRow(const RequestSummary& request, const WorkerView& decode) {
   const bool yields = decode.yielding_rows > 0;
   if (yields && !kept())
     e.tpot_ms = BesidePromptsMs(request, StepWithMs(request, decode, true)) + extra_ms;
-  if (!kept()) e.penalty_ms += kMissedMs;
+  if (request.refusable && !kept()) e.penalty_ms += kMissedMs;
   const int32_t blocks = (request.tokens - KnownTokens(decode)) / std::max(1, decode.block_tokens);
   if (decode.rows - decode.yielding_rows >= decode.max_rows ||
       (decode.total_blocks > 0 && blocks >= decode.free_blocks))
@@ -72,9 +72,10 @@ double LocalMs(const RequestSummary& request, const WorkerView& decode,
   const double delay_ms = DelayMs(decode, work, compute_ms);
   const double disturbance_ms =
       options.disturbance_weight * delay_ms * std::min(decode.rows, decode.max_rows);
-  const double late_ms = request.objective.MetBy(ttft_ms, 0) ? 0 : kMissedMs;
+  const bool late = request.refusable && !request.objective.MetBy(ttft_ms, 0);
   return ttft_ms + request.expected_new_tokens * row.tpot_ms + disturbance_ms +
-         ComputeCostMs(request, compute_ms) + row.penalty_ms + late_ms;
+         ComputeCostMs(request, decode, compute_ms) + row.penalty_ms +
+         (late ? kMissedMs : 0);
 }
 
 // Cost on D of a remotely prefilled request: its row, and the transfer of its KV.
@@ -87,7 +88,7 @@ double RowMs(const RequestSummary& request, const WorkerView& decode, double byt
 
 double PrefillMs(const RequestSummary& request, const WorkerView& prefill) {
   const double compute_ms = PromptMs(prefill, WorkFor(request, prefill, 0));
-  return BusyMs(prefill) + compute_ms + ComputeCostMs(request, compute_ms);
+  return BusyMs(prefill) + compute_ms + ComputeCostMs(request, prefill, compute_ms);
 }
 
 }  // namespace
