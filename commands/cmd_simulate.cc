@@ -390,7 +390,7 @@ void LikeUps(const std::vector<simulate::Fleet>& fleets, planner::PlannerOptions
   int workers = 0;
   for (const simulate::Fleet& fleet : fleets) workers += fleet.prefill + fleet.decode;
   options->park = false;
-  options->enough = 1.15;
+  options->enough = 1;
   options->home = planner::Split{0, workers};
 }
 

@@ -18,13 +18,18 @@ constexpr double kBusiest = 0.95;
 constexpr double kLeast = 1.0 / 64;
 // Part of the TPOT limit that streams take while prefill waits for them.
 constexpr double kKeptOfTpot = 0.9;
+// Part of the streams for which prefill waits that are late all the same: prompts have limits, too,
+// and nobody knows when an answer ends. From simulated capacities of aggregated workers.
+constexpr double kStillLate = 0.4;
 // With more splits, only some are tried.
 constexpr int kMostSplits = 33;
 
-// Mean wait in a queue with deterministic `service` time: M/D/1, scaled by the arrivals' dispersion
-// (Kingman's bound, which is close for long queues).
-double QueueMs(const Load& load, double busy, double service) {
-  return service * busy / (2 * (1 - busy)) * std::max(1.0, load.dispersion);
+// Mean wait before `servers` workers with deterministic `service` time, of which each request gets
+// the one that is free first: M/D/c by Sakasegawa's approximation, scaled by the arrivals'
+// dispersion (Kingman's bound, which is close for long queues).
+double QueueMs(const Load& load, double busy, double service, double servers) {
+  const double waits = std::pow(busy, std::sqrt(2 * (servers + 1)) - 1);
+  return service * waits / (2 * servers * (1 - busy)) * std::max(1.0, load.dispersion);
 }
 
 struct Decoding {
@@ -33,6 +38,8 @@ struct Decoding {
   double spread_ms = 0;  // of TPOT between streams, due to prefill rows in their steps
   double busy = 0;       // fraction of time with prefill
   double prompt_ms = 0;  // time of one prompt, computed together with the streams
+  double late = 0;       // fraction of streams for which prefill has to wait
+  double pauses_ms = 0;  // such a wait; its mean is in prompt_ms
 };
 
 // A decode worker that gets `rate` requests a second and prefills the fraction `local` of their
@@ -71,11 +78,12 @@ Decoding Decode(const Load& load, const Machine& m, double rate, double local) {
   return out;
 }
 
-// The same if prefill waits whenever streams would miss their TPOT (common/token_limits.h): between
-// steps with prefill there are as many without as the streams need, and prompts wait instead. Not
-// ok if they would wait ever longer.
+// The same where prefill waits beside streams that would miss their TPOT (common/token_limits.h):
+// between its steps there are then as many without as those need. `late`: the fraction of streams
+// that would miss it otherwise, which is also the fraction of the prompts that wait. Not ok if
+// prompts would wait ever longer.
 Decoding DecodeInTurns(const Load& load, const Machine& m, double rate, double local,
-                       double limit_ms) {
+                       double limit_ms, double late) {
   const double context = load.prompt_tokens + load.new_tokens / 2;
   const PromptWork work =
       PromptWork::Of(static_cast<int64_t>(load.prompt_tokens - load.uncached_tokens),
@@ -91,11 +99,13 @@ Decoding DecodeInTurns(const Load& load, const Machine& m, double rate, double l
   const double chunks = std::ceil(static_cast<double>(work.tokens) / m.chunk_tokens);
   const double compute_ms = m.cost.PromptMs(work, m.chunk_tokens, decodes);
   const double pauses = std::max(0.0, compute_ms - chunks * most_ms) / (most_ms - plain_ms);
-  out.prompt_ms = compute_ms + pauses * plain_ms;
+  out.prompt_ms = compute_ms + late * pauses * plain_ms;
   out.busy = rate * local * 1e-3 * out.prompt_ms;
   if (out.busy >= kBusiest) return out;
   out.ok = true;
   out.tpot_ms = out.busy * most_ms + (1 - out.busy) * plain_ms;
+  out.late = late;
+  out.pauses_ms = pauses * plain_ms;
   return out;
 }
 
@@ -136,19 +146,21 @@ Lateness LateWith(const Load& load, const Machine& m, const Split& split, const 
   const double through = late.lasting ? 1 : kBusiest / busy;
   const double computed = rate * (1 - remote);
   const double decoded = computed + rate * remote * through;
-  // The router picks the worker that finishes first, so more workers mean shorter waits than one
-  // queue. Decode workers that also prefill count by their part of the prompts.
-  const double computing = remote > 0 ? split.prefill / remote : split.decode;
-  const double shorter = 1 / std::sqrt(computing);
+  // Decode workers that also prefill count by their part of the prompts.
+  const double computing = std::max(1.0, remote > 0 ? split.prefill / remote : split.decode);
   const auto with = [&](const Decoding& d) -> Lateness {
     if (!d.ok) return {};
-    Lateness all{LateStreams(d, limits.tpot_ms), 0, late.lasting};
+    const double streams = LateStreams(d, limits.tpot_ms) + kStillLate * d.late;
+    Lateness all{streams, 0, late.lasting};
     if (remote < 1) {
-      const double wait_ms = shorter * QueueMs(load, d.busy, d.prompt_ms);
-      all.prompts += (1 - remote) * LatePrompts(d.prompt_ms, wait_ms, limits.ttft_ms);
+      const double wait_ms = QueueMs(load, d.busy, d.prompt_ms, computing);
+      const double own_ms = d.prompt_ms - d.late * d.pauses_ms;
+      const double at_once = LatePrompts(own_ms, wait_ms, limits.ttft_ms);
+      const double paused = LatePrompts(own_ms + d.pauses_ms, wait_ms, limits.ttft_ms);
+      all.prompts += (1 - remote) * (at_once + d.late * (paused - at_once));
     }
     if (remote <= 0) return all;
-    const double wait_ms = late.lasting ? shorter * QueueMs(load, busy, prompt_ms) : 0;
+    const double wait_ms = late.lasting ? QueueMs(load, busy, prompt_ms, computing) : 0;
     const double own_ms = prompt_ms + m.handoff_ms + d.tpot_ms;
     all.prompts += remote * (late.lasting ? LatePrompts(own_ms, wait_ms, limits.ttft_ms) : 1);
     return all;
@@ -157,7 +169,8 @@ Lateness LateWith(const Load& load, const Machine& m, const Split& split, const 
   const double each = decoded / split.decode, local = computed / decoded;
   const Lateness whole = with(Decode(load, m, each, local));
   if (remote >= 1 || whole.streams <= 0) return whole;
-  const Lateness turns = with(DecodeInTurns(load, m, each, local, limits.tpot_ms));
+  const Lateness turns =
+      with(DecodeInTurns(load, m, each, local, limits.tpot_ms, whole.lasting ? whole.streams : 1));
   return turns.streams + turns.prompts < whole.streams + whole.prompts ? turns : whole;
 }
 

@@ -1,7 +1,7 @@
 // Capacity: how much of a load given numbers of prefill and decode workers serve within their
 // limits. The model: the fixed point of rows and step time on a decode worker (Little's law), an
-// M/D/1 queue before a prefill worker, and the best part of prompts to prefill remotely. Pure
-// functions; any thread.
+// M/D/c queue before the workers that prefill, and the best part of prompts to prefill remotely.
+// Pure functions; any thread.
 #pragma once
 
 #include <cstdint>

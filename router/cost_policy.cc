@@ -9,8 +9,9 @@
 //   TPOT = one step of D with this request's row and context added
 //
 // Both are corrected by recent prediction errors. Placements that meet the request's objective and
-// keep that of the running streams come first; among them, or among all if there are none, it picks
-// the least of
+// keep that of the running streams come first, unless another one computes clearly less of the
+// prompt and the request is not refused. Among these, or among all if there are none, it picks the
+// least of
 //
 //   TTFT + expected_new_tokens * TPOT + disturbance + cost of computing + risk
 //
@@ -20,6 +21,7 @@
 // worker's fitted costs.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "common/prefix_hash.h"
 #include "router/policy.h"
@@ -47,6 +49,8 @@ constexpr std::string_view kReasons[] = {kRemotePrefill,
 constexpr double kMargin = 2.0;
 // The error is capped at this part of the limit, or a bad hour would refuse everything.
 constexpr double kMostSpread = 0.1;
+// A placement computes clearly less than another if it computes less than this part.
+constexpr double kClearlyLess = 0.9;
 // Least error, as a part of the TPOT: few samples do not prove that predictions are exact.
 constexpr double kLeastSpread = 0.025;
 
@@ -90,6 +94,7 @@ class CostPolicy final : public RoutingPolicy {
     double tpot_high_ms = 0;  // upper bound, rarely exceeded
     double ttft_high_ms = 0;
     double score_ms = 0;
+    int64_t computed = 0;       // tokens to prefill
     bool meets = false;         // meets the request's objective
     bool keeps_asked = false;   // meets what the request itself asks for
     bool spares_others = true;  // the running streams keep their objective
@@ -102,7 +107,7 @@ class CostPolicy final : public RoutingPolicy {
     PullChoice pull = {};
   };
   static void PreferRemote(std::vector<Candidate>* candidates);
-  static void KeepBest(std::vector<Candidate>* candidates);
+  static void KeepBest(const RequestSummary& request, std::vector<Candidate>* candidates);
   void KeepTies(std::vector<Candidate>* candidates) const;
   static double FirstDecodeMs(const WorkerView& decode, double ready_ms, double step_ms);
   static Cost Begin(const RequestSummary& request, const WorkerView& decode);
@@ -217,8 +222,9 @@ CostPolicy::Cost CostPolicy::Local(const RequestSummary& request, const WorkerVi
                                    const Fetch& fetch) const {
   Cost cost = Begin(request, decode);
   const PromptWork work = WorkFor(request, decode, 1);
+  cost.computed = work.tokens;
   const double compute_ms = PromptMs(decode, work);
-  cost.score_ms = ComputeCostMs(request, compute_ms);
+  cost.score_ms = ComputeCostMs(request, decode, compute_ms);
   const double rows = decode.RunningBeside().decode_rows;
   if (rows > 0) {
     const double delay_ms = DelayMs(decode, work, compute_ms);
@@ -273,12 +279,13 @@ CostPolicy::Cost CostPolicy::Remote(const RequestSummary& request, const WorkerV
   Cost cost = Begin(request, decode);
   const bool drawn = request.first_token_anywhere && decode.first_tokens && prefill.first_tokens;
   const PromptWork work = WorkFor(request, prefill, drawn ? 1 : 0);
+  cost.computed = work.tokens;
   const double compute_ms = PromptMs(prefill, work);
   const double transfer_ms = ExposedTransferMs(request, decode, prefill, compute_ms);
   // Waiting on D and prefill on P overlap: P requests D's blocks when it is about to run.
   cost.ttft_wait_ms = std::max(decode.busy_ms + AdmissionMs(request, decode, cost.tpot_ms),
                                QueueMs(prefill, work, compute_ms));
-  cost.score_ms = ComputeCostMs(request, compute_ms);
+  cost.score_ms = ComputeCostMs(request, prefill, compute_ms);
   cost.ttft_own_ms = compute_ms + transfer_ms;
   SetFetch(fetch, /*step_ms=*/0, &cost);
   if (!drawn)
@@ -295,15 +302,23 @@ void CostPolicy::PreferRemote(std::vector<Candidate>* candidates) {
 }
 
 // Keeps candidates of the best rank: meets the request's objective and that of others; meets the
-// request's; meets what the request itself asks for; all.
-void CostPolicy::KeepBest(std::vector<Candidate>* candidates) {
+// request's; meets what the request itself asks for; all. If the request is not refused, also those
+// that compute clearly less: whether its limits are worth computing a prefix again is for the score
+// to say, since that may make several others late.
+void CostPolicy::KeepBest(const RequestSummary& request, std::vector<Candidate>* candidates) {
   const auto rank = [](const Candidate& c) {
     if (!c.cost.meets) return c.cost.keeps_asked ? 2 : 3;
     return c.cost.spares_others ? 0 : 1;
   };
   int best = 3;
   for (const Candidate& c : *candidates) best = std::min(best, rank(c));
-  std::erase_if(*candidates, [&](const Candidate& c) { return rank(c) != best; });
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (const Candidate& c : *candidates)
+    if (rank(c) == best) least = std::min(least, c.cost.computed);
+  const double less = request.refusable ? 0 : kClearlyLess * static_cast<double>(least);
+  std::erase_if(*candidates, [&](const Candidate& c) {
+    return rank(c) != best && static_cast<double>(c.cost.computed) >= less;
+  });
 }
 
 // The best and its ties. A pull must be strictly the best, because it duplicates cached content.
@@ -355,8 +370,7 @@ Result<Placement> CostPolicy::Pick(const RequestSummary& request,
   AddRemotes(request, workers, list, &candidates);
   if (candidates.empty()) return Unavailable("no decode worker is ready; retry later");
   if (request.preference == PrefillPreference::kRemote) PreferRemote(&candidates);
-  KeepBest(&candidates);
-
+  KeepBest(request, &candidates);
   KeepTies(&candidates);
   const Candidate& chosen = candidates[request.tie_break % candidates.size()];
 

@@ -112,6 +112,10 @@ struct RequestSummary {
   bool takeover = false;
   bool first_token_anywhere = false;  // a prefill worker knows everything that its draw depends on
   PrefillPreference preference = PrefillPreference::kAuto;
+  // It is refused or held back if its placement is not predicted to keep the limits.
+  bool refusable = false;
+  // There is no prefill worker: every worker computes the prompts that it decodes.
+  bool aggregated = false;
   Objective objective;  // what it asks for, else the default
   Objective asked;      // what it asks for; it is refused if that cannot be met
   Objective others;     // of the running streams

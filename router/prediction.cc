@@ -61,9 +61,13 @@ double StepUnderWayMs(const RequestSummary& request, const WorkerView& decode) {
   return (0.5 + decode.launched_ahead) * std::max(0.0, ms);
 }
 
-double ComputeCostMs(const RequestSummary& request, double compute_ms) {
+double ComputeCostMs(const RequestSummary& request, const WorkerView& worker, double compute_ms) {
   const double left = 1 - std::clamp(request.prompts_part, 0.0, kMostBusy);
-  return 0.5 * request.arrivals_per_s * 1e-3 * compute_ms * compute_ms / left;
+  // Those that arrive during the prompt wait for half of it, the others for all. Behind a queue as
+  // long as the TTFT limit they are late in any case.
+  double queue_ms = request.aggregated ? BusyMs(worker) : 0;
+  if (request.objective.ttft_ms > 0) queue_ms = std::min(queue_ms, request.objective.ttft_ms);
+  return request.arrivals_per_s * 1e-3 * compute_ms * (0.5 * compute_ms + queue_ms) / left;
 }
 
 double AddedMs(const WorkerView& decode, const PromptWork& work, double compute_ms) {

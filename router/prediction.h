@@ -37,10 +37,10 @@ double QueueMs(const WorkerView& worker, const PromptWork& work, double compute_
 // (longer steps weigh more), plus the launched ones in whole.
 double StepUnderWayMs(const RequestSummary& request, const WorkerView& decode);
 
-// Cost of computing a prompt to later requests, until the queue has caught up. Each of them waits
-// for half of it on average. The busy period of a queue grows as 1 / (1 - load): at nine tenths
-// load ten times as many requests are affected.
-double ComputeCostMs(const RequestSummary& request, double compute_ms);
+// Cost of computing a prompt on `worker` to later requests: all that arrive until its queue has
+// caught up wait longer. The busy period of a queue grows with what is in it already, and as
+// 1 / (1 - load): at nine tenths load ten times as many requests are affected.
+double ComputeCostMs(const RequestSummary& request, const WorkerView& worker, double compute_ms);
 
 // Time by which the chunks of `work` prolong steps, compared with decode-only steps.
 double AddedMs(const WorkerView& decode, const PromptWork& work, double compute_ms);

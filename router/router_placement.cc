@@ -93,7 +93,7 @@ void Router::Impl::SetRates(RequestSummary* summary) {
   summary->prompt_delay_ms_per_s = all * prompt_delay_ms.PerSecond(now) / each;
   // With prefill workers the load differs between roles; one common factor would move prompts to
   // decode workers and delay their streams. A load that just began may not last.
-  if (std::ssize(roster) == decode_workers) {
+  if (summary->aggregated) {
     const double lasting = all * prompt_load.Lasting(now) / each;
     summary->prompts_part = 1e-3 * std::min(summary->prompt_ms_per_s, lasting);
   }
@@ -113,6 +113,8 @@ RequestSummary Router::Impl::Summarize(const Request& request, bool yields) {
   summary.preference = Suspect(request) ? PrefillPreference::kLocal : request.spec.prefill;
   summary.others = {ToMs(options.slo_ttft), ToMs(options.slo_tpot)};
   summary.asked = request.spec.objective;
+  summary.refusable = yields || summary.asked.any();
+  summary.aggregated = std::ssize(roster) == decode_workers;
   summary.objective = ObjectiveOf(summary.asked, summary.others);
   if (yields) {
     summary.others.tpot_ms *= kFilled;

@@ -9,8 +9,8 @@
 namespace aisp {
 namespace {
 
-// Penalty that puts workers that miss a target behind all others.
-constexpr double kMissedMs = 1e12;
+// Penalty that puts workers behind all others.
+constexpr double kNeverMs = 1e12;
 // Penalty for workers without a free row or blocks.
 constexpr double kFullMs = 1e6;
 
@@ -36,6 +36,12 @@ void KeepLeast(size_t count, uint64_t first, std::vector<int>* workers, const Va
   for (auto it = valued.begin(); it != valued.begin() + kept; ++it) workers->push_back(it->worker);
 }
 
+// Penalty for a missed limit. Of a request that is not refused, the weight of the miss in full
+// predictions: computing much again to meet the limit may cost others more.
+double MissedMs(const RequestSummary& request, double tpot_ms) {
+  return request.refusable ? kNeverMs : WorthMs(request, 0, tpot_ms);
+}
+
 // Estimate for a decode worker, whoever prefills.
 struct Estimate {
   double tpot_ms = 0;
@@ -52,7 +58,7 @@ Estimate EstimateRow(const RequestSummary& request, const WorkerView& decode) {
   const bool yields = decode.yielding_rows > 0;
   if (yields && !kept())
     e.tpot_ms = BesidePromptsMs(request, StepWithMs(request, decode, true)) + extra_ms;
-  if (!kept()) e.penalty_ms += kMissedMs;
+  if (!kept()) e.penalty_ms += MissedMs(request, e.tpot_ms);
   const int32_t blocks = (request.tokens - KnownTokens(decode)) / std::max(1, decode.block_tokens);
   if (decode.rows - decode.yielding_rows >= decode.max_rows ||
       (decode.total_blocks > 0 && blocks >= decode.free_blocks))
@@ -72,9 +78,9 @@ double LocalMs(const RequestSummary& request, const WorkerView& decode,
   const double delay_ms = DelayMs(decode, work, compute_ms);
   const double disturbance_ms =
       options.disturbance_weight * delay_ms * std::min(decode.rows, decode.max_rows);
-  const double late_ms = request.objective.MetBy(ttft_ms, 0) ? 0 : kMissedMs;
+  const double late_ms = request.objective.MetBy(ttft_ms, 0) ? 0 : MissedMs(request, row.tpot_ms);
   return ttft_ms + request.expected_new_tokens * row.tpot_ms + disturbance_ms +
-         ComputeCostMs(request, compute_ms) + row.penalty_ms + late_ms;
+         ComputeCostMs(request, decode, compute_ms) + row.penalty_ms + late_ms;
 }
 
 // Cost on D of a remotely prefilled request: its row, and the transfer of its KV.
@@ -87,7 +93,7 @@ double RowMs(const RequestSummary& request, const WorkerView& decode, double byt
 
 double PrefillMs(const RequestSummary& request, const WorkerView& prefill) {
   const double compute_ms = PromptMs(prefill, WorkFor(request, prefill, 0));
-  return BusyMs(prefill) + compute_ms + ComputeCostMs(request, compute_ms);
+  return BusyMs(prefill) + compute_ms + ComputeCostMs(request, prefill, compute_ms);
 }
 
 }  // namespace

@@ -212,7 +212,7 @@ void Supervisor::Impl::AddPlanner() {
 std::unique_ptr<ChildProcess> Supervisor::Impl::MakeChild(const Slot& slot) const {
   if (slot.planner()) {
     std::vector<std::string> command = {
-        "planner", "--router=http://" + admin, "--no-park", "--enough=115",
+        "planner", "--router=http://" + admin, "--no-park", "--enough=100",
         fmt::format("--home=0P{}D", config.up.prefill_workers + config.up.decode_workers)};
     if (config.router.admin == "key")
       command.push_back("--key-file=" + config.router.admin_key_file);

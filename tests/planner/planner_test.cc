@@ -231,7 +231,7 @@ TEST(Planner, BurstsLeaveFewerToPrefillAlone) {
   steady.Run(&for_steady, LoadOf(72, 1024, 256), seconds(60));
   Planner for_bursts(options);
   Fleet bursts(2, 2);
-  for (int i = 0; i < 6; ++i) {
+  for (int i = 0; i < 30; ++i) {
     bursts.Run(&for_bursts, LoadOf(200, 1024, 256), seconds(2));
     bursts.Run(&for_bursts, LoadOf(40, 1024, 256), seconds(8));
   }
@@ -311,7 +311,7 @@ TEST(Planner, ALoadThatBeginsOrEndsOrGrowsIsNoBurst) {
     EXPECT_NEAR(fleet.last.load.dispersion, 1, 0.5) << what;
   };
   fleet.Run(&planner, {}, seconds(10));
-  for (int i = 0; i < 12; ++i) {
+  for (int i = 0; i < 30; ++i) {
     fleet.Run(&planner, LoadOf(90, 1024, 256), seconds(1));
     expect_none("begins");
   }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "common/random.h"
+#include "router/prediction.h"
 #include "tests/router/worker_views.h"
 
 namespace aisp {
@@ -304,6 +305,38 @@ TEST(CostPolicy, WhatMeetsTheObjectiveComesBeforeWhatIsCheaper) {
   const auto placement = Pick("cost", request, workers);
   EXPECT_EQ(placement->prefill, -1);
   EXPECT_TRUE(placement->meets);
+}
+
+// Only one worker meets the TTFT limit, but it would compute all again. The other one has the
+// prefix and is a little late.
+TEST(CostPolicy, ALimitIsNotKeptAtAnyPriceUnlessTheRequestWouldBeRefused) {
+  WorkerView workers[] = {Decode("d0"), Decode("d1")};
+  for (WorkerView& worker : workers) worker.known = true;
+  RequestSummary request = Request(8300);
+  request.arrivals_per_s = 10;
+  request.prompts_part = 0.9;
+  request.aggregated = true;
+  const double again_ms = workers[1].cost.PromptMs(PromptWork::Of(0, 8300), 512, {});
+  request.objective.ttft_ms = 1.5 * again_ms;
+  workers[0].cached_tokens = 8192;
+  workers[0].backlog_ms = 1.5 * again_ms;
+  EXPECT_EQ(Pick("cost", request, workers)->decode, 0);
+  request.refusable = true;
+  EXPECT_EQ(Pick("cost", request, workers)->decode, 1);
+}
+
+// Work behind a queue delays all that arrive until the queue has caught up.
+TEST(CostPolicy, ComputingCostsMoreBehindAQueueButNotMoreThanLateRequestsCanLose) {
+  RequestSummary request = Request(4200);
+  request.arrivals_per_s = 2;
+  request.aggregated = true;
+  request.objective.ttft_ms = 500;
+  WorkerView worker = Decode("d");
+  EXPECT_NEAR(ComputeCostMs(request, worker, 100), 0.002 * 100 * 50, 1e-9);
+  worker.backlog_ms = 200;
+  EXPECT_NEAR(ComputeCostMs(request, worker, 100), 0.002 * 100 * 250, 1e-9);
+  worker.backlog_ms = 5000;
+  EXPECT_NEAR(ComputeCostMs(request, worker, 100), 0.002 * 100 * 550, 1e-9);
 }
 
 TEST(CostPolicy, AnObjectiveThatNobodyMeetsIsSaidToBeMissedWhereThatIsKnown) {
