@@ -61,7 +61,7 @@ struct Router::Impl {
     Instant first_token = kNever;
     Instant last_token = kNever;
     Placement placed;           // the last placement
-    uint64_t load_changes = 0;  // before it (router/tpot_forecast.h)
+    double ahead_ms = 0;  // TPOT by the state at its placement, uncorrected (router/stream_ahead.h)
     // Prefill workers of all its placements that brought no token: their loss may be reported after
     // that of the decode worker. Bounded by max_attempts.
     std::set<WorkerKey> prefill_workers;
@@ -353,6 +353,7 @@ struct Router::Impl {
   // Enters it as placed on `decode`, in the router's and the worker's state.
   void EnterPlaced(Request& request, WorkerState& decode);
   // Adds its work to its workers until their telemetry shows it.
+  double AheadMs(const Request& request, const Choice& choice);
   void ChargeWorkers(Request& request, const Choice& choice);
   void CountPlaced(const Request& request, const Choice& choice);
   RouteDecision RouteOf(const Request& request, const Choice& choice) const;
@@ -412,6 +413,7 @@ struct Router::Impl {
   EventRate arrivals;
   SteadyRate prompt_steps, prompt_ms, prompt_delay_ms;
   EventRate prompt_load;  // ms of prefill
+  RecentLoad recent_load;
   AnswerLengths answer_lengths;
 
   PullRates pull_rates;

@@ -223,7 +223,7 @@ void Router::Impl::LearnFromEnd(const Request& request, Duration tpot) {
   const Objective& asked = request.spec.objective;
   if (NearTpot(placed, asked)) pool.margin.Learn(measured_ms > asked.tpot_ms);
   pool.tpot_extra_ms.Add(measured_ms - placed.step_ms, clock->Now());
-  pool.tpot.Learn(placed.step_ms, measured_ms, request.load_changes, clock->Now());
+  if (request.ahead_ms > 0) pool.tpot.Learn(request.ahead_ms, measured_ms, static_cast<double>(by_wire.size()), clock->Now());
 }
 
 void Router::Impl::OnAttemptEnded(Request& request, const v1::TokenEvent& event) {
@@ -270,6 +270,7 @@ void Router::Impl::Detach(Request& request) {
   if (WorkerState* worker = WorkerNamed(request.worker); worker != nullptr) {
     worker->attempts.erase(request.wire_id);
     worker->not_started.erase(request.wire_id);
+    worker->sent_at -= request.dispatched - Instant{};
     ReleasePrompt(*worker, request.prompt_id);
   }
   request.prompt_id = 0;

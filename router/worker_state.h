@@ -21,6 +21,7 @@
 #include "router/prefix_promises.h"
 #include "router/prefix_view.h"
 #include "router/router.h"
+#include "router/recent_load.h"
 #include "router/step_time_model.h"
 #include "router/tpot_forecast.h"
 
@@ -108,6 +109,7 @@ class WorkerState {
   uint64_t prefix_dropped_counted = 0;
   std::unordered_set<Hash128> kept;  // names of answers that it keeps
   std::set<uint64_t> attempts;       // wire ids of this router's requests, oldest first
+  Duration sent_at{};                // sum of their times of dispatch
   // The last requests taken from it before their first token, with the time; it may still have
   // computed them.
   std::deque<std::pair<RequestId, Instant>> left;
