@@ -28,6 +28,7 @@
 
 #include "router/answer_lengths.h"
 #include "router/pull_rates.h"
+#include "router/recent_load.h"
 #include "router/router.h"
 #include "router/router_metrics.h"
 #include "router/timer_heap.h"
@@ -60,8 +61,8 @@ struct Router::Impl {
     Instant dispatched;
     Instant first_token = kNever;
     Instant last_token = kNever;
-    Placement placed;           // the last placement
-    double ahead_ms = 0;  // TPOT by the state at its placement, uncorrected (router/stream_ahead.h)
+    Placement placed;              // the last placement
+    double predicted_tpot_ms = 0;  // at its placement, uncorrected (router/tpot_forecast.h)
     // Prefill workers of all its placements that brought no token: their loss may be reported after
     // that of the decode worker. Bounded by max_attempts.
     std::set<WorkerKey> prefill_workers;
@@ -331,6 +332,8 @@ struct Router::Impl {
   // router_placement.cc
   RequestSummary Summarize(const Request& request, bool yields);
   void SetRates(RequestSummary* summary);
+  // Requests of all routers for each of this one's.
+  double OfAllRouters(Instant now) const;
   Hash128 RootOf(const RouterRequest& spec);
   // `quiet`: if no other worker is available, also uses quiet ones.
   Result<Choice> Choose(Request& request, bool quiet = true);
@@ -353,7 +356,6 @@ struct Router::Impl {
   // Enters it as placed on `decode`, in the router's and the worker's state.
   void EnterPlaced(Request& request, WorkerState& decode);
   // Adds its work to its workers until their telemetry shows it.
-  double AheadMs(const Request& request, const Choice& choice);
   void ChargeWorkers(Request& request, const Choice& choice);
   void CountPlaced(const Request& request, const Choice& choice);
   RouteDecision RouteOf(const Request& request, const Choice& choice) const;
@@ -363,6 +365,11 @@ struct Router::Impl {
   // One attempt fewer uses the shared prompt.
   void ReleasePrompt(WorkerState& worker, uint64_t prompt_id);
   v1::GenerateRequest MakeGenerate(const Request& request) const;
+
+  // router_forecast.cc
+  // Adds the request to `recent_load`, and returns it as added.
+  MeanRequest NoteLoad(const Request& request, const Choice& choice);
+  double PredictTpot(const Request& request, const Choice& choice);
 
   // router_requests.cc
   void OnTokenBatch(LinkId link, const v1::TokenBatch& batch);

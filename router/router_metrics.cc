@@ -177,7 +177,8 @@ void RouterMetrics::AddLatencyMetrics(Metrics* m) {
                           labels_);
   ttft_error_s = m->AddHistogram("aisp_router_ttft_prediction_error_seconds",
                                  "|predicted - measured| TTFT", LatencyBuckets(), labels_);
-  const std::vector<double> parts = {0.01, 0.02, 0.05, 0.1, 0.15, 0.25, 0.5, 1, 2, 5};
+  const std::vector<double> parts = {0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15,
+                                     0.2,  0.25, 0.35, 0.5,  1,     2,   5};
   ttft_error_ratio =
       m->AddHistogram("aisp_router_ttft_prediction_error_ratio",
                       "|predicted - measured| TTFT over the measured one", parts, labels_);

@@ -10,7 +10,6 @@
 #include "proto/fingerprint.h"
 #include "proto/hash_wire.h"
 #include "proto/tenant.h"
-#include "router/stream_ahead.h"
 #include "router/prediction.h"
 #include "router/prefix_pulls.h"
 #include "router/router_impl.h"
@@ -80,6 +79,12 @@ void Router::Impl::SetViews(const Request& request, bool yields, bool quiet, Cho
   }
 }
 
+// Other routers' requests are assumed to be like this router's.
+double Router::Impl::OfAllRouters(Instant now) const {
+  const double own = arrivals.PerSecond(now), others = pool.others.PerSecond(now);
+  return own > 0 ? std::min((own + others) / own, kMostRouters) : 1;
+}
+
 // Yielding requests are judged by the present load only: they make room for what comes later.
 void Router::Impl::SetRates(RequestSummary* summary) {
   const Instant now = clock->Now();
@@ -87,8 +92,7 @@ void Router::Impl::SetRates(RequestSummary* summary) {
   const double own = arrivals.PerSecond(now), others = pool.others.PerSecond(now);
   summary->arrivals_per_s =
       (own + others) / static_cast<double>(std::max<size_t>(1, workers.size()));
-  // Other routers' requests are assumed to be like this router's.
-  const double all = own > 0 ? std::min((own + others) / own, kMostRouters) : 1;
+  const double all = OfAllRouters(now);
   summary->prompt_steps_per_s = all * prompt_steps.PerSecond(now) / each;
   summary->prompt_ms_per_s = all * prompt_ms.PerSecond(now) / each;
   summary->prompt_delay_ms_per_s = all * prompt_delay_ms.PerSecond(now) / each;
@@ -279,7 +283,7 @@ void Router::Impl::EnterPlaced(Request& request, WorkerState& decode) {
   if (Yields(request.spec.tenant.service_class) && !YieldsAt(request, request.dispatched))
     aged.insert(request.id);
   decode.attempts.insert(request.wire_id);
-  decode.sent_at += request.dispatched - Instant{};
+  decode.placed_at += request.dispatched - Instant{};
   ++decode.requests_sent;
   request_timers.Set(request.id.value, request.deadline + options.deadline_grace);
 }
@@ -301,53 +305,6 @@ RouteDecision Router::Impl::RouteOf(const Request& request, const Choice& choice
     route.cached_tokens_prefill = static_cast<uint32_t>(on_prefill.cached_tokens);
   }
   return route;
-}
-
-double Router::Impl::AheadMs(const Request& request, const Choice& choice) {
-  const Placement& placement = choice.placement;
-  const Instant now = request.dispatched;
-  const auto at = static_cast<size_t>(placement.decode);
-  const WorkerView& view = choice.views[at];
-  const WorkerState& worker = *choice.states[at];
-  const auto tokens = static_cast<double>(request.length());
-  MeanRequest own;
-  own.prompt_tokens = tokens;
-  own.answer_tokens =
-      std::max(1.0, answer_lengths.Expected(request.spec.max_new_tokens) - request.emitted);
-  if (placement.prefill < 0) {
-    const int64_t known = std::min<int64_t>(KnownTokens(view), request.length() - 1);
-    const PromptWork work = PromptWork::Of(known, static_cast<int64_t>(request.length()) - known);
-    own.delay_ms = AddedMs(view, work, PromptMs(view, work));
-  }
-  double rows = 1, decodes = 0;
-  for (const WorkerView& other : choice.views) {
-    if (other.prefill || !other.available) continue;
-    rows += other.rows;
-    ++decodes;
-  }
-  own.beside = view.rows;
-  own.running = rows - 1;
-  recent_load.Add(now, own);
-  StreamAhead ahead;
-  ahead.cost = view.cost;
-  ahead.rows = view.rows + 1;
-  ahead.context = static_cast<double>(view.context_tokens) + tokens;
-  ahead.max_rows = view.max_rows;
-  const size_t mine = worker.attempts.size() - 1;
-  // This request's own time is in the sum, too.
-  const double ages_ms =
-      ToMs((now - Instant{}) * static_cast<int64_t>(worker.attempts.size()) - worker.sent_at);
-  ahead.age_ms = mine > 0 ? ages_ms / static_cast<double>(mine) : 0;
-  decodes = std::max(1.0, decodes);
-  ahead.more = ahead.rows - rows / decodes;
-  ahead.ttft_ms = placement.ttft_ms;
-  ahead.tokens = own.answer_tokens;
-  ahead.prompt = tokens;
-  ahead.load = recent_load.At(now);
-  ahead.load.per_s /= decodes;
-  ahead.load.mean.delay_ms *= decodes;
-  if (getenv("DBG")) fprintf(stderr, "AHEAD rows %.1f ctx %.0f emitted %.1f more %.2f ttft %.1f tokens %.0f per_s %.2f delay %.2f life %.0f prompt %.0f cost %.3f %.4f %.3g = %.3f step %.3f\n", ahead.rows, ahead.context, ahead.age_ms, ahead.more, ahead.ttft_ms, ahead.tokens, ahead.load.per_s, ahead.load.mean.delay_ms, ahead.load.mean.answer_tokens, ahead.load.mean.prompt_tokens, ahead.cost.decode.base_ms, ahead.cost.decode.per_row_ms, ahead.cost.decode.per_context_ms, ahead.TokenMs(), placement.step_ms);
-  return ahead.TokenMs();
 }
 
 void Router::Impl::ChargeWorkers(Request& request, const Choice& choice) {
@@ -418,8 +375,8 @@ Status Router::Impl::Dispatch(Request& request, const Choice& choice) {
   request.placed = placement;
   // Placements are compared by means; the caller gets the median.
   if (placement.step_ms > 0) {
-    request.ahead_ms = AheadMs(request, choice);
-    request.placed.tpot_ms = pool.tpot.Median(request.ahead_ms, request.dispatched);
+    request.predicted_tpot_ms = PredictTpot(request, choice);
+    request.placed.tpot_ms = pool.tpot.Median(request.predicted_tpot_ms, request.dispatched);
   }
   ChargeWorkers(request, choice);
   if (!request.spec.answer_key.empty()) keyed.try_emplace(AnswerName(request.spec), request.id);

@@ -223,7 +223,8 @@ void Router::Impl::LearnFromEnd(const Request& request, Duration tpot) {
   const Objective& asked = request.spec.objective;
   if (NearTpot(placed, asked)) pool.margin.Learn(measured_ms > asked.tpot_ms);
   pool.tpot_extra_ms.Add(measured_ms - placed.step_ms, clock->Now());
-  if (request.ahead_ms > 0) pool.tpot.Learn(request.ahead_ms, measured_ms, static_cast<double>(by_wire.size()), clock->Now());
+  pool.tpot.Learn(request.predicted_tpot_ms, measured_ms, static_cast<double>(by_wire.size()),
+                  clock->Now());
 }
 
 void Router::Impl::OnAttemptEnded(Request& request, const v1::TokenEvent& event) {
@@ -268,9 +269,9 @@ void Router::Impl::Detach(Request& request) {
   EndPromise(request);
   aged.erase(request.id);
   if (WorkerState* worker = WorkerNamed(request.worker); worker != nullptr) {
-    worker->attempts.erase(request.wire_id);
+    if (worker->attempts.erase(request.wire_id) > 0)
+      worker->placed_at -= request.dispatched - Instant{};
     worker->not_started.erase(request.wire_id);
-    worker->sent_at -= request.dispatched - Instant{};
     ReleasePrompt(*worker, request.prompt_id);
   }
   request.prompt_id = 0;

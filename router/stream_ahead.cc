@@ -2,65 +2,83 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 
 namespace aisp {
 namespace {
 
-constexpr int kParts = 16;
+constexpr size_t kParts = 16;  // of the stream's life
 // Cap on the fraction of time that prompts take.
 constexpr double kMostBusy = 0.95;
+
+// What arrives within times that follow each other. The first `ahead` requests go elsewhere, or
+// come in addition if negative.
+class Coming {
+ public:
+  Coming(double per_s, double ahead) : per_ms_(per_s * 1e-3), ahead_(ahead) {}
+  double Within(double ms) {
+    const double all = per_ms_ * ms;
+    const double elsewhere = std::clamp(ahead_, -all, all);
+    ahead_ -= elsewhere;
+    return all - elsewhere;
+  }
+
+ private:
+  double per_ms_;
+  double ahead_;
+};
+
+// Of rows whose ages are spread evenly around `age`, all in tokens, the fraction that still runs.
+struct Leaving {
+  Leaving(double life, double age) {
+    const double half = std::min(age, life - age);
+    begin = life - age - half;
+    end = life - age + half;
+  }
+  double Left(double after) const {
+    if (after <= begin) return 1;
+    return after >= end ? 0 : (end - after) / (end - begin);
+  }
+  double begin, end;
+};
 
 }  // namespace
 
 double StreamAhead::TokenMs() const {
-  const double life = std::max(1.0, load.mean.answer_tokens);
-  const double part = std::max(1.0, tokens) / kParts;
-  const double others = std::max(0.0, rows - 1);
-  // The ages of its rows are spread evenly around their mean.
-  const double busy = std::clamp(load.per_s * 1e-3 * load.mean.delay_ms, 0.0, kMostBusy);
-  const double step0 = cost.StepMs({0, 0, rows, context}) / (1 - busy);
-  const double emitted = std::min(life, step0 > 0 ? std::max(0.0, age_ms - ttft_ms) / step0 : 0);
-  const double half = std::min(emitted, std::max(0.0, life - emitted));
-  const double first_end = std::max(0.0, life - emitted - half), last_end = life - emitted + half;
-  const auto left = [&](double after) {
-    if (after <= first_end) return 1.0;
-    return after >= last_end ? 0.0 : (last_end - after) / (last_end - first_end);
-  };
-  double pending = more;  // requests that others take first
-  const auto joining = [&](double ms) {
-    const double all = load.per_s * ms * 1e-3;
-    const double kept = std::clamp(pending, -all, all);
-    pending -= kept;
-    return all - kept;
-  };
-  const double per_row = rows > 0 ? context / rows : 0;
-  // Until its first token.
-  const double waited = joining(ttft_ms);
-  double ms = waited * load.mean.delay_ms;
-  double gone = step0 > 0 ? ttft_ms / step0 : 0;  // tokens that the rows emit
-  std::array<double, kParts> came{};
-  came[0] = waited;
-  for (int i = 0; i < kParts; ++i) {
-    const double at = (i + 0.5) * part;
-    double newer = 0, newer_context = 0;
-    for (int j = 0; j <= i; ++j) {
-      const double age = (i - j) * part;
+  const double life = std::max(1.0, load.answer_tokens);
+  const double part = std::max(1.0, answer_tokens) / kParts;
+  const double busy = std::clamp(load.per_s * 1e-3 * load.delay_ms, 0.0, kMostBusy);
+  const double now_ms = std::max(1e-6, cost.StepMs({0, 0, rows, context}) / (1 - busy));
+  const Leaving others(life, std::clamp((age_ms - ttft_ms) / now_ms, 0.0, life));
+  const double per_row = context / std::max(1.0, rows);
+  Coming requests(load.per_s, more);
+  // `delay_ms` is of streams as they usually are: with the requests that a worker then has more.
+  Coming prompts(load.per_s, more - load.more);
+
+  const double waited = ttft_ms / now_ms;  // tokens of other rows before its first
+  std::array<double, kParts + 1> came{};
+  came[0] = requests.Within(ttft_ms);
+  double ms = prompts.Within(ttft_ms) * load.delay_ms;
+  for (size_t i = 0; i < kParts; ++i) {
+    const double at = (static_cast<double>(i) + 0.5) * part;
+    const double older = (rows - 1) * others.Left(waited + at);
+    double all = 1 + older;
+    double read = older * (per_row + at) + prompt_tokens + at;
+    for (size_t j = 0; j <= i; ++j) {
+      const double age = static_cast<double>(i - j) * part;
       if (age >= life) continue;
-      newer += came[j];
-      newer_context += came[j] * (load.mean.prompt_tokens + age);
+      all += came[j];
+      read += came[j] * (load.prompt_tokens + age);
     }
-    const double older = others * left(gone + at);
-    const double now = std::min(max_rows, 1 + older + newer);
-    const double read = older * (per_row + at) + (prompt + at) + newer_context;
-    const double step = cost.StepMs({0, 0, now, read});
-    // How many come depends on the time that they take.
-    const double alone = part * step;
-    const double come = joining(alone / (1 - busy));
-    ms += alone + come * load.mean.delay_ms;
+    const double fit = std::min(1.0, max_rows / all);  // the rest waits
+    const double alone_ms = part * cost.StepMs({0, 0, fit * all, fit * read});
+    const double whole_ms = alone_ms / (1 - busy);
+    ms += alone_ms + prompts.Within(whole_ms) * load.delay_ms;
+    const double come = requests.Within(whole_ms);
     came[i] += come / 2;
-    if (i + 1 < kParts) came[i + 1] += come / 2;
+    came[i + 1] += come / 2;
   }
-  return ms / std::max(1.0, tokens);
+  return ms / std::max(1.0, answer_tokens);
 }
 
 }  // namespace aisp

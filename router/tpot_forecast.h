@@ -1,12 +1,13 @@
-// TpotForecast: by how much answers took longer or shorter than StreamAhead had predicted
-// (router/stream_ahead.h), and the median TPOT to tell. Learnt from finished answers.
+// TpotForecast: the TPOT to tell for a placement. It joins two predictions of almost independent
+// errors: the step at the placement with the prompts of the last seconds (router/prediction.h), and
+// the mean over the stream's life (router/stream_ahead.h). By how much answers usually take longer
+// or shorter is learnt from those that finished.
 //
 // Plain values. The router's thread.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
 
 #include "common/clock.h"
 
@@ -14,46 +15,54 @@ namespace aisp {
 
 class TpotForecast {
  public:
-  // `predicted_ms`: at the placement. `measured_ms`: mean TPOT of the answer. `beside`: streams that
-  // run at the same time; they share their chance, so that they count about as one.
+  static double Join(double step_ms, double ahead_ms) {
+    if (step_ms <= 0 || ahead_ms <= 0) return std::max(step_ms, ahead_ms);
+    return std::pow(step_ms, 1 - kOfAhead) * std::pow(ahead_ms, kOfAhead);
+  }
+
+  // `predicted_ms`: of Join. `measured_ms`: mean TPOT of the answer. `beside`: streams that ran at
+  // the same time. They share their chance, so that many of them say little more than one.
   void Learn(double predicted_ms, double measured_ms, double beside, Instant now) {
     if (predicted_ms <= 0 || measured_ms <= 0) return;
     const double off = std::log(measured_ms / predicted_ms) - off_;
     last_ = now;
     lately_ += kLatelyWeight * (std::clamp(off, -kMostOfOne, kMostOfOne) - lately_);
-    // If recent answers are all far off, workers have changed, and earlier answers count for little.
     if (std::abs(lately_) > kFarOff) {
-      answers_ = std::min(answers_, kFew);
+      answers_ = kFew;
       lately_ = 0;
     }
-    const double most = kDoubt + kLives * std::max(0.0, beside);
-    answers_ = std::min(answers_ + 1, most);
-    const double weight = 1 / (kDoubt + answers_);
+    answers_ = std::min(answers_ + 1, kDoubt + kLives * std::max(0.0, beside));
     const double limit = std::max(spread_, kLeastSpread);
-    off_ += weight * std::clamp(off, -limit, limit);
-    spread_ += weight * (std::min(std::abs(off), kMostOfOne) - spread_);
+    off_ += std::clamp(off, -limit, limit) / answers_;
+    spread_ += (std::min(std::abs(off), kMostOfOne) - spread_) / answers_;
   }
 
-  // In ms. Forgets what it learnt long ago.
+  // In ms: near the median. Forgets what was long ago.
   double Median(double predicted_ms, Instant now) const {
     const double kept = std::exp2(-std::max(0.0, ToMs(now - last_) - kHoldMs) / kHoldMs);
     return predicted_ms * std::exp(kept * off_);
   }
 
  private:
-  static constexpr double kDoubt = 20;  // answers that were as predicted, before the first
+  static constexpr double kOfAhead = 0.6;
+  // Counts as so many answers that came as predicted. Predictions need little correction, and
+  // answers that run at the same time are off alike.
+  static constexpr double kDoubt = 100;
   static constexpr double kLives = 10;
-  static constexpr double kFew = 5;
   static constexpr double kHoldMs = 10'000;
+  // If the last answers are this far off on average, workers have changed: then earlier answers
+  // count as few.
+  static constexpr double kFarOff = 0.5;
   static constexpr double kLatelyWeight = 0.1;
-  static constexpr double kFarOff = 0.35;
+  static constexpr double kFew = 20;
   static constexpr double kMostOfOne = 1;
   static constexpr double kLeastSpread = 0.02;
 
-  double off_ = 0;  // log of measured / predicted, near the median
-  double spread_ = 0.1;  // mean deviation from it
-  double lately_ = 0;
-  double answers_ = 0;  // with weight
+  // All of log(measured / predicted).
+  double off_ = 0;
+  double spread_ = 0.1;  // mean deviation from off_
+  double lately_ = 0;    // mean deviation of the last answers, with sign
+  double answers_ = kDoubt;
   Instant last_;
 };
 

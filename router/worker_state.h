@@ -21,7 +21,6 @@
 #include "router/prefix_promises.h"
 #include "router/prefix_view.h"
 #include "router/router.h"
-#include "router/recent_load.h"
 #include "router/step_time_model.h"
 #include "router/tpot_forecast.h"
 
@@ -36,7 +35,7 @@ struct PoolModel {
   // TPOT minus the time of a decode-only step: what prefill rows in the same steps add. Common to
   // all workers, because the router decides where the next prompts go.
   RunningMean tpot_extra_ms{0};
-  TpotForecast tpot;  // of the same steps
+  TpotForecast tpot;
   AdmissionMargin margin;
   ShortAnswers short_answers;
   // Requests placed by other routers, as the workers report.
@@ -109,7 +108,7 @@ class WorkerState {
   uint64_t prefix_dropped_counted = 0;
   std::unordered_set<Hash128> kept;  // names of answers that it keeps
   std::set<uint64_t> attempts;       // wire ids of this router's requests, oldest first
-  Duration sent_at{};                // sum of their times of dispatch
+  Duration placed_at{};              // the sum of their times of placement
   // The last requests taken from it before their first token, with the time; it may still have
   // computed them.
   std::deque<std::pair<RequestId, Instant>> left;
