@@ -35,6 +35,19 @@ MeanRequest Router::Impl::NoteLoad(const Request& request, const Choice& choice)
   return own;
 }
 
+double Router::Impl::PromptStepMs(const Request& request, const Choice& choice) {
+  const Placement& placement = choice.placement;
+  const bool remote = placement.prefill >= 0;
+  const WorkerView view =
+      WithPrefix(choice.views[static_cast<size_t>(remote ? placement.prefill : placement.decode)],
+                 placement.pull.tokens);
+  const auto tokens = static_cast<int64_t>(request.length());
+  const int64_t known = std::min<int64_t>(KnownTokens(view), tokens - 1);
+  const PromptWork step =
+      PromptWork::Of(known, std::min<int64_t>(tokens - known, std::max(1, view.chunk_tokens)));
+  return PromptMs(view, step);
+}
+
 double Router::Impl::PredictTpot(const Request& request, const Choice& choice) {
   const Placement& placement = choice.placement;
   const Instant now = request.dispatched;

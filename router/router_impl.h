@@ -62,6 +62,7 @@ struct Router::Impl {
     Instant first_token = kNever;
     Instant last_token = kNever;
     Placement placed;              // the last placement
+    double prompt_step_ms = 0;     // predicted: of the step that begins its prompt
     double predicted_tpot_ms = 0;  // at its placement, uncorrected (router/tpot_forecast.h)
     // Prefill workers of all its placements that brought no token: their loss may be reported after
     // that of the decode worker. Bounded by max_attempts.
@@ -370,6 +371,8 @@ struct Router::Impl {
   // Adds the request to `recent_load`, and returns it as added.
   MeanRequest NoteLoad(const Request& request, const Choice& choice);
   double PredictTpot(const Request& request, const Choice& choice);
+  // Time of the first step that computes its prompt.
+  static double PromptStepMs(const Request& request, const Choice& choice);
 
   // router_requests.cc
   void OnTokenBatch(LinkId link, const v1::TokenBatch& batch);

@@ -187,8 +187,7 @@ void Router::Impl::LearnFromFirstToken(const Request& request, const v1::Timing&
   if (request.placements != 1 || !as_placed || worker == nullptr || placed.ttft_ms <= 0) return;
   const double measured_ms = ToMs(request.first_token - request.dispatched);
   const double error_ms = std::abs(measured_ms - placed.ttft_ms);
-  metrics.ttft_error_s.Observe(error_ms * 1e-3);
-  if (measured_ms > 0) metrics.ttft_error_ratio.Observe(error_ms / measured_ms);
+  if (measured_ms > 0) metrics.ObserveTtftError(error_ms, measured_ms, request.prompt_step_ms);
   // Streams with no time to spare leave a prompt no steps (common/token_limits.h): too many run.
   const Objective& asked = request.spec.objective;
   const double since_ms = ToMs(request.first_token - request.submitted);

@@ -51,9 +51,9 @@ TEST(TpotForecast, FollowsWorkersThatHaveChanged) {
   TpotForecast forecast;
   Instant now{};
   Play(2000, 1, &random, &now, &forecast);
-  Play(100, 2, &random, &now, &forecast);
+  Play(200, 2, &random, &now, &forecast);
   EXPECT_NEAR(forecast.Median(6, now), 12, 0.12 * 12);
-  Play(200, 1, &random, &now, &forecast);
+  Play(300, 1, &random, &now, &forecast);
   EXPECT_NEAR(forecast.Median(6, now), 6, 0.12 * 6);
 }
 
