@@ -1,6 +1,7 @@
 // The TPOT that clients are told: predicted over the life of a stream. Placements are compared
 // without it (router/cost_policy.cc).
 #include <algorithm>
+#include <span>
 
 #include "router/prediction.h"
 #include "router/prefix_pulls.h"
@@ -8,17 +9,23 @@
 #include "router/stream_ahead.h"
 
 namespace aisp {
+namespace {
 
-MeanRequest Router::Impl::NoteLoad(const Request& request, const Choice& choice) {
-  const Placement& placement = choice.placement;
-  const WorkerView& decode = choice.views[static_cast<size_t>(placement.decode)];
+// What a worker computes of a prompt of `tokens` after its pull; at most `most` tokens.
+PromptWork WorkOf(const WorkerView& with, int64_t tokens, int64_t most) {
+  const int64_t known = std::min<int64_t>(KnownTokens(with), tokens - 1);
+  return PromptWork::Of(known, std::min(most, tokens - known));
+}
+
+// The request as one of those that arrive.
+MeanRequest Arriving(int64_t tokens, const Placement& placement,
+                     std::span<const WorkerView> views) {
+  const WorkerView& decode = views[static_cast<size_t>(placement.decode)];
   MeanRequest own;
-  own.prompt_tokens = static_cast<double>(request.length());
-  own.answer_tokens =
-      std::max(1.0, answer_lengths.Expected(request.spec.max_new_tokens) - request.emitted);
+  own.prompt_tokens = static_cast<double>(tokens);
   own.beside = decode.rows;
   double decodes = 0;
-  for (const WorkerView& view : choice.views) {
+  for (const WorkerView& view : views) {
     if (view.prefill || !view.available) continue;
     own.running += view.rows;
     ++decodes;
@@ -26,38 +33,41 @@ MeanRequest Router::Impl::NoteLoad(const Request& request, const Choice& choice)
   own.more = own.beside + 1 - (own.running + 1) / std::max(1.0, decodes);
   if (placement.prefill < 0) {
     const WorkerView with = WithPrefix(decode, placement.pull.tokens);
-    const auto tokens = static_cast<int64_t>(request.length());
-    const int64_t known = std::min<int64_t>(KnownTokens(with), tokens - 1);
-    const PromptWork work = PromptWork::Of(known, tokens - known);
+    const PromptWork work = WorkOf(with, tokens, tokens);
     own.delay_ms = AddedMs(with, work, PromptMs(with, work));
   }
-  recent_load.Add(request.dispatched, own);
   return own;
 }
 
-double Router::Impl::PromptStepMs(const Request& request, const Choice& choice) {
-  const Placement& placement = choice.placement;
-  const bool remote = placement.prefill >= 0;
-  const WorkerView view =
-      WithPrefix(choice.views[static_cast<size_t>(remote ? placement.prefill : placement.decode)],
-                 placement.pull.tokens);
-  const auto tokens = static_cast<int64_t>(request.length());
-  const int64_t known = std::min<int64_t>(KnownTokens(view), tokens - 1);
-  const PromptWork step =
-      PromptWork::Of(known, std::min<int64_t>(tokens - known, std::max(1, view.chunk_tokens)));
-  return PromptMs(view, step);
+// Time of the step that begins the prompt.
+double PromptStepMs(int64_t tokens, const Placement& placement, std::span<const WorkerView> views) {
+  const int at = placement.prefill >= 0 ? placement.prefill : placement.decode;
+  const WorkerView with = WithPrefix(views[static_cast<size_t>(at)], placement.pull.tokens);
+  return PromptMs(with, WorkOf(with, tokens, std::max(1, with.chunk_tokens)));
 }
 
-double Router::Impl::PredictTpot(const Request& request, const Choice& choice) {
+double DecodeWorkers(std::span<const WorkerView> views) {
+  const auto decodes = std::count_if(views.begin(), views.end(), [](const WorkerView& view) {
+    return !view.prefill && view.available;
+  });
+  return static_cast<double>(std::max<ptrdiff_t>(1, decodes));
+}
+
+}  // namespace
+
+void Router::Impl::PredictTpot(Request& request, const Choice& choice) {
   const Placement& placement = choice.placement;
   const Instant now = request.dispatched;
   const auto at = static_cast<size_t>(placement.decode);
   const WorkerView& decode = choice.views[at];
   const WorkerState& worker = *choice.states[at];
-  const MeanRequest own = NoteLoad(request, choice);
-  const auto decodes = static_cast<double>(
-      std::max<ptrdiff_t>(1, std::count_if(choice.views.begin(), choice.views.end(),
-                                           [](auto& v) { return !v.prefill && v.available; })));
+  const auto length = static_cast<int64_t>(request.length());
+  request.prompt_step_ms = PromptStepMs(length, placement, choice.views);
+  MeanRequest own = Arriving(length, placement, choice.views);
+  own.answer_tokens =
+      std::max(1.0, answer_lengths.Expected(request.spec.max_new_tokens) - request.emitted);
+  pool.load.Add(now, own);
+  const double decodes = DecodeWorkers(choice.views);
   StreamAhead ahead;
   ahead.cost = decode.cost;
   ahead.rows = decode.rows + 1;
@@ -71,10 +81,11 @@ double Router::Impl::PredictTpot(const Request& request, const Choice& choice) {
   ahead.prompt_tokens = own.prompt_tokens;
   ahead.answer_tokens = own.answer_tokens;
   ahead.ttft_ms = placement.ttft_ms;
-  ahead.load = recent_load.Of(decodes);
+  ahead.load = pool.load.Of(decodes);
   ahead.load.per_s *= OfAllRouters(now) / decodes;
   ahead.load.delay_ms *= decodes;
-  return TpotForecast::Join(placement.step_ms, ahead.TokenMs());
+  request.predicted_tpot_ms = TpotForecast::Join(placement.step_ms, ahead.TokenMs());
+  request.placed.tpot_ms = pool.tpot.Median(request.predicted_tpot_ms, now);
 }
 
 }  // namespace aisp

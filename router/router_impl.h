@@ -28,7 +28,6 @@
 
 #include "router/answer_lengths.h"
 #include "router/pull_rates.h"
-#include "router/recent_load.h"
 #include "router/router.h"
 #include "router/router_metrics.h"
 #include "router/timer_heap.h"
@@ -368,11 +367,7 @@ struct Router::Impl {
   v1::GenerateRequest MakeGenerate(const Request& request) const;
 
   // router_forecast.cc
-  // Adds the request to `recent_load`, and returns it as added.
-  MeanRequest NoteLoad(const Request& request, const Choice& choice);
-  double PredictTpot(const Request& request, const Choice& choice);
-  // Time of the first step that computes its prompt.
-  static double PromptStepMs(const Request& request, const Choice& choice);
+  void PredictTpot(Request& request, const Choice& choice);
 
   // router_requests.cc
   void OnTokenBatch(LinkId link, const v1::TokenBatch& batch);
@@ -423,7 +418,6 @@ struct Router::Impl {
   EventRate arrivals;
   SteadyRate prompt_steps, prompt_ms, prompt_delay_ms;
   EventRate prompt_load;  // ms of prefill
-  RecentLoad recent_load;
   AnswerLengths answer_lengths;
 
   PullRates pull_rates;

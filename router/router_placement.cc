@@ -374,11 +374,7 @@ Status Router::Impl::Dispatch(Request& request, const Choice& choice) {
   EnterPlaced(request, decode);
   request.placed = placement;
   // Placements are compared by means; the caller gets the median.
-  if (placement.step_ms > 0) {
-    request.prompt_step_ms = PromptStepMs(request, choice);
-    request.predicted_tpot_ms = PredictTpot(request, choice);
-    request.placed.tpot_ms = pool.tpot.Median(request.predicted_tpot_ms, request.dispatched);
-  }
+  if (placement.step_ms > 0) PredictTpot(request, choice);
   ChargeWorkers(request, choice);
   if (!request.spec.answer_key.empty()) keyed.try_emplace(AnswerName(request.spec), request.id);
   CountPlaced(request, choice);

@@ -20,6 +20,7 @@
 #include "router/policy.h"
 #include "router/prefix_promises.h"
 #include "router/prefix_view.h"
+#include "router/recent_load.h"
 #include "router/router.h"
 #include "router/step_time_model.h"
 #include "router/tpot_forecast.h"
@@ -36,6 +37,7 @@ struct PoolModel {
   // all workers, because the router decides where the next prompts go.
   RunningMean tpot_extra_ms{0};
   TpotForecast tpot;
+  RecentLoad load;
   AdmissionMargin margin;
   ShortAnswers short_answers;
   // Requests placed by other routers, as the workers report.
