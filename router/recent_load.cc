@@ -7,9 +7,9 @@
 namespace aisp {
 namespace {
 
-constexpr size_t kEach = 4;     // parts of one size
-constexpr double kSurely = 10;  // log of the likelihood ratio
-constexpr double kFew = 4;      // requests that show no change yet
+constexpr size_t kEach = 4;    // parts of one size
+constexpr double kSurely = 8;  // log of the likelihood ratio
+constexpr double kFew = 4;     // requests that show no change yet
 constexpr double kLongestS = 60;
 constexpr double kLeastS = 0.1;
 // Prior for how prompts meet streams, in streams that arrivals saw: as if placed at random.

@@ -60,9 +60,8 @@ struct Router::Impl {
     Instant dispatched;
     Instant first_token = kNever;
     Instant last_token = kNever;
-    Placement placed;              // the last placement
-    double prompt_step_ms = 0;     // predicted: of the step that begins its prompt
-    double predicted_tpot_ms = 0;  // at its placement, uncorrected (router/tpot_forecast.h)
+    Placement placed;  // the last placement, and what router_forecast.cc predicts for it
+    double prompt_step_ms = 0, predicted_tpot_ms = 0;
     // Prefill workers of all its placements that brought no token: their loss may be reported after
     // that of the decode worker. Bounded by max_attempts.
     std::set<WorkerKey> prefill_workers;
@@ -332,7 +331,6 @@ struct Router::Impl {
   // router_placement.cc
   RequestSummary Summarize(const Request& request, bool yields);
   void SetRates(RequestSummary* summary);
-  // Requests of all routers for each of this one's.
   double OfAllRouters(Instant now) const;
   Hash128 RootOf(const RouterRequest& spec);
   // `quiet`: if no other worker is available, also uses quiet ones.
@@ -365,9 +363,7 @@ struct Router::Impl {
   // One attempt fewer uses the shared prompt.
   void ReleasePrompt(WorkerState& worker, uint64_t prompt_id);
   v1::GenerateRequest MakeGenerate(const Request& request) const;
-
-  // router_forecast.cc
-  void PredictTpot(Request& request, const Choice& choice);
+  void PredictTpot(Request& request, const Choice& choice);  // router_forecast.cc
 
   // router_requests.cc
   void OnTokenBatch(LinkId link, const v1::TokenBatch& batch);

@@ -79,7 +79,7 @@ void Router::Impl::SetViews(const Request& request, bool yields, bool quiet, Cho
   }
 }
 
-// Other routers' requests are assumed to be like this router's.
+// Requests of all routers for each of this one's: other routers' are assumed to be like its own.
 double Router::Impl::OfAllRouters(Instant now) const {
   const double own = arrivals.PerSecond(now), others = pool.others.PerSecond(now);
   return own > 0 ? std::min((own + others) / own, kMostRouters) : 1;

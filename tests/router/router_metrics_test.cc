@@ -61,7 +61,7 @@ TEST(RouterMetrics, PartsOfTheTimeToTheFirstTokenAddUpToIt) {
 // An error within half a step is as good as a prediction can be, whatever part of the TTFT it is.
 TEST(RouterMetrics, ErrorsOfTtftAreComparedWithHalfAStepToo) {
   Metrics metrics;
-  RouterMetrics router(&metrics, "m", {});
+  RouterMetrics router(&metrics, "story", {});
   router.ObserveTtftError(/*error_ms=*/9, /*measured_ms=*/30, /*step_ms=*/20);
   router.ObserveTtftError(/*error_ms=*/45, /*measured_ms=*/1000, /*step_ms=*/20);
   router.ObserveTtftError(/*error_ms=*/11, /*measured_ms=*/100, /*step_ms=*/20);
