@@ -60,8 +60,8 @@ struct Router::Impl {
     Instant dispatched;
     Instant first_token = kNever;
     Instant last_token = kNever;
-    Placement placed;           // the last placement
-    uint64_t load_changes = 0;  // before it (router/tpot_forecast.h)
+    Placement placed;  // the last placement, and what router_forecast.cc predicts for it
+    double prompt_step_ms = 0, predicted_tpot_ms = 0;
     // Prefill workers of all its placements that brought no token: their loss may be reported after
     // that of the decode worker. Bounded by max_attempts.
     std::set<WorkerKey> prefill_workers;
@@ -331,6 +331,7 @@ struct Router::Impl {
   // router_placement.cc
   RequestSummary Summarize(const Request& request, bool yields);
   void SetRates(RequestSummary* summary);
+  double OfAllRouters(Instant now) const;
   Hash128 RootOf(const RouterRequest& spec);
   // `quiet`: if no other worker is available, also uses quiet ones.
   Result<Choice> Choose(Request& request, bool quiet = true);
@@ -362,6 +363,7 @@ struct Router::Impl {
   // One attempt fewer uses the shared prompt.
   void ReleasePrompt(WorkerState& worker, uint64_t prompt_id);
   v1::GenerateRequest MakeGenerate(const Request& request) const;
+  void PredictTpot(Request& request, const Choice& choice);  // router_forecast.cc
 
   // router_requests.cc
   void OnTokenBatch(LinkId link, const v1::TokenBatch& batch);

@@ -175,12 +175,17 @@ void RouterMetrics::AddLatencyMetrics(Metrics* m) {
                           "Between two token messages of one request", StepBuckets(), labels_);
   e2e_s = m->AddHistogram("aisp_e2e_request_latency_seconds", "Submit to finish", RequestBuckets(),
                           labels_);
-  ttft_error_s = m->AddHistogram("aisp_router_ttft_prediction_error_seconds",
-                                 "|predicted - measured| TTFT", LatencyBuckets(), labels_);
-  const std::vector<double> parts = {0.01, 0.02, 0.05, 0.1, 0.15, 0.25, 0.5, 1, 2, 5};
-  ttft_error_ratio =
+  ttft_error_s_ = m->AddHistogram("aisp_router_ttft_prediction_error_seconds",
+                                  "|predicted - measured| TTFT", LatencyBuckets(), labels_);
+  const std::vector<double> parts = {0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15,
+                                     0.2,  0.25, 0.35, 0.5,  1,     2,   5};
+  ttft_error_ratio_ =
       m->AddHistogram("aisp_router_ttft_prediction_error_ratio",
                       "|predicted - measured| TTFT over the measured one", parts, labels_);
+  ttft_error_allowed_ = m->AddHistogram(
+      "aisp_router_ttft_prediction_error_allowed_ratio",
+      "|predicted - measured| TTFT over the larger of a twentieth of it and half a step",
+      {0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10}, labels_);
   tpot_error_ratio =
       m->AddHistogram("aisp_router_tpot_prediction_error_ratio",
                       "|predicted - measured| TPOT over the measured one", parts, labels_);
@@ -222,6 +227,13 @@ void RouterMetrics::CountServed(Duration ttft, std::optional<Duration> tpot,
 void RouterMetrics::CountPrefix(int64_t prompt_tokens_looked_up, int64_t cached_tokens) {
   looked_up_tokens_.Add(static_cast<double>(prompt_tokens_looked_up));
   cached_tokens_.Add(static_cast<double>(cached_tokens));
+}
+
+void RouterMetrics::ObserveTtftError(double error_ms, double measured_ms, double step_ms) {
+  constexpr double kPart = 0.05;
+  ttft_error_s_.Observe(error_ms * 1e-3);
+  ttft_error_ratio_.Observe(error_ms / measured_ms);
+  ttft_error_allowed_.Observe(error_ms / std::max(kPart * measured_ms, step_ms / 2));
 }
 
 void RouterMetrics::ObserveFirstToken(Duration whole, const v1::Timing& parts,

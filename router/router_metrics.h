@@ -51,6 +51,8 @@ class RouterMetrics {
   // the rest, which is messaging. The parts add up to the whole. Non-interactive requests count
   // only their queue time.
   void ObserveFirstToken(Duration whole, const v1::Timing& parts, ServiceClass service_class);
+  // `step_ms`: of a step that computes its prompt; a request waits for half of one on average.
+  void ObserveTtftError(double error_ms, double measured_ms, double step_ms);
   // The SLO, set once, and how a request that ended normally compares with it. A request with one
   // token has no TPOT; one that is not interactive has no limit.
   void SetSlo(Duration ttft, Duration tpot);
@@ -80,7 +82,7 @@ class RouterMetrics {
   Counter rejected_prompt, rejected_inflight, rejected_no_worker, rejected_objective, rejected_link,
       rejected_share, rejected_queue, rejected_poison;
   Counter prefix_gaps, prefix_snapshots_asked, prefix_units_dropped;
-  Histogram itl_s, e2e_s, ttft_error_s, ttft_error_ratio, tpot_error_ratio;
+  Histogram itl_s, e2e_s, tpot_error_ratio;
 
  private:
   struct PerClass {
@@ -105,6 +107,7 @@ class RouterMetrics {
   std::map<std::string_view, Counter> routes_;
   std::array<Counter, std::size(kPullVerdicts)> pulls_;
   Counter looked_up_tokens_, cached_tokens_;
+  Histogram ttft_error_s_, ttft_error_ratio_, ttft_error_allowed_;
   Histogram ttft_s_, tpot_s_;
   Duration slo_ttft_{}, slo_tpot_{};
   Counter in_slo_ttft_, in_slo_tpot_, in_slo_both_;

@@ -79,6 +79,12 @@ void Router::Impl::SetViews(const Request& request, bool yields, bool quiet, Cho
   }
 }
 
+// Requests of all routers for each of this one's: other routers' are assumed to be like its own.
+double Router::Impl::OfAllRouters(Instant now) const {
+  const double own = arrivals.PerSecond(now), others = pool.others.PerSecond(now);
+  return own > 0 ? std::min((own + others) / own, kMostRouters) : 1;
+}
+
 // Yielding requests are judged by the present load only: they make room for what comes later.
 void Router::Impl::SetRates(RequestSummary* summary) {
   const Instant now = clock->Now();
@@ -86,8 +92,7 @@ void Router::Impl::SetRates(RequestSummary* summary) {
   const double own = arrivals.PerSecond(now), others = pool.others.PerSecond(now);
   summary->arrivals_per_s =
       (own + others) / static_cast<double>(std::max<size_t>(1, workers.size()));
-  // Other routers' requests are assumed to be like this router's.
-  const double all = own > 0 ? std::min((own + others) / own, kMostRouters) : 1;
+  const double all = OfAllRouters(now);
   summary->prompt_steps_per_s = all * prompt_steps.PerSecond(now) / each;
   summary->prompt_ms_per_s = all * prompt_ms.PerSecond(now) / each;
   summary->prompt_delay_ms_per_s = all * prompt_delay_ms.PerSecond(now) / each;
@@ -280,6 +285,7 @@ void Router::Impl::EnterPlaced(Request& request, WorkerState& decode) {
   if (Yields(request.spec.tenant.service_class) && !YieldsAt(request, request.dispatched))
     aged.insert(request.id);
   decode.attempts.insert(request.wire_id);
+  decode.placed_at += request.dispatched - Instant{};
   ++decode.requests_sent;
   request_timers.Set(request.id.value, request.deadline + options.deadline_grace);
 }
@@ -370,10 +376,7 @@ Status Router::Impl::Dispatch(Request& request, const Choice& choice) {
   EnterPlaced(request, decode);
   request.placed = placement;
   // Placements are compared by means; the caller gets the median.
-  if (placement.step_ms > 0) {
-    request.load_changes = pool.tpot.Placed(placement.step_ms);
-    request.placed.tpot_ms = pool.tpot.Median(placement.step_ms, request.dispatched);
-  }
+  if (placement.step_ms > 0) PredictTpot(request, choice);
   ChargeWorkers(request, choice);
   if (!request.spec.answer_key.empty()) keyed.try_emplace(AnswerName(request.spec), request.id);
   CountPlaced(request, choice);

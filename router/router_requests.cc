@@ -187,8 +187,7 @@ void Router::Impl::LearnFromFirstToken(const Request& request, const v1::Timing&
   if (request.placements != 1 || !as_placed || worker == nullptr || placed.ttft_ms <= 0) return;
   const double measured_ms = ToMs(request.first_token - request.dispatched);
   const double error_ms = std::abs(measured_ms - placed.ttft_ms);
-  metrics.ttft_error_s.Observe(error_ms * 1e-3);
-  if (measured_ms > 0) metrics.ttft_error_ratio.Observe(error_ms / measured_ms);
+  if (measured_ms > 0) metrics.ObserveTtftError(error_ms, measured_ms, request.prompt_step_ms);
   // Streams with no time to spare leave a prompt no steps (common/token_limits.h): too many run.
   const Objective& asked = request.spec.objective;
   const double since_ms = ToMs(request.first_token - request.submitted);
@@ -223,7 +222,8 @@ void Router::Impl::LearnFromEnd(const Request& request, Duration tpot) {
   const Objective& asked = request.spec.objective;
   if (NearTpot(placed, asked)) pool.margin.Learn(measured_ms > asked.tpot_ms);
   pool.tpot_extra_ms.Add(measured_ms - placed.step_ms, clock->Now());
-  pool.tpot.Learn(placed.step_ms, measured_ms, request.load_changes, clock->Now());
+  pool.tpot.Learn(request.predicted_tpot_ms, measured_ms, static_cast<double>(by_wire.size()),
+                  clock->Now());
 }
 
 void Router::Impl::OnAttemptEnded(Request& request, const v1::TokenEvent& event) {
@@ -268,7 +268,8 @@ void Router::Impl::Detach(Request& request) {
   EndPromise(request);
   aged.erase(request.id);
   if (WorkerState* worker = WorkerNamed(request.worker); worker != nullptr) {
-    worker->attempts.erase(request.wire_id);
+    if (worker->attempts.erase(request.wire_id) > 0)
+      worker->placed_at -= request.dispatched - Instant{};
     worker->not_started.erase(request.wire_id);
     ReleasePrompt(*worker, request.prompt_id);
   }

@@ -20,6 +20,7 @@
 #include "router/policy.h"
 #include "router/prefix_promises.h"
 #include "router/prefix_view.h"
+#include "router/recent_load.h"
 #include "router/router.h"
 #include "router/step_time_model.h"
 #include "router/tpot_forecast.h"
@@ -35,7 +36,8 @@ struct PoolModel {
   // TPOT minus the time of a decode-only step: what prefill rows in the same steps add. Common to
   // all workers, because the router decides where the next prompts go.
   RunningMean tpot_extra_ms{0};
-  TpotForecast tpot;  // of the same steps
+  TpotForecast tpot;
+  RecentLoad load;
   AdmissionMargin margin;
   ShortAnswers short_answers;
   // Requests placed by other routers, as the workers report.
@@ -108,6 +110,7 @@ class WorkerState {
   uint64_t prefix_dropped_counted = 0;
   std::unordered_set<Hash128> kept;  // names of answers that it keeps
   std::set<uint64_t> attempts;       // wire ids of this router's requests, oldest first
+  Duration placed_at{};              // the sum of their times of placement
   // The last requests taken from it before their first token, with the time; it may still have
   // computed them.
   std::deque<std::pair<RequestId, Instant>> left;

@@ -207,8 +207,10 @@ ROUTER = [
     Panel("Decisions by reason", "ops", (rate("aisp_route_decisions_total", "reason"), "{{reason}}"), stack=True),
     Panel("TTFT: predicted against measured", "s", *percentiles("aisp_router_ttft_prediction_error_seconds", 0.5, 0.95),
           limits=(0.1, 1), about="The size of the error."),
-    Panel("Predictions: error of the median request", "percentunit",
-          *[(quantile(0.5, f"aisp_router_{what}_prediction_error_ratio"), what.upper()) for what in ("ttft", "tpot")], limits=(0.15, 0.5), about="As a part of what was measured."),
+    Panel("Predictions: error as a part of what was measured", "percentunit",
+          *[(quantile(q, f"aisp_router_{what}_prediction_error_ratio"), f"{what.upper()} p{q * 100:.0f}")
+            for what in ("ttft", "tpot") for q in (0.5, 0.9)],
+          limits=(0.15, 0.5), about="Half of the requests are off by less than p50, nine of ten by less than p90."),
     Panel("Requests on workers", "short", (f"sum by (worker) (aisp_router_worker_streams{{{MODEL}}})", "{{worker}}"), stack=True),
     Panel("Cached tokens that the router counts on", "percentunit",
           (f'{rate("aisp_router_cached_tokens_total")} / ({rate("aisp_router_lookup_tokens_total")} > 0)', "expected"), top=1),

@@ -58,6 +58,19 @@ TEST(RouterMetrics, PartsOfTheTimeToTheFirstTokenAddUpToIt) {
   EXPECT_NEAR(values["aisp_ttft_part_seconds_sum{part=\"link\"}"], 0.011, 1e-9);
 }
 
+// An error within half a step is as good as a prediction can be, whatever part of the TTFT it is.
+TEST(RouterMetrics, ErrorsOfTtftAreComparedWithHalfAStepToo) {
+  Metrics metrics;
+  RouterMetrics router(&metrics, "story", {});
+  router.ObserveTtftError(/*error_ms=*/9, /*measured_ms=*/30, /*step_ms=*/20);
+  router.ObserveTtftError(/*error_ms=*/45, /*measured_ms=*/1000, /*step_ms=*/20);
+  router.ObserveTtftError(/*error_ms=*/11, /*measured_ms=*/100, /*step_ms=*/20);
+  auto values = Values(metrics);
+  EXPECT_EQ(values["aisp_router_ttft_prediction_error_allowed_ratio_bucket{le=\"1\"}"], 2);
+  EXPECT_EQ(values["aisp_router_ttft_prediction_error_allowed_ratio_count"], 3);
+  EXPECT_EQ(values["aisp_router_ttft_prediction_error_ratio_bucket{le=\"0.05\"}"], 1);
+}
+
 TEST(RouterMetrics, RefusalsAreCountedByReason) {
   RouterOptions options;
   options.max_inflight = 1;
