@@ -44,7 +44,7 @@ class TpotForecast {
   }
 
  private:
-  static constexpr double kOfAhead = 0.5;
+  static constexpr double kOfAhead = 0.65;
   // Counts as so many answers that came as predicted. Predictions need little correction, and
   // answers that run at the same time are off alike.
   static constexpr double kDoubt = 100;
