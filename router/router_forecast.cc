@@ -73,10 +73,7 @@ void Router::Impl::PredictTpot(Request& request, const Choice& choice) {
   ahead.rows = decode.rows + 1;
   ahead.context = static_cast<double>(decode.context_tokens) + own.prompt_tokens;
   ahead.max_rows = decode.max_rows;
-  // This request is among them, with no age.
-  const auto placed = static_cast<int64_t>(worker.attempts.size());
-  const Duration ages = (now - Instant{}) * placed - worker.placed_at;
-  ahead.age_ms = ToMs(ages) / static_cast<double>(std::max<int64_t>(1, placed - 1));
+  ahead.age_ms = worker.ages.MeanOfOthersMs(now);
   ahead.more = own.more;
   ahead.prompt_tokens = own.prompt_tokens;
   ahead.answer_tokens = own.answer_tokens;

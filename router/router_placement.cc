@@ -285,7 +285,7 @@ void Router::Impl::EnterPlaced(Request& request, WorkerState& decode) {
   if (Yields(request.spec.tenant.service_class) && !YieldsAt(request, request.dispatched))
     aged.insert(request.id);
   decode.attempts.insert(request.wire_id);
-  decode.placed_at += request.dispatched - Instant{};
+  decode.ages.Add(request.dispatched);
   ++decode.requests_sent;
   request_timers.Set(request.id.value, request.deadline + options.deadline_grace);
 }

@@ -268,8 +268,7 @@ void Router::Impl::Detach(Request& request) {
   EndPromise(request);
   aged.erase(request.id);
   if (WorkerState* worker = WorkerNamed(request.worker); worker != nullptr) {
-    if (worker->attempts.erase(request.wire_id) > 0)
-      worker->placed_at -= request.dispatched - Instant{};
+    if (worker->attempts.erase(request.wire_id) > 0) worker->ages.Remove(request.dispatched);
     worker->not_started.erase(request.wire_id);
     ReleasePrompt(*worker, request.prompt_id);
   }

@@ -17,6 +17,7 @@
 #include "proto/shared_prompts.h"
 #include "router/answer_lengths.h"
 #include "router/correction.h"
+#include "router/placed_ages.h"
 #include "router/policy.h"
 #include "router/prefix_promises.h"
 #include "router/prefix_view.h"
@@ -110,7 +111,7 @@ class WorkerState {
   uint64_t prefix_dropped_counted = 0;
   std::unordered_set<Hash128> kept;  // names of answers that it keeps
   std::set<uint64_t> attempts;       // wire ids of this router's requests, oldest first
-  Duration placed_at{};              // the sum of their times of placement
+  PlacedAges ages;                   // of them
   // The last requests taken from it before their first token, with the time; it may still have
   // computed them.
   std::deque<std::pair<RequestId, Instant>> left;
