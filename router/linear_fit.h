@@ -44,7 +44,8 @@ class LinearFit {
     const double weight = samples_ < kTrustAll ? 0.3 : 0.05;
     spread_ += weight * (std::abs(residual) - spread_);
     ++samples_;
-    Update(x, residual, std::clamp(spread_, kLeastNoise * std::abs(y), kMostNoise * std::abs(y)));
+    const double least = std::max(kLeastNoise, kMostNoise / static_cast<double>(samples_));
+    Update(x, residual, std::clamp(spread_, least * std::abs(y), kMostNoise * std::abs(y)));
     positive_ = Positive();
   }
 
@@ -92,7 +93,8 @@ class LinearFit {
   static constexpr double kDriftFloor = 0.03;
   // A residual is clipped to this many mean absolute residuals.
   static constexpr double kHuber = 4.0;
-  // The first samples fit almost exactly because they made the fit, so noise has a lower bound.
+  // The first samples fit almost exactly because they made the fit, so noise has a lower bound. It
+  // is high for the very first, which are often slow: a cold device or page faults.
   static constexpr double kLeastNoise = 0.03;
   // Upper bound of the noise: one long pause must not devalue later samples.
   static constexpr double kMostNoise = 0.5;

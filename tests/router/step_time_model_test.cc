@@ -80,6 +80,15 @@ TEST(StepTimeModel, AFewStepsOfOneKindSayHowSlowTheOtherIs) {
   EXPECT_LT(model.Cost().StepMs(more), 2 * slow.Ms(more));
 }
 
+// Equal prompts do not tell the terms apart, but their sum is soon right.
+TEST(StepTimeModel, AColdFirstStepIsSoonForgotten) {
+  StepTimeModel model{StepCost{}};
+  const StepShape prompt = {.prefill_tokens = 12, .prefill_context = 78};
+  model.Observe(prompt, 15'000'000);
+  for (int i = 0; i < 3; ++i) model.Observe(prompt, 2'400'000);
+  EXPECT_NEAR(model.Cost().StepMs(prompt), 2.4, 0.25);
+}
+
 TEST(StepTimeModel, StepsWithPromptsMayHaveABaseOfTheirOwn) {
   StepTimeModel model;
   SplitMix64 random(11);
