@@ -74,7 +74,7 @@ TEST(TpotForecast, AStoppedProcessMovesItLittle) {
   TpotForecast forecast;
   Instant now{};
   Play(500, 1, &random, &now, &forecast);
-  for (int i = 0; i < 4; ++i) forecast.Learn(5, 500, kBeside, now = now + milliseconds(20));
+  for (int i = 0; i < 5; ++i) forecast.Learn(5, 500, kBeside, now = now + milliseconds(20));
   EXPECT_NEAR(forecast.Median(5, now), 5, 0.35);
 }
 
