@@ -352,7 +352,8 @@ class Channels(unittest.TestCase):
                     self.assertEqual("".join(c.function.arguments or "" for d in chunks for c in d.tool_calls or []),
                                      "".join(c.function.arguments for c in calls))
             self.assertGreater(thought, 0)
-            free = client.chat.completions.create(model=MODEL, messages=ASK, max_tokens=60, extra_body={"thinking_token_budget": 5})
+            free = client.chat.completions.create(model=MODEL, messages=ASK, max_tokens=60, seed=1,
+                                                  extra_body={"thinking_token_budget": 5, "min_tokens": 40})
             self.assertGreater(len(free.choices[0].message.content), 10)
             answer = client.responses.create(model=MODEL, input="Oslo?", max_output_tokens=250, text={
                 "format": {"type": "json_schema", "name": "colour", "strict": True, "schema": COLOUR}},
