@@ -221,10 +221,9 @@ void CostPolicy::End(const RequestSummary& request, const WorkerView::LearntTtft
 }
 
 // By how much this request makes a running stream likelier to miss its TPOT, if its prompt prolongs
-// the stream's from `tpot_ms` to `others_ms`. Where all workers compute prompts, as if every stream
-// were at its limit: streams that are late already have little to lose, and by their own risk the
-// prompts of a busy cluster went to its slowest workers. There the request's row counts, too, for
-// the half of their tokens that the streams still have to come.
+// the stream's from `tpot_ms` to `others_ms`. Where all workers compute prompts, taken at the
+// limit: late streams have little to lose, so prompts went to the slowest workers. There the
+// request's row counts, too, for the half of their tokens that the streams still have to come.
 double CostPolicy::MoreRisk(const RequestSummary& request, const WorkerView& decode, double tpot_ms,
                             double others_ms) {
   constexpr double kToCome = 0.5;
