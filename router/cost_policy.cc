@@ -114,6 +114,8 @@ class CostPolicy final : public RoutingPolicy {
   static void SetStep(const RequestSummary& request, const WorkerView& decode, Cost* cost);
   static void SetFetch(const Fetch& fetch, double step_ms, Cost* cost);
   static void End(const RequestSummary& request, const WorkerView::LearntTtft& learnt, Cost* cost);
+  static double MoreRisk(const RequestSummary& request, const WorkerView& decode, double tpot_ms,
+                         double others_ms);
   double AdmissionMs(const RequestSummary& request, const WorkerView& decode, double tpot_ms) const;
   double ExposedTransferMs(const RequestSummary& request, const WorkerView& decode,
                            const WorkerView& prefill, double compute_ms) const;
@@ -218,6 +220,24 @@ void CostPolicy::End(const RequestSummary& request, const WorkerView::LearntTtft
   cost->keeps_asked = request.asked.MetBy(high_ms, cost->tpot_high_ms);
 }
 
+// By how much this request makes a running stream likelier to miss its TPOT, if its prompt prolongs
+// the stream's from `tpot_ms` to `others_ms`. Where all workers compute prompts, taken at the
+// limit: late streams have little to lose, so prompts went to the slowest workers. There the
+// request's row counts, too, for the half of their tokens that the streams still have to come.
+double CostPolicy::MoreRisk(const RequestSummary& request, const WorkerView& decode, double tpot_ms,
+                            double others_ms) {
+  constexpr double kToCome = 0.5;
+  const double limit_ms = request.others.tpot_ms, spread_ms = decode.tpot_extra.spread;
+  if (!request.aggregated)
+    return MissRisk(others_ms, limit_ms, spread_ms) - MissRisk(tpot_ms, limit_ms, spread_ms);
+  const double row_ms =
+      StepWithMs(request, decode, false) - decode.cost.StepMs(decode.RunningBeside());
+  const double more_ms =
+      others_ms - tpot_ms + kToCome * BesidePromptsMs(request, std::max(0.0, row_ms));
+  return MissRisk(limit_ms + more_ms, limit_ms, spread_ms) -
+         MissRisk(limit_ms, limit_ms, spread_ms);
+}
+
 CostPolicy::Cost CostPolicy::Local(const RequestSummary& request, const WorkerView& decode,
                                    const Fetch& fetch) const {
   Cost cost = Begin(request, decode);
@@ -232,10 +252,8 @@ CostPolicy::Cost CostPolicy::Local(const RequestSummary& request, const WorkerVi
     // The delay is spread over the mean number of tokens of a stream.
     const double others_ms = cost.tpot_ms + delay_ms / std::max(1.0, request.expected_new_tokens);
     cost.spares_others = cost.spares_others && request.others.MetBy(0, others_ms);
-    const double limit_ms = request.others.tpot_ms, spread_ms = decode.tpot_extra.spread;
-    const double more_risk =
-        MissRisk(others_ms, limit_ms, spread_ms) - MissRisk(cost.tpot_ms, limit_ms, spread_ms);
-    cost.score_ms += rows * more_risk * WorthMs(request, 0, cost.tpot_ms);
+    cost.score_ms += rows * MoreRisk(request, decode, cost.tpot_ms, others_ms) *
+                     WorthMs(request, 0, cost.tpot_ms);
   }
   cost.ttft_own_ms = compute_ms;
   cost.ttft_wait_ms =
