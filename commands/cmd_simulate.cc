@@ -385,15 +385,6 @@ Result<std::string> Learn(const std::string& url, const std::string& key_file) {
   return json.dump(2) + "\n";
 }
 
-// With the flags that `aisp up` gives it (server/supervisor.cc).
-void LikeUps(const std::vector<simulate::Fleet>& fleets, planner::PlannerOptions* options) {
-  int workers = 0;
-  for (const simulate::Fleet& fleet : fleets) workers += fleet.prefill + fleet.decode;
-  options->park = false;
-  options->enough = 1;
-  options->home = planner::Split{0, workers};
-}
-
 Result<Simulator> MakeSimulator(const SimulateFlags& flags) {
   AISP_ASSIGN_OR_RETURN(loadgen::Options load, loadgen::ParseOptions(flags.load));
   if (!load.seed_given) load.seed = std::random_device{}();
@@ -405,8 +396,14 @@ Result<Simulator> MakeSimulator(const SimulateFlags& flags) {
   cluster.prefill = flags.prefill;
   cluster.router.pulls = flags.pulls;
   cluster.routers = static_cast<int>(flags.routers);
-  if (flags.planner) cluster.planner.emplace().max_workers = static_cast<int>(flags.budget);
-  if (flags.up_planner) LikeUps(cluster.fleets, &*cluster.planner);
+  if (flags.up_planner) {
+    int workers = 0;
+    for (const simulate::Fleet& fleet : cluster.fleets) workers += fleet.prefill + fleet.decode;
+    cluster.planner = planner::OptionsOfUp(workers);
+  } else if (flags.planner) {
+    cluster.planner.emplace();
+  }
+  if (cluster.planner) cluster.planner->max_workers = static_cast<int>(flags.budget);
   cluster.router.max_inflight = static_cast<int32_t>(flags.max_inflight);
   cluster.router.max_queued = static_cast<int32_t>(flags.max_inflight);
   std::vector<std::string> notes;

@@ -10,14 +10,8 @@
 namespace aisp::planner {
 namespace {
 
-constexpr size_t kMaxSamples = 256;
-// Dispersion is measured over so many seconds.
-constexpr size_t kCountedSeconds = 32;
-constexpr size_t kFewestSeconds = 8;
 // Reasons mention bursts from here on.
 constexpr double kBursts = 2;
-// Bound on the extrapolated growth: the start of a load is no trend.
-constexpr double kMostGrowth = 1.25;
 // With ample headroom only a far better split is worth a change.
 constexpr double kAmple = 2;
 constexpr double kFarBetter = 1.25;
@@ -30,9 +24,12 @@ constexpr int kChangeOneIn = 4;
 constexpr uint64_t kKnownSteps = 32;
 constexpr size_t kMaxRefused = 1024;
 
-uint64_t Less(uint64_t now, uint64_t before) { return now > before ? now - before : 0; }
-
 std::string Text(const Split& split) { return fmt::format("{}P{}D", split.prefill, split.decode); }
+
+Split Direction(const Split& from, const Split& to) {
+  const auto sign = [](int difference) { return (difference > 0) - (difference < 0); };
+  return {sign(to.prefill - from.prefill), sign(to.decode - from.decode)};
+}
 
 // A short excess in bursts is no overload: queues before prefill workers grow and vanish again.
 bool InBursts(const Load& load) { return load.dispersion > kBursts; }
@@ -103,103 +100,6 @@ struct Planner::Fleet {
   int total() const { return split().workers() + static_cast<int>(parked.size()) + changing; }
 };
 
-// --- load ---
-
-void Planner::Remember(Instant now, const RouterTotals& totals) {
-  // A restarted router counts from zero: earlier samples are not comparable.
-  if (!samples_.empty() && totals.requests < samples_.back().totals.requests) {
-    samples_.clear();
-    second_.reset();
-  }
-  Count(now, totals);
-  samples_.push_back({now, totals});
-  while (samples_.size() > kMaxSamples ||
-         (samples_.size() > 2 && now - samples_[1].at >= options_.window))
-    samples_.pop_front();
-  if (samples_.size() < 2) return;
-  const RouterTotals& first = samples_.front().totals;
-  const uint64_t finished = Less(totals.finished, first.finished);
-  if (finished > 0) {
-    new_tokens_ = std::max(1.0, static_cast<double>(Less(totals.new_tokens, first.new_tokens)) /
-                                    static_cast<double>(finished));
-  }
-}
-
-void Planner::Count(Instant now, const RouterTotals& totals) {
-  if (!second_) second_ = Sample{now, totals};
-  const double seconds = ToSeconds(now - second_->at);
-  if (seconds < 1) return;
-  arrivals_.push_back(static_cast<double>(Less(totals.requests, second_->totals.requests)) /
-                      seconds);
-  if (arrivals_.size() > kCountedSeconds) arrivals_.pop_front();
-  second_ = Sample{now, totals};
-}
-
-// From differences between consecutive seconds, so that steady growth is no burst. The largest rise
-// and fall are ignored: they may be the start or end of a load.
-double Planner::Dispersion() const {
-  if (arrivals_.size() < kFewestSeconds) return 1;
-  double sum = 0, squares = 0, rise = 0, fall = 0;
-  for (size_t i = 0; i < arrivals_.size(); ++i) {
-    sum += arrivals_[i];
-    if (i == 0) continue;
-    const double difference = arrivals_[i] - arrivals_[i - 1];
-    squares += difference * difference;
-    rise = std::max(rise, difference);
-    fall = std::min(fall, difference);
-  }
-  if (sum <= 0) return 1;
-  const auto seconds = static_cast<double>(arrivals_.size());
-  const double variance = (squares - rise * rise - fall * fall) / 2 / (seconds - 3);
-  return std::max(1.0, variance / (sum / seconds));
-}
-
-Load Planner::Between(const Sample& from, const Sample& to) const {
-  Load load;
-  load.new_tokens = new_tokens_;
-  const double seconds = ToSeconds(to.at - from.at);
-  const auto requests = static_cast<double>(Less(to.totals.requests, from.totals.requests));
-  if (seconds <= 0 || requests == 0) return load;
-  load.requests_per_s = requests / seconds;
-  load.prompt_tokens =
-      static_cast<double>(Less(to.totals.prompt_tokens, from.totals.prompt_tokens)) / requests;
-  const auto placed = static_cast<double>(Less(to.totals.placed_tokens, from.totals.placed_tokens));
-  const auto uncached =
-      static_cast<double>(Less(to.totals.uncached_tokens, from.totals.uncached_tokens));
-  load.uncached_tokens = load.prompt_tokens * (placed > 0 ? std::min(1.0, uncached / placed) : 1);
-  return load;
-}
-
-// The shape of the newer half of the window, at a rate that keeps growing as it did.
-Load Planner::Forecast() {
-  measured_per_s_ = 0;
-  if (samples_.size() < 2) return {};
-  const Sample& first = samples_.front();
-  const Sample& last = samples_.back();
-  const Instant half = first.at + (last.at - first.at) / 2;
-  const auto middle = std::find_if(samples_.begin(), samples_.end() - 1,
-                                   [&](const Sample& s) { return s.at >= half; });
-  const Load whole = Between(first, last);
-  measured_per_s_ = whole.requests_per_s;
-  if (middle == samples_.begin() || middle + 1 == samples_.end()) return whole;
-  const Load before = Between(first, *middle);
-  Load load = Between(*middle, last);
-  const double rate = load.requests_per_s;
-  if (rate == 0) return whole;
-  const double seconds = ToSeconds(last.at - first.at) / 2;
-  const double growth = (rate - before.requests_per_s) / std::max(seconds, 1e-3);
-  // Poisson noise is no trend.
-  const double noise = 2 * std::sqrt((rate + before.requests_per_s) / std::max(seconds, 1e-3));
-  const bool grows = rate - before.requests_per_s > noise;
-  measured_per_s_ = std::min(rate, whole.requests_per_s);
-  load.requests_per_s = grows
-                            ? std::min(rate + growth * ToSeconds(options_.lead), kMostGrowth * rate)
-                            : std::max(rate, whole.requests_per_s);
-  return load;
-}
-
-// --- numbers of workers ---
-
 Split Planner::Wanted(const Load& load, const Machine& machine, int most) const {
   const int least = std::clamp(options_.min_workers, 1, std::max(1, most));
   if (load.requests_per_s <= 0) return {0, least};
@@ -226,10 +126,10 @@ int Planner::Working(Instant now, const Fleet& fleet, const Split& wanted) {
   return now - low_since_ >= options_.shrink_after ? now_working - 1 : now_working;
 }
 
-Duration Planner::Agreed(Instant now, const Split& target) {
-  const bool same = target == candidate_ && decided_ != kNever;
+Duration Planner::Agreed(Instant now, const Split& direction) {
+  const bool same = direction == candidate_ && decided_ != kNever;
   agreed_ = same ? agreed_ + (now - decided_) : Duration{};
-  candidate_ = target;
+  candidate_ = direction;
   return agreed_;
 }
 
@@ -239,9 +139,7 @@ void Planner::Disagreed(Instant now) {
 }
 
 bool Planner::Idle(Instant now, const Fleet& fleet) {
-  const size_t n = samples_.size();
-  const bool asked = n < 2 || samples_[n - 1].totals.requests != samples_[n - 2].totals.requests;
-  if (asked || fleet.at_work) {
+  if (forecast_.Asked() || fleet.at_work) {
     idle_since_ = kNever;
     return false;
   }
@@ -250,7 +148,7 @@ bool Planner::Idle(Instant now, const Fleet& fleet) {
 }
 
 Plan Planner::Decide(Instant now, const Observation& seen) {
-  Remember(now, seen.totals);
+  forecast_.Remember(now, seen.totals);
   Plan plan = Judge(now, seen);
   decided_ = now;
   return plan;
@@ -295,7 +193,7 @@ bool Planner::WorthAChange(const Plan& plan, const Fleet& fleet, const Best& bes
   if (!Better(plan.load, fleet, plan.current, best.split)) return false;
   if (best.split.decode < plan.current.decode) {
     Load measured = plan.load;
-    measured.requests_per_s = std::min(plan.load.requests_per_s, measured_per_s_);
+    measured.requests_per_s = std::min(plan.load.requests_per_s, forecast_.measured_per_s());
     if (!Better(measured, fleet, plan.current, best.split)) return false;
   }
   return Pays(fleet, plan, best);
@@ -337,11 +235,10 @@ Plan Planner::Judge(Instant now, const Observation& seen) {
   Fleet fleet(seen.workers);
   // Kept after the last prefill-only worker has changed: with other costs than those of the
   // decision, the new split would be left at once.
-  if (fleet.prompts_alone != nullptr) prompts_ = *fleet.prompts_alone;
-  if (prompts_) fleet.UsePromptsAlone(*prompts_);
+  if (fleet.prompts_alone != nullptr) prompts_alone_ = *fleet.prompts_alone;
+  if (prompts_alone_) fleet.UsePromptsAlone(*prompts_alone_);
   plan.current = fleet.split();
-  plan.load = Forecast();
-  plan.load.dispersion = Dispersion();
+  plan.load = forecast_.Next();
   plan.headroom = Headroom(plan.load, fleet.machine, plan.current, options_.limits);
   const int budget = options_.max_workers > 0 ? options_.max_workers : fleet.total();
   plan.wanted = Wanted(plan.load, fleet.machine, budget);
@@ -362,8 +259,11 @@ Plan Planner::Judge(Instant now, const Observation& seen) {
     plan.reason = "stays: " + at;
     return plan;
   }
-  const Duration agreed = Agreed(now, target);
-  if (fleet.changing > 0 || now < rest_until_) {
+  const Split direction = Direction(plan.current, target);
+  const Duration agreed = Agreed(now, direction);
+  // A second worker follows the first as soon as that one is done.
+  const bool goes_on = now < rest_until_ && direction == changed_ && !forecast_.Restless();
+  if (fleet.changing > 0 || (now < rest_until_ && !goes_on)) {
     plan.reason = "waits for a change that is under way: " + at;
     return plan;
   }
@@ -372,7 +272,7 @@ Plan Planner::Judge(Instant now, const Observation& seen) {
   // If both splits serve about as much, wait longer in case it is chance.
   const bool needs =
       plan.headroom < 1 && !takes_decode && best.headroom >= plan.headroom * options_.gain;
-  const Duration wanted = needs ? options_.agree_short : options_.agree;
+  const Duration wanted = needs || goes_on ? options_.agree_short : options_.agree;
   if (agreed < wanted && !urgent) {
     plan.reason = fmt::format("{:.2f} of {:.2f} s for {}: {}", ToSeconds(agreed), ToSeconds(wanted),
                               Text(target), at);
@@ -432,6 +332,7 @@ void Planner::Changes(Instant now, const Fleet& fleet, const Split& target, int 
   }
   if (plan->changes.empty()) return;
   agreed_ = {};
+  changed_ = Direction(plan->current, target);
   rest_until_ = now + options_.rest;
 }
 

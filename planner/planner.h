@@ -14,7 +14,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <optional>
 #include <string>
@@ -22,6 +21,7 @@
 
 #include "common/clock.h"
 #include "planner/capacity.h"
+#include "planner/load_forecast.h"
 #include "router/router.h"
 
 namespace aisp::planner {
@@ -50,13 +50,24 @@ struct PlannerOptions {
   // much for `shrink_after`.
   double shrink_above = 1.6;
   Duration shrink_after = std::chrono::seconds(60);
-  // No new decision for so long after a change; a refused change is not requested sooner.
+  // No change the other way for so long after one; a refused change is not requested sooner.
   Duration rest = std::chrono::seconds(3);
   // Running streams of a worker that changes move after at least this time, or after one and a half
   // times the duration of most streams.
   Duration move_after = std::chrono::seconds(2);
   Duration deadline = std::chrono::seconds(30);
 };
+
+// The options of the planner that `aisp up` starts over `workers` workers: it parks none, keeps a
+// split that serves the load, since a change costs streams that move and a worker that is absent
+// (decision 126), and has a home without prefill workers.
+inline PlannerOptions OptionsOfUp(int workers) {
+  PlannerOptions options;
+  options.park = false;
+  options.enough = 1;
+  options.home = Split{0, workers};
+  return options;
+}
 
 // One observation of all routers together.
 struct Observation {
@@ -83,31 +94,21 @@ struct Plan {
 
 class Planner {
  public:
-  explicit Planner(const PlannerOptions& options) : options_(options) {}
+  explicit Planner(const PlannerOptions& options)
+      : options_(options), forecast_(options.window, options.lead) {}
 
   Plan Decide(Instant now, const Observation& seen);
   // A requested change was refused: its worker is left alone for a while.
   void Refused(Instant now, const std::string& worker);
 
  private:
-  struct Sample {
-    Instant at;
-    RouterTotals totals;
-  };
   struct Fleet;
 
   Plan Judge(Instant now, const Observation& seen);
   static std::string Figures(const Plan& plan, const Best& best);
-  void Remember(Instant now, const RouterTotals& totals);
-  // Request rate and shape between two samples.
-  Load Between(const Sample& from, const Sample& to) const;
-  Load Forecast();
-  // Counts arrivals per second.
-  void Count(Instant now, const RouterTotals& totals);
-  double Dispersion() const;
   Split Wanted(const Load& load, const Machine& machine, int most) const;
-  // How long the target, which differs from the current split, has been wanted.
-  Duration Agreed(Instant now, const Split& target);
+  // How long targets in this direction have been wanted.
+  Duration Agreed(Instant now, const Split& direction);
   void Disagreed(Instant now);
   // No requests and nothing running for long enough.
   bool Idle(Instant now, const Fleet& fleet);
@@ -123,16 +124,14 @@ class Planner {
   bool Homely(const Plan& plan, const Fleet& fleet, const Best& best) const;
 
   const PlannerOptions options_;
-  std::deque<Sample> samples_;       // over the window
-  std::deque<double> arrivals_;      // in each of the last seconds
-  std::optional<Sample> second_;     // start of the current second
-  double new_tokens_ = 64;           // per request; the last known value
-  std::optional<StepCost> prompts_;  // of a prefill-only worker; the last known costs
+  LoadForecast forecast_;
+  std::optional<StepCost> prompts_alone_;  // of a prefill-only worker; the last known costs
+  // The signs of the wanted differences in numbers, and of the last change's.
   Split candidate_;
-  Duration agreed_{};  // time for which the target has been better
+  Split changed_;
+  Duration agreed_{};  // time for which a target in this direction has been better
   Instant decided_ = kNever;
   Instant idle_since_ = kNever;
-  double measured_per_s_ = 0;  // request rates: over the window, and recent
   Instant rest_until_;
   Instant low_since_ = kNever;
   std::map<std::string, Instant> refused_;  // until when a worker is left alone

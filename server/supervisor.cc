@@ -15,6 +15,7 @@
 #include "common/log.h"
 #include "net/host_port.h"
 #include "net/listen_socket.h"
+#include "planner/planner.h"
 #include "server/child_process.h"
 #include "server/process.h"
 
@@ -211,9 +212,12 @@ void Supervisor::Impl::AddPlanner() {
 
 std::unique_ptr<ChildProcess> Supervisor::Impl::MakeChild(const Slot& slot) const {
   if (slot.planner()) {
+    const planner::PlannerOptions options = planner::OptionsOfUp(
+        static_cast<int>(config.up.prefill_workers + config.up.decode_workers));
     std::vector<std::string> command = {
-        "planner", "--router=http://" + admin, "--no-park", "--enough=100",
-        fmt::format("--home=0P{}D", config.up.prefill_workers + config.up.decode_workers)};
+        "planner", "--router=http://" + admin, "--no-park",
+        fmt::format("--enough={:.0f}", 100 * options.enough),
+        fmt::format("--home={}P{}D", options.home->prefill, options.home->decode)};
     if (config.router.admin == "key")
       command.push_back("--key-file=" + config.router.admin_key_file);
     Config child = slot.config;

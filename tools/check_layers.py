@@ -45,7 +45,7 @@ LAYERS = {
     "simulate": ["planner", "loadgen"],
     "frontend": ["router", "api", "answer", "constrain", "tracing", "config"],
     "bench": ["engine", "kvcache/transport", "kernels/cuda", "router"],
-    "server": ["frontend", "prefill", "decode", "net", "hub", "kernels/cpu", "kernels/cuda", "kernels/collective"],
+    "server": ["frontend", "planner", "prefill", "decode", "net", "hub", "kernels/cpu", "kernels/cuda", "kernels/collective"],
     "commands": ["server", "bench", "simulate"],
 }
 UNCHECKED = ("tests", "tools", "docs", "deploy", "cmake", "bench/programs", "bench/cuda")

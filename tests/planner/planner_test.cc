@@ -146,6 +146,23 @@ TEST(Planner, FollowsAChangeOfTheMixWithinHalfAMinuteAndComesBack) {
   EXPECT_EQ(fleet.working_at_most, 4);
 }
 
+// One worker changes at a time, in a second; each way three have to.
+TEST(Planner, OneChangeFollowsTheOtherWithoutARest) {
+  Fleet fleet(0, 4);
+  fleet.takes = seconds(1);
+  Planner planner(Options());
+  const Load answers = LoadOf(200, 64, 512);
+  const Load prompts = LoadOf(28, 6000, 8);
+  fleet.Run(&planner, answers, seconds(40));
+  ASSERT_EQ(fleet.split(), (Split{0, 4})) << fleet.last.reason;
+  fleet.Run(&planner, prompts, seconds(11));
+  EXPECT_EQ(fleet.split(), (Split{3, 1})) << fleet.last.reason;
+  fleet.Run(&planner, prompts, seconds(20));
+  EXPECT_EQ(fleet.changes, 3);
+  fleet.Run(&planner, answers, seconds(11));
+  EXPECT_EQ(fleet.split(), (Split{0, 4})) << fleet.last.reason;
+}
+
 TEST(Planner, ASteadyLoadIsLeftAlone) {
   Fleet fleet(2, 6);
   Planner planner(Options());

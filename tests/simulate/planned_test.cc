@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "common/log.h"
+#include "common/random.h"
 #include "simulate/cluster.h"
 #include "simulate/report.h"
 
@@ -108,6 +110,59 @@ TEST_F(Planned, TheWorkersFollowAChangeOfTheMixWithinHalfAMinuteAndComeBack) {
     ASSERT_EQ(request.end, Served::End::kDone) << "a change of roles loses nothing";
   for (size_t i = 0; i < o.requests.size(); ++i)
     ASSERT_EQ(o.requests[i].output_tokens, traffic.items[i].output_tokens) << i;
+}
+
+// A CPU worker of the built-in model.
+WorkerProfile StoryCpu() {
+  WorkerProfile p;
+  p.cost.decode = {0.7, 0.1, 5e-4};
+  p.cost.prefill = {0.3, 0.06, 0, 0.1, 5e-4};
+  p.chunk_tokens = 256;
+  p.max_running = 64;
+  p.block_tokens = 16;
+  p.blocks = 32'768;
+  p.kv_bytes_per_token = 4096;
+  p.num_layers = 8;
+  p.transfer_bytes_per_s = 1.4e8;
+  p.step_jitter = 0.1;
+  return p;
+}
+
+// Of each load the split before serves too little.
+TEST_F(Planned, StepsOfTheMixAreFollowedWithinSecondsWhateverTheirKind) {
+  const Objective limits{1000, 3};
+  const struct {
+    double rate;
+    int64_t input, output;
+    int least, most;  // prefill workers that serve it
+  } loads[] = {{90, 24, 150, 0, 1},
+               {110, 280, 8, 2, 3},
+               {90, 24, 150, 0, 1},
+               {100, 280, 2, 2, 3},
+               {90, 100, 100, 0, 1}};
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    SplitMix64 random(seed);
+    Traffic traffic;
+    for (const auto& load : loads) {
+      const double end = traffic.end + 30;
+      while (traffic.end < end)
+        traffic.Add(load.rate, -std::log(1 - random.Uniform()) / load.rate, load.input,
+                    load.output);
+    }
+    ClusterOptions options = With(2, 2, limits);
+    options.fleets = {{StoryCpu(), 2, 2}};
+    options.seed = seed;
+    const Outcome o = Play(options, traffic, limits);
+    double begin = 0;
+    for (const auto& load : loads) {
+      const Outcome::Roles soon = RolesAt(o, begin + 8);
+      EXPECT_GE(soon.prefill, load.least) << begin << " s: " << RolesOf(o);
+      EXPECT_LE(soon.prefill, load.most) << begin << " s: " << RolesOf(o);
+      begin += 30;
+    }
+    for (const Outcome::Roles& r : o.roles) EXPECT_LE(r.prefill + r.decode + r.changing, 4);
+    for (const Served& request : o.requests) ASSERT_EQ(request.end, Served::End::kDone);
+  }
 }
 
 TEST_F(Planned, ASplitFleetServesAsMuchAsOneThatDoesEverything) {
