@@ -142,11 +142,8 @@ TEST(Planner, DISABLED_FollowsAChangeOfTheMixOfARealClusterAndComesBack) {
        "--tpot-ms=" + std::to_string(tpot), "--no-park", "--interval=500", "--log-level=debug"},
       folder.path() + "/planner.log");
   ASSERT_NE(planner.Await("admin"), "");
-  // Within half a minute. Where the host's speed changes during the test, the limit may be so loose
-  // that the split has room for several times the load: then nothing has to change.
   const auto follows = [&](int least, int at_most) {
-    return Eventually([&] { return prefills(least, at_most); }, seconds(30)) ||
-           Metric(planner.Await("admin"), "aisp_planner_headroom_ratio") >= 4;
+    return Eventually([&] { return prefills(least, at_most); }, seconds(30));
   };
   auto since = std::chrono::steady_clock::now();
   EXPECT_TRUE(follows(0, 1));
@@ -168,7 +165,7 @@ TEST(Planner, DISABLED_FollowsAChangeOfTheMixOfARealClusterAndComesBack) {
   std::printf("back after %.1f s\n", Seconds(since));
   answers->Stop();
   EXPECT_THAT(answers->failures(), IsEmpty());
-  EXPECT_GE(Metric(planner.Await("admin"), "aisp_planner_role_changes_total"), 1);
+  EXPECT_GE(Metric(planner.Await("admin"), "aisp_planner_role_changes_total"), 2);
   planner.Signal(SIGTERM);
   EXPECT_EQ(planner.AwaitExit(seconds(10)), 0);
 }
