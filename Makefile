@@ -1,5 +1,6 @@
-# The everyday commands. CMake does the work (CMakePresets.json); this file installs what is missing, configures once and
-# calls ninja, so that each command works on a fresh clone and costs nothing extra on a built one.
+# The everyday commands. CMake does the work (CMakePresets.json); this file installs what is
+# missing, configures once and calls ninja, so that each command works on a fresh clone and costs
+# nothing extra on a built one.
 
 BUILD ?= build
 ARGS ?=
@@ -110,8 +111,8 @@ clients: deps $(BUILD)/build.ninja
 	@AISP_INSTALL_LIMIT_S=900 python3 tests/e2e/python_test.py guidellm_client_test.py $(abspath $(BUILD))/bin/aisp \
 	  $(abspath $(BUILD))/tests/venv-guidellm requirements-guidellm.txt
 
-# build-cuda/bin/aisp with the CUDA backend (lib/libaisp_cuda.so) and the module of `aisp bench kernels`;
-# needs nvcc, but no GPU.
+# build-cuda/bin/aisp with the CUDA backend (lib/libaisp_cuda.so) and the module of `aisp bench
+# kernels`; needs nvcc, but no GPU.
 cuda: deps
 	@test -e build-cuda/build.ninja || cmake --preset cuda
 	@$(NINJA) build-cuda cuda aisp

@@ -1,11 +1,16 @@
 # The three kinds of target in this project, and code generation for proto/.
 #
-# aisp_library(<folder> DEPS <folders> LINK <external targets>)     library aisp_<folder with _ for />
-# aisp_executable(<name> MAIN <file.cc> DEPS <folders> LINK ...)     program build/bin/<name>
-# aisp_test(<folder> DEPS <folders> LINK ... SOURCES ... LABEL ...) GoogleTest program <folder with _>_test
-# aisp_proto_library(<folder> DEPS <folders>)                        aisp_proto and aisp_proto_grpc
+# aisp_library(<folder> DEPS <folders> LINK <external targets>)
+#   library aisp_<folder with _ for />
+# aisp_executable(<name> MAIN <file.cc> DEPS <folders> LINK ...)
+#   program build/bin/<name>
+# aisp_test(<folder> DEPS <folders> LINK ... SOURCES ... LABEL ...)
+#   GoogleTest program <folder with _>_test
+# aisp_proto_library(<folder> DEPS <folders>)
+#   aisp_proto and aisp_proto_grpc
 #
-# The root CMakeLists.txt adds every folder, nested ones too (kernels/cpu): a folder never adds its own subfolders.
+# The root CMakeLists.txt adds every folder, nested ones too (kernels/cpu): a folder never adds its
+# own subfolders.
 
 # "kernels/cpu" -> "aisp_kernels_cpu", for a list.
 function(aisp_target_names out)
@@ -86,9 +91,10 @@ function(aisp_executable name)
   install(TARGETS ${name} RUNTIME DESTINATION bin)
 endfunction()
 
-# The tests of one folder: every *_test.cc in tests/<folder>, and SOURCES (helpers, relative to that folder). CTest lists each
-# TEST by name. A test finds third-party data under AISP_SHARED_DIR (and skips without it), fixtures and the story models under AISP_SOURCE_DIR.
-# Their label is LABEL, else the folder's name; GPU_TESTS: a filter of tests whose label is gpu.
+# The tests of one folder: every *_test.cc in tests/<folder>, and SOURCES (helpers, relative to that
+# folder). CTest lists each TEST by name. A test finds third-party data under AISP_SHARED_DIR (and
+# skips without it), fixtures and the story models under AISP_SOURCE_DIR. Their label is LABEL, else
+# the folder's name; GPU_TESTS: a filter of tests whose label is gpu.
 function(aisp_test folder)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT;LABEL;GPU_TESTS" "DEPS;LINK;SOURCES")
   if(arg_UNPARSED_ARGUMENTS)
@@ -117,7 +123,8 @@ function(aisp_test folder)
   # libraries keep the flags that they ship with.
   target_compile_options(${name}_test PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:RelWithDebInfo>>:-O1>)
   set_target_properties(${name}_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
-  # One label for each test: gtest_discover_tests takes a list apart on its way, and keeps the first.
+  # One label for each test: gtest_discover_tests takes a list apart on its way, and keeps the
+  # first.
   set(label "${name}")
   if(arg_LABEL)
     set(label "${arg_LABEL}")
@@ -131,8 +138,9 @@ function(aisp_test folder)
   gtest_discover_tests(${name}_test ${discovery} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS ${label})
 endfunction()
 
-# aisp_<folder>: the messages (kv.pb.h) of every .proto in the folder, with the folder's own *.cc. aisp_<folder>_grpc: its
-# services (kv.grpc.pb.h), for net/ alone; absent in the ThreadSanitizer build. The files import each other by bare name.
+# aisp_<folder>: the messages (kv.pb.h) of every .proto in the folder, with the folder's own *.cc.
+# aisp_<folder>_grpc: its services (kv.grpc.pb.h), for net/ alone; absent in the ThreadSanitizer
+# build. The files import each other by bare name.
 function(aisp_proto_library folder)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "DEPS")
   aisp_target_names(target ${folder})

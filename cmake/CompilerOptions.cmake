@@ -11,15 +11,16 @@ set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "Debug, Release or RelWithDebInfo" FORCE)
 endif()
-# Line numbers in backtraces, without the four-fold object size of -g2. Assertions of the standard library stay off;
-# our own invariants are AISP_CHECK and are always on.
+# Line numbers in backtraces, without the four-fold object size of -g2. Assertions of the standard
+# library stay off; our own invariants are AISP_CHECK and are always on.
 set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1 -DNDEBUG")
 if(AISP_ASAN OR AISP_TSAN OR AISP_FUZZ)
   # Instrumented code compiles a third faster with -O1; the sanitizers find the same errors.
   set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g1 -DNDEBUG")
 endif()
 
-# lld links these programs in a fifth of the time that GNU ld takes (decision 080); nothing else depends on it.
+# lld links these programs in a fifth of the time that GNU ld takes (decision 080); nothing else
+# depends on it.
 include(CheckLinkerFlag)
 check_linker_flag(CXX -fuse-ld=lld AISP_LLD)
 if(AISP_LLD)
@@ -31,12 +32,13 @@ if(AISP_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER "${AISP_CCACHE}")
 endif()
 
-# A bundle carries its libraries in lib/ beside bin/. RPATH, not RUNPATH: only RPATH also serves the libraries that our
-# libraries need.
+# A bundle carries its libraries in lib/ beside bin/. RPATH, not RUNPATH: only RPATH also serves the
+# libraries that our libraries need.
 set(CMAKE_INSTALL_RPATH "$ORIGIN/../lib")
 add_link_options(-Wl,--disable-new-dtags)
 
-# No absolute path of the build machine in the binaries; it also lets ccache share objects between build folders.
+# No absolute path of the build machine in the binaries; it also lets ccache share objects between
+# build folders.
 add_compile_options(
   $<$<COMPILE_LANGUAGE:CXX>:-ffile-prefix-map=${CMAKE_BINARY_DIR}/=>
   $<$<COMPILE_LANGUAGE:CXX>:-ffile-prefix-map=${CMAKE_SOURCE_DIR}/=>)
@@ -52,7 +54,8 @@ elseif(AISP_FUZZ)
   add_compile_options(-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
   add_link_options(-fsanitize=address,undefined)
 elseif(AISP_TSAN)
-  # g++ warns that it cannot instrument atomic_thread_fence; the code that uses one says why it is sound.
+  # g++ warns that it cannot instrument atomic_thread_fence; the code that uses one says why it is
+  # sound.
   add_compile_options(-fsanitize=thread -fno-omit-frame-pointer -Wno-tsan)
   include_directories(BEFORE SYSTEM ${CMAKE_SOURCE_DIR}/cmake/tsan)
   add_link_options(-fsanitize=thread)

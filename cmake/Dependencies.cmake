@@ -1,5 +1,6 @@
-# Third-party packages, found once and given one name each: ext::<package>. Versions of Debian 12 and of Ubuntu 24.04.
-# A library names what it uses in LINK; nothing is global. tools/install_deps.sh installs all of them.
+# Third-party packages, found once and given one name each: ext::<package>. Versions of Debian 12
+# and of Ubuntu 24.04. A library names what it uses in LINK; nothing is global.
+# tools/install_deps.sh installs all of them.
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 

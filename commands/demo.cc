@@ -17,6 +17,8 @@ using Json = nlohmann::json;
 
 constexpr const char* kPrompt = "Tell me a story about a fox, a bridge and a lantern.";
 constexpr Duration kTimeout = std::chrono::seconds(60);
+// The built-in model ends some of its answers after one token; this is a few sentences.
+constexpr int kLeastTokens = 60;
 
 // A short prompt would be prefilled on the decode worker; the demo shows the full path.
 const HttpHeaders kHeaders = {{"content-type", "application/json"}, {"x-aisp-prefill", "remote"}};
@@ -25,7 +27,7 @@ struct Story {
   int tokens = 0;
   Instant first;
   Instant last;
-  Json usage;
+  Json usage = Json::object();  // as long as the server has sent none
 };
 
 // Handles one event of the stream; an error event is returned as an error.
@@ -84,6 +86,7 @@ Status StreamStory(const std::string& http_address) {
   const Json body = {{"messages", {{{"role", "user"}, {"content", kPrompt}}}},
                      {"stream", true},
                      {"max_tokens", 300},
+                     {"min_tokens", kLeastTokens},
                      {"stream_options", {{"include_usage", true}}}};
   fmt::print("\n> {}\n\n", kPrompt);
   AISP_ASSIGN_OR_RETURN(const HttpAnswer head,

@@ -73,7 +73,7 @@ void Router::Impl::PredictTpot(Request& request, const Choice& choice) {
   ahead.rows = decode.rows + 1;
   ahead.context = static_cast<double>(decode.context_tokens) + own.prompt_tokens;
   ahead.max_rows = decode.max_rows;
-  ahead.age_ms = worker.ages.MeanOfOthersMs(now);
+  ahead.age_ms = worker.ages.MeanOfOthersMs(now, worker.attempts.size());
   ahead.more = own.more;
   ahead.prompt_tokens = own.prompt_tokens;
   ahead.answer_tokens = own.answer_tokens;

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # Makes a relocatable tarball of a built tree: bin/, lib/ with every library but glibc's and CUDA's,
-# config/, models/, deploy/, the documents, and the licences of all of it. The unpacked tree runs on any
-# x86-64 Linux with glibc 2.36 or newer; CUDA libraries, where there are any, are found at run time.
+# config/, models/, deploy/, the documents, and the licences of all of it. The unpacked tree runs on
+# any x86-64 Linux with glibc 2.36 or newer; CUDA libraries, where there are any, are found at run
+# time.
 #   tools/bundle.sh BUILD OUT.tar.gz            the programs
-#   tools/bundle.sh BUILD OUT.tar.gz --tests    also the GPU tests with their data, in tests/, and the kernel benchmarks
+#   tools/bundle.sh BUILD OUT.tar.gz --tests    also the GPU tests with their data, in tests/, and
+#     the kernel benchmarks
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -54,7 +54,8 @@ SOURCE_SUFFIXES = (".h", ".cc", ".cu", ".cuh")
 # folder, and no others.
 OPTIONS_HEADER = re.compile(r"(^|/|_)options\.h$")
 
-# Third-party headers that only some files may include: (what it is, include pattern, pattern of the files).
+# Third-party headers that only some files may include: (what it is, include pattern, pattern of the
+# files).
 CONFINED = [
     ("CUDA", re.compile(r"^(cuda|cublas|cudnn|curand|cusparse|cusolver|cufft|nvml|nvrtc|nvtx|cub/|thrust/|cutlass/"
                         r"|cute/|mma\.h|cooperative_groups|device_launch)"),

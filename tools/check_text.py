@@ -6,6 +6,8 @@
 - no line with a comment of more than 100 columns;
 - no comment of more than four lines, except at the head of a file (everything before its first line of code).
 
+Of Python, shell and CMake files, comments alone are checked, for their columns.
+
 tools/check_text_allowed.txt lists the allowed offences: where, of which kind, how many, and why.
 Its numbers only shrink: a number that is too large is an offence as well. Prints one line per
 offence and exits 1 if there is any.
@@ -19,6 +21,7 @@ import re
 import sys
 
 SUFFIXES = (".h", ".cc", ".cu", ".cuh")
+SCRIPTS = (".py", ".sh", ".cmake", "CMakeLists.txt", "Makefile", ".ci/run")
 MOST_LINES = 500
 MOST_FUNCTION_LINES = 60
 MOST_COLUMNS = 100
@@ -37,10 +40,11 @@ NO_FUNCTION = re.compile(r"^(if|for|while|switch|else|do|try|catch|return|case|d
 def find_sources(root):
     """All sources of the tree, relative to `root`, without build folders and hidden ones."""
     for directory, names, files in os.walk(root):
-        names[:] = sorted(n for n in names if not n.startswith((".", "build")) and n != "venv")
+        names[:] = sorted(n for n in names if (n == ".ci" or not n.startswith((".", "build"))) and n != "venv")
         for name in sorted(files):
-            if name.endswith(SUFFIXES):
-                yield os.path.relpath(os.path.join(directory, name), root).replace(os.sep, "/")
+            path = os.path.relpath(os.path.join(directory, name), root).replace(os.sep, "/")
+            if path.endswith(SUFFIXES + SCRIPTS):
+                yield path
 
 
 def blank(match):
@@ -95,11 +99,18 @@ def functions(lines):
     return found
 
 
+def columns_offence(path, number, line):
+    return "columns", f"{path}:{number}: a comment of {len(line)} columns, at most {MOST_COLUMNS}"
+
+
 def check(path, text):
     """The offences of one source, as (kind, "path:line: what")."""
     raw = text.split("\n")
     if raw and raw[-1] == "":
         raw.pop()
+    if path.endswith(SCRIPTS):
+        return [columns_offence(path, number, line) for number, line in enumerate(raw, 1)
+                if line.lstrip().startswith("#") and len(line) > MOST_COLUMNS]
     offences = []
     if len(raw) > MOST_LINES:
         offences.append(("lines", f"{path}:1: {len(raw)} lines, at most {MOST_LINES}; split it"))
@@ -107,7 +118,7 @@ def check(path, text):
     for number, line in enumerate(raw + [""], 1):
         stripped = line.strip()
         if "//" in line and len(line) > MOST_COLUMNS:
-            offences.append(("columns", f"{path}:{number}: a comment of {len(line)} columns, at most {MOST_COLUMNS}"))
+            offences.append(columns_offence(path, number, line))
         if stripped.startswith("//"):
             run += 1
             continue

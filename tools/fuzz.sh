@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Runs every fuzzer for a while, starting from its committed corpus. New corpus files and failing inputs are kept
-# in the build folder; failing targets are named at the end.
+# Runs every fuzzer for a while, starting from its committed corpus. New corpus files and failing
+# inputs are kept in the build folder; failing targets are named at the end.
 #   tools/fuzz.sh BUILD SECONDS [JOBS [TARGET...]]
-# Reproduce a finding: BUILD/bin/fuzz_<target> FILE. Then fix it, and commit the file to tests/fuzz/corpus/<target>/.
+# Reproduce a finding: BUILD/bin/fuzz_<target> FILE. Then fix it, and commit the file to
+# tests/fuzz/corpus/<target>/.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 

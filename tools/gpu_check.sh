@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in a few minutes: the GPU tests, the sanitizers, the peak rates of the card, and
-# the engine on shapes with random weights. Runs from the root of an unpacked bundle (make bundle CUDA=1) or of
-# the source tree after a build with CUDA.
+# Everything that needs a GPU, in a few minutes: the GPU tests, the sanitizers, the peak rates of
+# the card, and the engine on shapes with random weights. Runs from the root of an unpacked bundle
+# (make bundle CUDA=1) or of the source tree after a build with CUDA.
 # Usage: tools/gpu_check.sh [--quick] [SHAPE...]   JSON lines of the benchmarks go to stdout.
 set -u
 cd "$(dirname "$0")/.."

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# compute-sanitizer over the GPU kernels: memcheck, racecheck, synccheck and initcheck on small tests that reach every kernel of a
-# served model. Prints a table; exit 1 on any error. Runs from the root of an unpacked bundle (make bundle CUDA=1) or of the source
-# tree after a build with CUDA. docs/gpu.md says what each tool sees and what is left out.
-#   tools/gpu_sanitize.sh [--only REGEX, of "racecheck chain"] [--jobs N] [--limit SECONDS] [--logs FOLDER]
+# compute-sanitizer over the GPU kernels: memcheck, racecheck, synccheck and initcheck on small
+# tests that reach every kernel of a served model. Prints a table; exit 1 on any error. Runs from
+# the root of an unpacked bundle (make bundle CUDA=1) or of the source tree after a build with CUDA.
+# docs/gpu.md says what each tool sees and what is left out.
+#   tools/gpu_sanitize.sh [--only REGEX, of "racecheck chain"] [--jobs N] [--limit SECONDS]
+#     [--logs FOLDER]
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
-usage() { sed -n '5s/^# *//p' "$0" >&2; exit 2; }
+usage() { sed -n '6,7s/^# *//p' "$0" >&2; exit 2; }
 only='' jobs=4 limit=300 logs=''
 while [ $# -gt 0 ]; do
   [ $# -ge 2 ] || usage

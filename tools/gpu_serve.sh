@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Measures the cost of HTTP serving on one GPU: tokens/s of the engine alone in a closed loop (aisp bench engine
-# --rounds) against those that aisp-loadgen gets from `aisp serve --role all` on this machine, with the same
-# shape, streams, lengths and settings, prompts included. Runs from the root of an unpacked bundle
-# (make bundle CUDA=1) or of the source tree after a build with CUDA.
+# Measures the cost of HTTP serving on one GPU: tokens/s of the engine alone in a closed loop (aisp
+# bench engine --rounds) against those that aisp-loadgen gets from `aisp serve --role all` on this
+# machine, with the same shape, streams, lengths and settings, prompts included. Runs from the root
+# of an unpacked bundle (make bundle CUDA=1) or of the source tree after a build with CUDA.
 #
 # Usage: tools/gpu_serve.sh [--root DIR] [--shape NAME] [--streams N] [--rounds N] [--device D]
 #                           [--vocab N] [--flags 'MORE FLAGS'] [ISL:OSL...]
-# One line per workload goes to stdout; logs and JSON to ${TMPDIR:-/tmp}/gpu_serve. Exit code 1 when a run failed.
+# One line per workload goes to stdout; logs and JSON to ${TMPDIR:-/tmp}/gpu_serve. Exit code 1 when
+# a run failed.
 set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
 [ -x "$root/bin/aisp" ] || root=$root/build-cuda

@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
-# Installs what building aisp needs, on Debian 12 and Ubuntu 24.04. Does nothing, and quickly, when all of it is there.
+# Installs what building aisp needs, on Debian 12 and Ubuntu 24.04. Does nothing, and quickly, when
+# all of it is there.
 #   tools/install_deps.sh          to build, test and run
-#   tools/install_deps.sh --dev    also what formats and lints, and a browser for the test of the page
+#   tools/install_deps.sh --dev    also what formats and lints, and a browser for the test of the
+#     page
 #   tools/install_deps.sh --fuzz   also the compiler of the fuzzers
 #   tools/install_deps.sh --container    also what makes a root file system
-#   tools/install_deps.sh --monitoring   also Prometheus, for the tests of deploy/ (its package starts a service where there is systemd)
+#   tools/install_deps.sh --monitoring   also Prometheus, for the tests of deploy/ (its package
+#     starts a service where there is systemd)
 set -euo pipefail
 
 packages=(

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Measures aisp-loadgen itself against its own replay server on loopback, without any model. Three loads:
-# requests, one event per token, and tokens as fast as they come. Prints the rates and the share of a core.
+# Measures aisp-loadgen itself against its own replay server on loopback, without any model. Three
+# loads: requests, one event per token, and tokens as fast as they come. Prints the rates and the
+# share of a core.
 #
 # Usage: tools/loadgen_speed.sh [PATH OF aisp-loadgen]
 set -euo pipefail

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# clang-tidy on the .cc files named on standard input, by the compile commands of a configured build folder.
+# clang-tidy on the .cc files named on standard input, by the compile commands of a configured build
+# folder.
 #   git ls-files '*.cc' | tools/tidy.sh <build folder> <jobs>
 set -euo pipefail
 

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Runs the bundle of this build as its container image would be run, in a root with nothing but glibc; checks its documents' links.
-# Usage: container_test.sh SOURCE BUILD          Exits 77 (CTest: skipped) where namespaces cannot be made.
+# Runs the bundle of this build as its container image would be run, in a root with nothing but
+# glibc; checks its documents' links.
+# Usage: container_test.sh SOURCE BUILD          Exits 77 (CTest: skipped) where namespaces cannot
+# be made.
 set -euo pipefail
 source=$1 build=$2
 folder=$(mktemp -d)

@@ -137,7 +137,7 @@ def total(text, name, **labels):
     return found
 
 
-def eventually(done, seconds=30):
+def eventually(done, seconds=60):
     deadline = time.monotonic() + seconds
     while True:
         answer = done()

@@ -15,7 +15,7 @@ import jsonschema
 import openai
 import pydantic
 
-from served import Served, metric
+from served import LOG, Served, metric
 
 SERVER = None
 MODEL = "story-7m"
@@ -215,7 +215,7 @@ class Messages(unittest.TestCase):
             list(self.create(stream=True, **late))
         self.assertEqual(streamed.exception.body["error"]["type"], "timeout_error")
         self.create(max_tokens=1)
-        self.assertEqual(metric(SERVER.http, "aisp_frontend_active_requests"), 0)
+        self.assertTrue(LOG.await_(lambda: metric(SERVER.http, "aisp_active_requests") == 0, answers=True))
 
 
 if __name__ == "__main__":

@@ -24,9 +24,10 @@ struct Streamed {
   std::string error;
 };
 
-// A streamed completion of exactly `tokens` tokens; `service_class` "": the field is absent.
-Streamed Stream(const std::string& address, int which, int tokens,
-                const std::string& service_class) {
+// A streamed completion of exactly `tokens` tokens; `service_class` "": the field is absent. The
+// client leaves once it sees `left`.
+Streamed Stream(const std::string& address, int which, int tokens, const std::string& service_class,
+                const std::atomic<bool>* left = nullptr) {
   Streamed out;
   HttpClient client = Connect(address);
   const Json body = {{"prompt", Prose(30, which)},
@@ -49,7 +50,7 @@ Streamed Stream(const std::string& address, int which, int tokens,
       out.error = "the stream broke";
       return out;
     }
-    if ((*event)->data == "[DONE]") return out;
+    if ((*event)->data == "[DONE]" || (left != nullptr && *left)) return out;
     if (out.ttft_ms == 0)
       out.ttft_ms = std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
     const Json json = Json::parse((*event)->data);
@@ -65,13 +66,17 @@ class Crowd {
   Crowd(const std::string& address, int count, const std::string& service_class) {
     for (int i = 0; i < count; ++i) {
       threads_.emplace_back([this, address, i, service_class] {
-        const Streamed s = Stream(address, 1000 + i, kBatchTokens, service_class);
+        const Streamed s = Stream(address, 1000 + i, kBatchTokens, service_class, &left_);
         whole_ += s.error.empty() && s.tokens == kBatchTokens ? 1 : 0;
         ++ended_;
       });
     }
   }
-  ~Crowd() { Join(); }
+  // Whoever has not ended leaves.
+  ~Crowd() {
+    left_ = true;
+    Join();
+  }
   void Join() {
     for (std::thread& thread : threads_) {
       if (thread.joinable()) thread.join();
@@ -81,6 +86,7 @@ class Crowd {
   int whole() const { return whole_; }
 
  private:
+  std::atomic<bool> left_{false};
   std::atomic<int> ended_{0}, whole_{0};
   std::vector<std::thread> threads_;
 };
@@ -165,7 +171,7 @@ TEST_F(Classes, ABestEffortRequestThatHasWaitedLongEnoughRunsUnderALoadThatLeave
 TEST_F(Classes, AClassIsNamedByHeaderOrFieldAndPromisesOfTimeAreForInteractiveOnes) {
   ASSERT_TRUE(cluster_.AwaitReady());
   HttpClient client = Connect(cluster_.http());
-  const auto post = [&](Json more, HttpHeaders headers) {
+  const auto post = [&](const Json& more, HttpHeaders headers) {
     Json body = {{"prompt", "Once"}, {"max_tokens", 2}};
     body.update(more);
     headers.emplace_back("content-type", "application/json");

@@ -14,7 +14,7 @@ using Json = nlohmann::json;
 
 // "127.0.0.1:8080" -> a connected client, whose waits take at most `timeout`; aborts the test
 // program when nobody listens.
-HttpClient Connect(const std::string& address, Duration timeout = std::chrono::seconds(60));
+HttpClient Connect(const std::string& address, Duration timeout = std::chrono::seconds(120));
 
 // A recorded story of models/story-7m/expected.json: what the model says at temperature 0.
 struct Recorded {

@@ -89,9 +89,9 @@ class Cluster {
 };
 
 // Waits until `done()`; false after `timeout`. Polls every `interval`, for conditions that only
-// another process knows.
+// another process knows. The default is for a machine under ten times the load that it can bear.
 bool Eventually(const std::function<bool()>& done,
-                std::chrono::milliseconds timeout = std::chrono::seconds(20),
+                std::chrono::milliseconds timeout = std::chrono::seconds(60),
                 std::chrono::milliseconds interval = std::chrono::milliseconds(20));
 
 }  // namespace aisp::e2e

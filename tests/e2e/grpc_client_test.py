@@ -196,7 +196,7 @@ class GrpcClient(unittest.TestCase):
         with self.assertRaises(grpc.RpcError) as caught:
             list(generate(endless, timeout=0.2))
         self.assertEqual(caught.exception.code(), grpc.StatusCode.DEADLINE_EXCEEDED)
-        self.assertTrue(LOG.await_(lambda: metric(SERVER.http, "aisp_frontend_active_requests") == 0, answers=True))
+        self.assertTrue(LOG.await_(lambda: metric(SERVER.http, "aisp_active_requests") == 0, answers=True))
 
 
 if __name__ == "__main__":

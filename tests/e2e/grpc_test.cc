@@ -260,7 +260,7 @@ TEST(Grpc, ACancelledCallAndAPassedDeadlineGiveEveryBlockBack) {
            Metric(admin, "aisp_kv_blocks_available") == idle;
   }));
   EXPECT_TRUE(Eventually([&] {
-    return Metric(cluster.http(), "aisp_frontend_active_requests") == 0 &&
+    return Metric(cluster.http(), "aisp_active_requests") == 0 &&
            Metric(cluster.http(), "aisp_grpc_requests_total") == 3;
   }));
 }

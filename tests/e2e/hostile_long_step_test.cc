@@ -36,9 +36,8 @@ class HostileLongStep : public ::testing::Test {
  protected:
   void SetUp() override {
     WriteShape(shape_.path());
-    flags_ = {
-        "--model=" + shape_.path(), "--weights=random:1",      "--dtype=f32",
-        "--max-prefill-chunk=4096", "--max-batch-tokens=4096", "--router.silence_limit=600ms"};
+    flags_ = {"--model=" + shape_.path(), "--weights=random:1",      "--dtype=f32",
+              "--max-prefill-chunk=4096", "--max-batch-tokens=4096", "--router.silence_limit=1s"};
   }
 
   static Json Ask(const std::string& http, int prompt_tokens, int max_tokens) {
@@ -49,7 +48,7 @@ class HostileLongStep : public ::testing::Test {
                        {"temperature", 0},
                        {"ignore_eos", true},
                        {"return_token_ids", true}};
-    HttpClient client = Connect(http);
+    HttpClient client = Connect(http, std::chrono::minutes(5));
     const auto answer = client.Request("POST", "/v1/completions", body.dump());
     EXPECT_TRUE(answer) << (answer ? "" : answer.error().message);
     return answer ? Json::parse(answer->body, nullptr, false) : Json();

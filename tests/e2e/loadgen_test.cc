@@ -41,7 +41,7 @@ TEST(Loadgen, TwoHundredRequestsWithCancelsAddUpAndLeaveNoBlockBehind) {
   const TempFile csv("requests.csv");
   const LoadgenRun ran =
       RunLoadgen("--base-url http://" + cluster.http() +
-                 " --wait-ready 20 --num-prompts 200 --request-rate 100 --input-len 96 "
+                 " --wait-ready 20 --seed 1 --num-prompts 200 --request-rate 100 --input-len 96 "
                  "--output-len 24 --ignore-eos --cancel-rate 0.1 --goodput ttft:60000 "
                  "--save-result --result-filename " +
                  result.path() + " --csv " + csv.path());

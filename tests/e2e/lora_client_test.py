@@ -293,7 +293,7 @@ class LoadedWhileItRuns(Asking, unittest.TestCase):
     def test_an_unloaded_one_finishes_what_runs(self):
         http, admin = self.server.http, self.server.admin
         self.assertEqual(load(admin, "leaving", TWO)[0], 200)
-        ask = dict(model="leaving", prompt=PROMPT, max_tokens=600, temperature=0, extra_body={"ignore_eos": True})
+        ask = dict(model="leaving", prompt=PROMPT, max_tokens=1500, temperature=0, extra_body={"ignore_eos": True})
         whole = self.client_of(http).completions.create(**ask).choices[0].text
         stream = self.client_of(http).completions.create(**ask, stream=True)
         text = next(iter(stream)).choices[0].text

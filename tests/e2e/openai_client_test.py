@@ -120,7 +120,7 @@ class OpenAiClient(unittest.TestCase):
                                            extra_body={"ignore_eos": True, "timeout": 0.2})
         self.assertEqual(late.exception.status_code, 504)
         self.chat(max_tokens=1)
-        self.assertTrue(LOG.await_(lambda: metric(SERVER.http, "aisp_frontend_active_requests") == 0, answers=True))
+        self.assertTrue(LOG.await_(lambda: metric(SERVER.http, "aisp_active_requests") == 0, answers=True))
 
     def test_thirty_two_streams_at_once(self):
         async def one(shared, seed):

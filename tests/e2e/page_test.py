@@ -66,7 +66,7 @@ class Browser:
     def text(self, element_id):
         return self.run("return document.getElementById(arguments[0]).textContent", element_id)
 
-    def await_true(self, script, seconds=30):
+    def await_true(self, script, seconds=60):
         deadline = time.monotonic() + seconds
         while not self.run(script):
             if time.monotonic() > deadline:

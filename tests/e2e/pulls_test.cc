@@ -2,6 +2,7 @@
 // instead of computed, also when their holder dies or stops during the pull.
 #include <gmock/gmock.h>
 
+#include <cstdio>
 #include <future>
 
 #include "tests/e2e/client.h"
@@ -112,27 +113,36 @@ TEST_F(Pulls, AHolderThatDiesUnderAPullCostsNoRequestItsText) {
   EXPECT_TRUE(Eventually([&] { return AllBlocksBack(); }));
 }
 
-// The holder is in one step that computes a whole long prompt. A worker that asks it for a prefix,
-// and is not even connected to it yet, gets that before the step ends.
-TEST(PullsBesideLongSteps, AWorkerThatWasNotConnectedNeedNotWaitForTheStep) {
+// The holder is in one step that computes a whole long prompt, and another worker, not even
+// connected to it yet, asks it for a prefix. True: that came before the step had ended.
+bool IsPulledBesideALongStep() {
   Cluster cluster({.prefill = 0,
                    .decode = 2,
                    .router_flags = {"--prefix-pulls=always", "--router-policy=round-robin"},
                    .worker_flags = {"--max-prefill-chunk=2048", "--max-batch-tokens=2048"}});
-  ASSERT_TRUE(cluster.AwaitReady());
+  EXPECT_TRUE(cluster.AwaitReady());
   const std::string prompt = Prose(400, 1);
   const Reply first = Complete(cluster.http(), prompt, 1, "");
-  ASSERT_EQ(first.error, "");
-  ASSERT_EQ(Complete(cluster.http(), "the other one's turn", 1, "").error, "");
+  EXPECT_EQ(first.error, "");
+  EXPECT_EQ(Complete(cluster.http(), "the other one's turn", 1, "").error, "");
   auto lengthy = std::async(std::launch::async,
                             [&] { return Complete(cluster.http(), Prose(1500, 2), 1, ""); });
-  ASSERT_TRUE(Eventually([&] { return Metric(cluster.http(), "aisp_active_requests") > 0; }));
+  EXPECT_TRUE(Eventually([&] { return Metric(cluster.http(), "aisp_active_requests") > 0; }));
   const Reply again = Complete(cluster.http(), prompt, 1, "");
-  EXPECT_EQ(lengthy.wait_for(std::chrono::seconds(0)), std::future_status::timeout)
-      << "the step has ended first";
+  const bool in_time = lengthy.wait_for(std::chrono::seconds(0)) == std::future_status::timeout;
   EXPECT_EQ(again.text, first.text);
-  EXPECT_EQ(again.usage["aisp"]["pull"]["result"], "filled");
   EXPECT_EQ(lengthy.get().error, "");
+  const Json& pull = again.usage["aisp"]["pull"];
+  std::printf("%s, %s the step's end\n", pull.dump().c_str(), in_time ? "before" : "after");
+  return in_time && pull["result"] == "filled";
+}
+
+// On a busy machine this process may get its turn only after the step, or the pull its own after
+// its limit of two seconds. A worker that must wait for the step never succeeds.
+TEST(PullsBesideLongSteps, AWorkerThatWasNotConnectedNeedNotWaitForTheStep) {
+  bool pulled = false;
+  for (int tries = 0; tries < 5 && !pulled; ++tries) pulled = IsPulledBesideALongStep();
+  EXPECT_TRUE(pulled);
 }
 
 }  // namespace

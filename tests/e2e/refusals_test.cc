@@ -261,7 +261,7 @@ TEST(Conformance, PathsAndMethodsAndTimeouts) {
             "two words");
 
   const std::string long_one = With(R"("max_tokens":1900,"ignore_eos":true)");
-  const Answer late = api.Send("POST", kCompletions, long_one, {{"x-request-timeout", "0.15"}});
+  const Answer late = api.Send("POST", kCompletions, long_one, {{"x-request-timeout", "0.05"}});
   EXPECT_EQ(late.status, 504);
   EXPECT_EQ(late.body["error"]["code"], "deadline_exceeded");
   EXPECT_EQ(api.Send("POST", kCompletions, long_one, {{"x-request-timeout", "soon"}}).status, 400);
@@ -275,7 +275,7 @@ TEST(Conformance, PathsAndMethodsAndTimeouts) {
   EXPECT_EQ(by_llm_d.status, 429) << by_llm_d.body;
   EXPECT_EQ(api.Send("POST", kCompletions, long_one, {{"x-llm-d-slo-tpot-ms", "-3"}}).status, 400);
   EXPECT_EQ(
-      api.Send("POST", kCompletions, With(R"("max_tokens":1900,"ignore_eos":true,"timeout":0.15)"))
+      api.Send("POST", kCompletions, With(R"("max_tokens":1900,"ignore_eos":true,"timeout":0.05)"))
           .status,
       504);
 }

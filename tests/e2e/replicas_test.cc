@@ -188,7 +188,7 @@ TEST(Replicas, AStreamThatBreaksGoesOnElsewhere) {
   ASSERT_TRUE(replicas.Start());
   const std::string body = Json{
       {"prompt", Prose(30, 1)},
-      {"max_tokens", 400},
+      {"max_tokens", 1900},
       {"temperature", 1.0},
       {"ignore_eos", true},
       {"stream", true}}.dump();

@@ -182,7 +182,7 @@ TEST(Roles, AChangeThatWouldTakeTooLongIsCalledOffAndTheStreamGoesOn) {
   const std::string admin = cluster.router->Await("admin");
   HttpClient client = Connect(cluster.http());
   const Json body = {{"prompt", Prose(20, 3)},
-                     {"max_tokens", 900},
+                     {"max_tokens", 1900},
                      {"temperature", 0},
                      {"ignore_eos", true},
                      {"stream", true}};

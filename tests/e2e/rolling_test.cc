@@ -37,7 +37,7 @@ class SocketCluster {
   std::unique_ptr<Process> StartRouter() {
     return std::make_unique<Process>(
         std::vector<std::string>{"serve", "--role=router", "--dtype=f32", "--no-grpc",
-                                 "--log-level=warning"},
+                                 "--drain-timeout=120s", "--log-level=warning"},
         "",
         std::vector<std::pair<std::string, int>>{{"http-fd", http_fd_},
                                                  {"workers-fd", workers_fd_}});
@@ -88,7 +88,7 @@ TEST(Rolling, EveryProcessIsRestartedUnderLoadAndNoRequestFails) {
     auto successor = cluster.StartRouter();
     ASSERT_NE(successor->Await("workers"), "");
     cluster.router->Signal(SIGTERM);
-    EXPECT_EQ(cluster.router->AwaitExit(seconds(40)), 0);
+    EXPECT_EQ(cluster.router->AwaitExit(seconds(130)), 0);
     cluster.router = std::move(successor);
     ASSERT_TRUE(some_more(kStreams));
   }
@@ -116,11 +116,17 @@ TEST(Rolling, AKilledRouterCutsItsStreamsAndItsSuccessorServesWithoutARestartOfW
   const std::string admin = cluster.workers[1]->Await("admin");
   const double idle = Metric(admin, "aisp_kv_blocks_available");
   const Recorded story = RecordedStories().front();
+  const Json endless = {{"messages", story.messages},
+                        {"temperature", 0},
+                        {"max_tokens", 1500},
+                        {"ignore_eos", true},
+                        {"stream", true}};
   std::vector<HttpClient> clients;
   std::vector<HttpAnswer> heads;
   for (int i = 0; i < 8; ++i) {
     clients.push_back(Connect(cluster.http()));
-    auto head = OpenChat(clients.back(), story.messages, 1500, i % 2 == 0 ? "remote" : "local");
+    auto head = clients.back().Open("POST", "/v1/chat/completions", endless.dump(),
+                                    {{"x-aisp-prefill", i % 2 == 0 ? "remote" : "local"}});
     ASSERT_TRUE(head) << head.error().message;
     heads.push_back(std::move(*head));
   }

@@ -32,7 +32,7 @@ class Log:
                         self.lines += 1
                     self.changed.notify_all()
 
-    def await_(self, done, answers=False, seconds=30):
+    def await_(self, done, answers=False, seconds=60):
         """True once done(); asked at first and after every line, of answers only with `answers`. False after `seconds`."""
         deadline = time.monotonic() + seconds
         while True:

@@ -96,7 +96,7 @@ class Tools(unittest.TestCase):
 
     def test_stream_helper(self):
         with self.client.chat.completions.stream(model=MODEL, messages=ASK, tools=TOOLS, tool_choice="required", max_tokens=400,
-                                                 parallel_tool_calls=False, extra_body=NO_THOUGHT) as stream:
+                                                 seed=3, parallel_tool_calls=False, extra_body=NO_THOUGHT) as stream:
             names = [event.type for event in stream]
             final = stream.get_final_completion()
         self.assertIn("tool_calls.function.arguments.done", names)
@@ -292,7 +292,7 @@ class Spelled(unittest.TestCase):
         told = chat(tool_choice="auto", temperature=0, max_tokens=20, logit_bias={next(iter(opens)): -100}).choices[0].message
         self.assertTrue(told.content and not told.tool_calls)
         # Together with a schema for the answer, and with names that the format cannot write.
-        told = chat(tool_choice="auto", response_format=form, logit_bias={next(iter(opens)): -100}).choices[0].message
+        told = chat(tool_choice="auto", seed=1, response_format=form, logit_bias={next(iter(opens)): -100}).choices[0].message
         jsonschema.validate(json.loads(told.content), COLOUR)
         odd = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a\"b": {}}, "required": ["a\"b"]}}}
         with self.assertRaises(openai.BadRequestError) as refused:
@@ -357,7 +357,7 @@ class Channels(unittest.TestCase):
             self.assertGreater(len(free.choices[0].message.content), 10)
             answer = client.responses.create(model=MODEL, input="Oslo?", max_output_tokens=250, text={
                 "format": {"type": "json_schema", "name": "colour", "strict": True, "schema": COLOUR}},
-                extra_body={"thinking_token_budget": 10, "force_finish": True})
+                extra_body={"seed": 1, "thinking_token_budget": 10, "force_finish": True})
             jsonschema.validate(json.loads(answer.output_text), COLOUR)
 
 

@@ -62,14 +62,14 @@ class Terminal:
     def text(self):
         return "\n".join(line.rstrip() for line in self.screen.display)
 
-    def await_true(self, condition, what, seconds=30):
+    def await_true(self, condition, what, seconds=60):
         deadline = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > deadline:
                 raise AssertionError(f"never {what}:\n{self.text()}")
             self.read(0.2)
 
-    def await_text(self, pattern, seconds=30):
+    def await_text(self, pattern, seconds=60):
         self.await_true(lambda: re.search(pattern, self.text()), f"shown: {pattern}", seconds)
 
     def press(self, keys):
@@ -79,7 +79,7 @@ class Terminal:
         """How often the screen was drawn."""
         return self.written.count(b"\x1b[H")
 
-    def end(self, seconds=20):
+    def end(self, seconds=60):
         """Its exit code, once it has ended by itself."""
         deadline = time.monotonic() + seconds
         while self.process.poll() is None:

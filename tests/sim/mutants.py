@@ -204,7 +204,8 @@ class Build:
         except OSError as error:
             fail(f"{error}; configure the build first")
         self.commands = {entry["file"]: entry["command"] for entry in entries}
-        # For a source compiled together with others (AISP_UNITY): the file that includes all of them.
+        # For a source compiled together with others (AISP_UNITY): the file that includes all of
+        # them.
         self.groups = {}
         for path in self.commands:
             if os.path.basename(path).startswith("unity_") and os.path.exists(path):
@@ -287,7 +288,8 @@ def main():
         start = datetime.date.today().toordinal() * options.sample
         chosen = [chosen[(start + i) % len(chosen)] for i in range(min(options.sample, len(chosen)))]
     at_a_time = max(1, options.jobs // 2)
-    # Check all texts, even if few mutants are run, so that a changed source is noticed the same day.
+    # Check all texts, even if few mutants are run, so that a changed source is noticed the same
+    # day.
     for _, _, source, text, _ in MUTANTS:
         build.check(source, text)
 

@@ -41,6 +41,12 @@ class CheckText(unittest.TestCase):
         self.assert_clean({"a/a.cc": "int a;\n" * 500})
         self.assert_offence({"a/a.cc": "int a;\n" * 501}, "a/a.cc:1: 501 lines")
 
+    def test_comments_of_scripts_have_at_most_a_hundred_columns(self):
+        paths = ("a/a.py", "a/CMakeLists.txt", "a/a.cmake", "tools/a.sh", ".ci/run")
+        self.assert_clean({path: "  # " + "a" * 96 + "\n" + ("code " * 40 + "\n") * 600 for path in paths})
+        self.assert_offence({path: "\n  # " + "a" * 97 + "\n" for path in paths},
+                            *(f"{path}:2: a comment of 101 columns" for path in paths))
+
     def test_long_functions_are_found_wherever_they_are_defined(self):
         for head in ("int F(int a) {", "template <typename T>\nT A<T>::F() const {", "A::A(int a)\n    : a_(a), b_{a} {",
                      "TEST(A, B) {", 'std::array<int, 2> F(std::string s = "{") {'):

@@ -63,6 +63,13 @@ class Docs(unittest.TestCase):
         known = lambda path, name: name in metrics or name.endswith("_") or re.search(rf"\b{name}\b", build)
         self.assertGreater(self.check(r"`(aisp_[a-z_]+)", known), 100)
 
+    def test_metrics_that_the_e2e_tests_read_are_those_of_the_metrics_page(self):
+        """There, a metric that does not exist reads as 0."""
+        metrics = set(re.findall(r"\baisp_[a-z_]+", self.documents["docs/metrics.md"]))
+        self.documents = {path: read(path) for path in glob.glob("tests/e2e/*.*", root_dir=ROOT)}
+        known = lambda path, name: name in metrics or re.sub("_(bucket|sum|count)$", "", name) in metrics
+        self.assertGreater(self.check(r"[\"'](aisp_[a-z_]+)", known), 50)
+
     def test_settings_are_those_of_the_settings_page(self):
         settings = set(re.findall(r"^\| `([a-z0-9_.]+)`", self.documents["docs/config.md"], re.M))
         self.assertGreater(len(settings), 80)

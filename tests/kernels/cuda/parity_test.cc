@@ -155,7 +155,7 @@ TEST_F(GpuQuantisedLinear, IsTheProductOfItsQuantisedOperands) {
 }
 
 // o, then norm and gate+up, then down, then norm and qkv, as a layer runs them.
-class GpuLinearRun : public GpuParity {
+class GpuLinearLayers : public GpuParity {
  protected:
   static constexpr int64_t kHidden = 264, kMixed = 192, kInner = 520, kQkv = 296;
 
@@ -236,7 +236,7 @@ class GpuLinearRun : public GpuParity {
   }
 };
 
-TEST_F(GpuLinearRun, IsOneLayerAfterTheOther) {
+TEST_F(GpuLinearLayers, IsOneLayerAfterTheOther) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     if (!gpu_.ops->Fuses(Epilogue::kGatedSilu, dtype)) continue;
     const Weights w = RandomWeights();
