@@ -51,6 +51,7 @@ constexpr KvWriteShape kGpuShapes[] = {
     {64 << 10, 16}, {256 << 10, 1}, {256 << 10, 16}, {256 << 10, 512}, {256 << 10, 4096}};
 
 std::span<const KvWriteShape> ShapesOf(const KvBenchOptions& options) {
+  if (!options.shapes.empty()) return options.shapes;
   if (options.gpus.empty()) return kShapes;
   return kGpuShapes;
 }
