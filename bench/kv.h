@@ -23,7 +23,7 @@ struct KvWriteShape {
 Result<std::vector<KvWriteShape>> ParseKvShapes(std::string_view text);
 
 struct KvBenchOptions {
-  std::vector<std::string> lanes = {"shm", "ucx", "tcp"};
+  std::vector<std::string> lanes = {"shm", "ucx", "tcp", "tcp-check"};
   std::vector<KvWriteShape> shapes;          // empty: blocks of Llama-3.1-8B and smaller ones
   std::vector<std::string> library_folders;  // where to look for libaisp_*.so, in order
   // The writer's GPU and the owner's, possibly the same; empty: pools in host memory.

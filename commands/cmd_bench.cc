@@ -58,7 +58,9 @@ constexpr std::array<ExtraFlag, 24> kExtras = {{
      "Probability that a draft token is accepted, by position (spec); 0.8,0.77,0.75,0.72,0.7 "
      "without "
      "it."},
-    {"--lanes", "LIST", "KV lanes (kv); shm,ucx,tcp without it, cuda_ipc with --gpus."},
+    {"--lanes", "LIST",
+     "KV lanes (kv); shm,ucx,tcp,tcp-check without it, cuda_ipc with --gpus. tcp-check: tcp with "
+     "the checksums that it has between machines."},
     {"--gpus", "W,O",
      "Pools in the memory of these GPUs (kv): the writer's and the owner's, as 0,1; in host memory "
      "without it."},
