@@ -1,5 +1,5 @@
-// When a writer over tcp reads acknowledgements: also while it sends. The test sees each of its
-// sends, because this program's sendmsg stands before the C library's.
+// A writer over tcp at its calls to the system: that it reads acknowledgements also while it sends,
+// and which messages share a packet. This program's sendmsg stands before the C library's.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -13,6 +13,7 @@
 #include <cstring>
 #include <functional>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "common/threads.h"
@@ -22,23 +23,23 @@
 #include "tests/kvcache/transport/rig.h"
 
 namespace {
-// Called after each send, on its thread. The socket is the sender's.
-std::atomic<const std::function<void(int socket)>*> after_send{nullptr};
+// Called after each send, on its thread, with the sender's socket and flags.
+std::atomic<const std::function<void(int socket, int flags)>*> after_send{nullptr};
 }  // namespace
 
 extern "C" ssize_t sendmsg(int socket, const msghdr* message, int flags) {
   using Send = ssize_t (*)(int, const msghdr*, int);
   static const auto next = reinterpret_cast<Send>(dlsym(RTLD_NEXT, "sendmsg"));
   const ssize_t sent = next(socket, message, flags);
-  if (const auto* after = after_send.load(); after != nullptr) (*after)(socket);
+  if (const auto* after = after_send.load(); after != nullptr) (*after)(socket, flags);
   return sent;
 }
 
 namespace aisp {
 namespace {
 
-constexpr uint64_t kBytes = 4096;
-constexpr size_t kMessage = sizeof(TcpWriteHeader) + sizeof(TcpCopy) + kBytes;
+constexpr uint64_t kShort = 4096;
+constexpr uint64_t kLong = 8192;  // with its header; all of them fit a new connection's window
 
 Instant Later() { return SteadyClock().Now() + kPatience; }
 
@@ -47,7 +48,7 @@ std::span<std::byte> Room(T& value) {
   return std::as_writable_bytes(std::span(&value, 1));
 }
 
-// An owner that acknowledges each write before the call returns that sent it.
+// An owner that acknowledges each write before the call returns that sent it, or its packet.
 class PromptOwner : public testing::Test {
  protected:
   PromptOwner() : writer_(Lane::kTcp, nullptr) {
@@ -65,17 +66,36 @@ class PromptOwner : public testing::Test {
         "tcp1 127.0.0.1 " + std::to_string(*LocalPort(listen.get())) + " " + NewCookie().ToHex(),
         kPatience);
     greeter.Join();
-    after_send = &answer_;
+    after_send = &on_send_;
   }
   ~PromptOwner() override { after_send = nullptr; }
 
   void Write() {
-    const BlockCopy copy{0, 0, kBytes};
+    const BlockCopy copy{0, 0, bytes_};
     ASSERT_TRUE(writer_.transport().Write(peer_, {&copy, 1}, Epoch(1)).has_value());
   }
-  // Receives the message, and returns when its acknowledgement waits at the sender.
+  // One write alone, then the others at once; returns when all have completed.
+  void WriteAll() {
+    Write();
+    AwaitFirst();
+    for (size_t i = 1; i < kWrites; ++i) Write();
+    AllQueued();
+    for (size_t i = 0; i < kWrites; ++i) {
+      EXPECT_TRUE(writer_.Await(1).at(0).status.has_value());
+      Completed(1);
+    }
+  }
+  void OnSend(int sender, int flags) {
+    ++sent_in_packet_;
+    shared_.push_back((flags & MSG_MORE) != 0);
+    // The kernel may hold it back.
+    if (shared_.back()) return;
+    for (; sent_in_packet_ > 0; --sent_in_packet_) Answer(sender);
+    Sent();
+  }
+  // Receives a message, and returns when its acknowledgement waits at the sender.
   void Answer(int sender) {
-    std::array<std::byte, kMessage> message;
+    std::vector<std::byte> message(sizeof(TcpWriteHeader) + sizeof(TcpCopy) + bytes_);
     EXPECT_TRUE(ReceiveAll(owner_.get(), message, Later()).has_value());
     TcpWriteHeader header;
     std::memcpy(&header, message.data(), sizeof(header));
@@ -87,21 +107,21 @@ class PromptOwner : public testing::Test {
     for (const Instant limit = Later(); unread == before && SteadyClock().Now() < limit;)
       ASSERT_EQ(ioctl(sender, FIONREAD, &unread), 0);
     most_unread_ = std::max(most_unread_, unread);
-    Sent();
   }
   // Of the first write: returns when all others are queued, so that they are sent in one go. Of the
   // last: when one of these has completed, in vain if none does before the last is sent.
   void Sent() {
     std::unique_lock lock(mutex_);
-    ++sent_;
+    const bool first = std::exchange(first_, false);
+    sent_first_ = true;
     changed_.notify_all();
-    if (sent_ == 1) changed_.wait_for(lock, kPatience, [&] { return all_queued_; });
-    if (sent_ == kWrites)
+    if (first) changed_.wait_for(lock, kPatience, [&] { return all_queued_; });
+    if (shared_.size() == kWrites && bytes_ == kShort)
       in_time_ = changed_.wait_for(lock, kPatience / 4, [&] { return completed_ >= 2; });
   }
   void AwaitFirst() {
     std::unique_lock lock(mutex_);
-    EXPECT_TRUE(changed_.wait_for(lock, kPatience, [&] { return sent_ == 1; }));
+    EXPECT_TRUE(changed_.wait_for(lock, kPatience, [&] { return sent_first_; }));
   }
   void Completed(size_t count) {
     std::lock_guard lock(mutex_);
@@ -118,29 +138,39 @@ class PromptOwner : public testing::Test {
   Side writer_;
   UniqueFd owner_;
   KvPeerId peer_;
-  const std::function<void(int)> answer_ = [this](int sender) { Answer(sender); };
+  uint64_t bytes_ = kShort;  // of each write
+  const std::function<void(int, int)> on_send_ = [this](int sender, int flags) {
+    OnSend(sender, flags);
+  };
   std::mutex mutex_;
   std::condition_variable changed_;
   bool all_queued_ = false;
-  size_t sent_ = 0;
+  bool first_ = true;
+  bool sent_first_ = false;
   size_t completed_ = 0;
   bool in_time_ = false;
-  int most_unread_ = 0;  // bytes of acknowledgements; of the writer's thread, then of the test's
+  // Of the writer's thread; of the test's once all writes have completed.
+  int most_unread_ = 0;  // bytes of acknowledgements
+  size_t sent_in_packet_ = 0;
+  std::vector<bool> shared_;  // by sends: what follows goes into its last packet
 };
 
 TEST_F(PromptOwner, IsHeardWhileTheRestOfTheQueueIsSent) {
-  Write();
-  AwaitFirst();
-  for (size_t i = 1; i < kWrites; ++i) Write();
-  AllQueued();
-  for (size_t i = 0; i < kWrites; ++i) {
-    EXPECT_TRUE(writer_.Await(1).at(0).status.has_value());
-    Completed(1);
-  }
+  WriteAll();
   std::lock_guard lock(mutex_);
   EXPECT_TRUE(in_time_) << "whoever waits for the first hears of it when all are sent";
   // Eight were queued at once, and are read at half of what is left.
   EXPECT_EQ(most_unread_, static_cast<int>(4 * sizeof(TcpAck)));
+  EXPECT_EQ(shared_, std::vector<bool>(kWrites, false)) << "short ones are not collected";
+}
+
+TEST_F(PromptOwner, GetsTheEndOfALongWriteWithTheNext) {
+  bytes_ = kLong;
+  WriteAll();
+  std::lock_guard lock(mutex_);
+  std::vector<bool> expected(kWrites, true);
+  expected.front() = expected.back() = false;
+  EXPECT_EQ(shared_, expected) << "nothing follows the first and the last";
 }
 
 }  // namespace
