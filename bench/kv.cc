@@ -39,6 +39,8 @@ constexpr size_t kLeastTurns = 5;
 // Without a reference: one turn.
 constexpr Duration kAloneTurn = std::chrono::milliseconds(400);
 constexpr const char* kSocket = "socket";
+// With the checksums that `tcp` has between machines, and not within one.
+constexpr const char* kCheckedTcp = "tcp-check";
 constexpr const char* kMemcpy = "memcpy";
 constexpr const char* kPeerCopy = "peer copy";
 
@@ -51,6 +53,7 @@ constexpr KvWriteShape kGpuShapes[] = {
     {64 << 10, 16}, {256 << 10, 1}, {256 << 10, 16}, {256 << 10, 512}, {256 << 10, 4096}};
 
 std::span<const KvWriteShape> ShapesOf(const KvBenchOptions& options) {
+  if (!options.shapes.empty()) return options.shapes;
   if (options.gpus.empty()) return kShapes;
   return kGpuShapes;
 }
@@ -115,19 +118,23 @@ class BenchPool {
 Result<std::unique_ptr<KvTransport>> MakeLane(const std::string& lane,
                                               std::span<const std::string> folders) {
   if (lane == "shm") return std::make_unique<ShmTransport>(ShmTransport::Options());
-  if (lane == "tcp") return std::make_unique<TcpTransport>(TcpTransport::Options());
+  if (lane == "tcp" || lane == kCheckedTcp) {
+    TcpTransport::Options tcp;
+    if (lane == kCheckedTcp) tcp.checksums = TcpChecksums::kAll;
+    return std::make_unique<TcpTransport>(tcp);
+  }
   if (lane == "cuda_ipc") return std::make_unique<CudaIpcTransport>(CudaIpcTransport::Options());
   return OpenUcxTransport(UcxOptions(), folders);
 }
 
-constexpr std::string_view kLanes[] = {"shm", "ucx", "tcp", "cuda_ipc"};
+constexpr std::string_view kLanes[] = {"shm", "ucx", "tcp", kCheckedTcp, "cuda_ipc"};
 
 // Before anything is measured: the others would take their time first.
 Status CheckLanes(std::span<const std::string> lanes) {
   for (const std::string& lane : lanes) {
     if (std::ranges::find(kLanes, lane) != std::end(kLanes)) continue;
     return InvalidArgument(
-        fmt::format("'{}' is no lane; known: shm, ucx, tcp, cuda_ipc", Excerpt(lane)));
+        fmt::format("'{}' is no lane; known: shm, ucx, tcp, tcp-check, cuda_ipc", Excerpt(lane)));
   }
   return {};
 }
@@ -420,7 +427,7 @@ Result<KvBench> BenchKv(const KvBenchOptions& options) {
   }
   for (const std::string& lane : options.lanes) {
     Beside beside;
-    if (host && lane == "tcp") {
+    if (host && lane.starts_with("tcp")) {
       beside = [&bare](const KvWriteShape& shape) { return bare->Row(shape); };
     } else if (host) {
       beside = [&memory](const KvWriteShape& shape) { return memory->Row(shape); };

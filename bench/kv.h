@@ -5,14 +5,26 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/result.h"
 
 namespace aisp {
 
+// What one write carries: so many blocks of this size.
+struct KvWriteShape {
+  uint64_t block_bytes = 0;
+  size_t blocks = 0;
+};
+
+// "64x16,256x512": KiB of a block x blocks of a write. INVALID_ARGUMENT: another form, a size that
+// is 0, or a write of more than 128 MiB.
+Result<std::vector<KvWriteShape>> ParseKvShapes(std::string_view text);
+
 struct KvBenchOptions {
-  std::vector<std::string> lanes = {"shm", "ucx", "tcp"};
+  std::vector<std::string> lanes = {"shm", "ucx", "tcp", "tcp-check"};
+  std::vector<KvWriteShape> shapes;          // empty: blocks of Llama-3.1-8B and smaller ones
   std::vector<std::string> library_folders;  // where to look for libaisp_*.so, in order
   // The writer's GPU and the owner's, possibly the same; empty: pools in host memory.
   std::vector<int32_t> gpus;

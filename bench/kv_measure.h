@@ -13,11 +13,6 @@
 
 namespace aisp {
 
-struct KvWriteShape {
-  uint64_t block_bytes = 0;
-  size_t blocks = 0;
-};
-
 inline constexpr size_t kKvUnderWay = 8;
 // A lane and its reference are measured in many short turns: throughput between two processes
 // changes within a second, with the cores and pages that they get.

@@ -8,6 +8,25 @@
 
 namespace aisp {
 
+Result<std::vector<KvWriteShape>> ParseKvShapes(std::string_view text) {
+  // A write of all pool would leave nothing to scatter over.
+  constexpr int64_t kMostKib = int64_t{128} << 10;
+  std::vector<KvWriteShape> shapes;
+  for (const std::string_view shape : Split(text, ',')) {
+    const std::vector<std::string_view> sides = Split(shape, 'x');
+    const Result<int64_t> kib = ParseIntInRange(sides.front(), 1, kMostKib);
+    const Result<int64_t> blocks = ParseIntInRange(sides.back(), 1, kMostKib);
+    if (sides.size() != 2 || !kib || !blocks || *kib * *blocks > kMostKib) {
+      return InvalidArgument(
+          fmt::format("'{}' is no shape of a write: KiB of a block x blocks, up to 128 MiB, as "
+                      "64x16",
+                      Excerpt(shape)));
+    }
+    shapes.push_back({static_cast<uint64_t>(*kib) << 10, static_cast<size_t>(*blocks)});
+  }
+  return shapes;
+}
+
 std::string ToTable(const KvBench& bench) {
   std::string out = fmt::format("{:<10}{:>12}{:>8}{:>14}{:>10}{:>12}{:>12}{:>12}{:>12}{:>12}\n",
                                 "lane", "block KiB", "blocks", "one write us", "GB/s", "CPU us/MiB",

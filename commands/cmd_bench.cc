@@ -9,10 +9,10 @@
 
 #include "bench/engine.h"
 #include "bench/kernels.h"
-#include "bench/kv.h"
 #include "bench/prefill.h"
 #include "bench/quality.h"
 #include "bench/speculation.h"
+#include "commands/bench_kv.h"
 #include "commands/bench_route.h"
 #include "commands/commands.h"
 #include "common/log.h"
@@ -31,7 +31,7 @@
 namespace aisp {
 namespace {
 
-constexpr std::array<ExtraFlag, 23> kExtras = {{
+constexpr std::array<ExtraFlag, 24> kExtras = {{
     {"--isl", "N",
      "Prompt tokens of each sequence (engine); 1024 without it. A list (prefill): 1024,8000."},
     {"--prompts", "N",
@@ -58,10 +58,14 @@ constexpr std::array<ExtraFlag, 23> kExtras = {{
      "Probability that a draft token is accepted, by position (spec); 0.8,0.77,0.75,0.72,0.7 "
      "without "
      "it."},
-    {"--lanes", "LIST", "KV lanes (kv); shm,ucx,tcp without it, cuda_ipc with --gpus."},
+    {"--lanes", "LIST",
+     "KV lanes (kv); shm,ucx,tcp,tcp-check without it, cuda_ipc with --gpus. tcp-check: tcp with "
+     "the checksums that it has between machines."},
     {"--gpus", "W,O",
      "Pools in the memory of these GPUs (kv): the writer's and the owner's, as 0,1; in host memory "
      "without it."},
+    {"--shapes", "LIST",
+     "Writes (kv), as 64x16,256x512: KiB of a block x blocks; Llama-3.1-8B's without it."},
     {"--decode", "N", "Decode workers (route); 256 without it."},
     {"--prefill", "N", "Prefill workers (route); none without it."},
     {"--requests", "N", "Requests (route); 20000 without it."},
@@ -419,45 +423,6 @@ Status RunSpeculation(CommandLine line) {
   return {};
 }
 
-Status RunKv(const CommandLine& line) {
-  KvBenchOptions options;
-  options.library_folders = LibraryFolders();
-  options.owner = {ExecutableFolder() + "/aisp", "bench", "kv-owner"};
-  if (line.HasExtra("gpus")) {
-    for (const std::string_view gpu : Split(line.Extra("gpus"), ',')) {
-      AISP_ASSIGN_OR_RETURN(const int64_t index, ParseIntInRange(gpu, 0, 63));
-      options.gpus.push_back(static_cast<int32_t>(index));
-    }
-    if (options.gpus.size() != 2)
-      return InvalidArgument("--gpus wants the writer's and the owner's, as 0,1");
-    options.lanes = {"cuda_ipc"};
-  }
-  if (line.HasExtra("lanes")) {
-    options.lanes.clear();
-    for (const std::string_view lane : Split(line.Extra("lanes"), ','))
-      options.lanes.emplace_back(lane);
-  }
-  AISP_ASSIGN_OR_RETURN(const KvBench bench, BenchKv(options));
-  if (!line.HasExtra("json")) {
-    fmt::print("{}", ToTable(bench));
-    return {};
-  }
-  fmt::print("{{\"bench\": \"kv\", \"version\": \"{}\", {}}}\n", Version(), ToJson(bench));
-  return {};
-}
-
-// The other process of `kv`. Arguments: transport, bytes of its pool, its GPU or -1.
-Status RunKvOwner(const CommandLine& line) {
-  AISP_ASSIGN_OR_RETURN(const int64_t bytes,
-                        ParseIntInRange(line.positional[2], 1, int64_t{1} << 40));
-  int64_t gpu = -1;
-  if (line.positional[3] != "host") {
-    AISP_ASSIGN_OR_RETURN(gpu, ParseIntInRange(line.positional[3], 0, 63));
-  }
-  return ServeKvBench(line.positional[1], static_cast<uint64_t>(bytes), static_cast<int32_t>(gpu),
-                      LibraryFolders());
-}
-
 }  // namespace
 
 int RunBench(const std::vector<std::string>& args) {
@@ -469,9 +434,9 @@ int RunBench(const std::vector<std::string>& args) {
   LogSession log({.level = LogLevel::kWarning});
   Status done;
   if (owner) {
-    done = RunKvOwner(*line);
+    done = RunKvOwner(*line, LibraryFolders());
   } else if (what == "kv") {
-    done = RunKv(*line);
+    done = RunKvBench(*line, LibraryFolders());
   } else if (what == "route") {
     done = RunRouteBench(*line);
   } else if (what == "limits") {

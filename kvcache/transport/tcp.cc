@@ -55,7 +55,7 @@ Status TcpTransport::Register(const KvRegion& region) {
     return InvalidArgument("the pool to register is empty");
   AISP_ASSIGN_OR_RETURN(writer_, TcpWriter::Start(region, &completions_,
                                                   {.stall_timeout = options_.stall_timeout,
-                                                   .checksum = options_.checksum}));
+                                                   .checksums = options_.checksums}));
   region_ = region;
   return {};
 }

@@ -27,8 +27,7 @@ class TcpTransport final : public KvTransport {
     size_t max_writers = 256;
     // Silence with a write in flight after which a peer counts as gone.
     Duration stall_timeout = std::chrono::seconds(10);
-    bool checksum = true;  // XXH3 over every write, checked by the owner; TCP's own 16 bits miss
-                           // one damaged packet in 65536
+    TcpChecksums checksums = TcpChecksums::kBetweenMachines;
   };
   explicit TcpTransport(const Options& options);
   ~TcpTransport() override;

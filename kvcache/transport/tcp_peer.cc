@@ -14,6 +14,10 @@
 namespace aisp {
 namespace {
 
+// A message ends in a packet with what follows it: its checksum, the next message. Not a short one:
+// a checksum may cost a packet of its own, and its owner would sleep while others are collected.
+constexpr uint64_t kShortBytes = 8 << 10;
+
 Error Broken(const char* what) {
   return {Code::kUnavailable, fmt::format("the connection to the pool's owner broke: {}", what)};
 }
@@ -31,8 +35,17 @@ TcpWriter::Peer::Peer(TcpWriter* writer, KvPeerId id, UniqueFd socket, uint32_t 
       id_(id),
       socket_(std::move(socket)),
       takes_checksums_behind_((takes & kTcpChecksumBehind) != 0),
+      checksums_(WantsChecksums(takes)),
       stage_(writer->source_) {
   TuneTcp(socket_.get(), writer->options_.stall_timeout);
+}
+
+bool TcpWriter::Peer::WantsChecksums(uint32_t takes) const {
+  if (writer_->options_.checksums != TcpChecksums::kBetweenMachines)
+    return writer_->options_.checksums == TcpChecksums::kAll;
+  // The address alone could be a proxy's on this machine that passes on to another.
+  const uint32_t mark = takes >> kTcpMarkShift;
+  return mark == 0 || mark != writer_->machine_mark_ || !EndsShareAddress(socket_.get());
 }
 
 Status TcpWriter::Peer::Alive() const {
@@ -152,15 +165,18 @@ Status TcpWriter::Peer::BeginMessage(Entry& entry) {
     AISP_RETURN_IF_ERROR(stage_.Reserve());
     AISP_RETURN_IF_ERROR(stage_.FromPool());
   }
-  const bool checksum = writer_->options_.checksum && !part_.empty();
+  const bool checksum = checksums_ && !part_.empty();
   if (checksum) header.flags |= kTcpChecksummed;
-  checksum_behind_ = checksum && takes_checksums_behind_ && !stage_.active();
+  uint64_t payload = 0;
+  for (const BlockCopy& copy : part_) payload += copy.bytes;
+  checksum_behind_ =
+      checksum && takes_checksums_behind_ && !stage_.active() && payload > kShortBytes;
   if (checksum_behind_) {
     header.flags |= kTcpChecksumBehind;
   } else if (checksum) {
     header.checksum = PartChecksum();
   }
-  for (const BlockCopy& copy : part_) header.payload_bytes += copy.bytes;
+  header.payload_bytes = payload;
   head_.clear();
   if (due_) AppendBytes(head_, *std::exchange(due_, std::nullopt));
   AppendBytes(head_, header);
@@ -242,6 +258,11 @@ bool TcpWriter::Peer::SkipFinished() {
   return true;
 }
 
+bool TcpWriter::Peer::AnotherFollows() const {
+  return message_bytes_ > kShortBytes && AllTaken(entries_[next_]) && next_ + 1 < entries_.size() &&
+         entries_[next_ + 1].state == State::kQueued;
+}
+
 Status TcpWriter::Peer::SendQueued() {
   // Whoever waits for the first of several writes hears of it while the last are sent, and can ask
   // for more before there is nothing to send.
@@ -265,7 +286,7 @@ Status TcpWriter::Peer::SendQueued() {
     message.msg_iov = iov.data();
     message.msg_iovlen = MessageParts(iov, &last);
     // What follows goes into the same packet; the payload's whole packets go at once.
-    const bool follows = !last || (message_of_entry_ && checksum_behind_);
+    const bool follows = !last || (message_of_entry_ && (checksum_behind_ || AnotherFollows()));
     const int more = follows ? MSG_MORE : 0;
     const ssize_t n = sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT | more);
     if (n < 0 && errno == EINTR) continue;

@@ -52,6 +52,8 @@ class TcpWriter::Peer {
   Status BeginMessage(Entry& entry);
   // The current message is fully sent.
   void EndMessage();
+  // Whether writes to the owner with this greeting carry checksums.
+  bool WantsChecksums(uint32_t takes) const;
   uint64_t PartChecksum() const;
   // Adds what is sent to the checksum that follows, while it is in a cache.
   void HashSent();
@@ -68,6 +70,8 @@ class TcpWriter::Peer {
   void CompleteAcknowledged();
   // What one system call sends of the message from sent_bytes_ on.
   size_t MessageParts(std::array<iovec, 64>& iov, bool* last) const;
+  // The current message is followed by another write's in the same call of SendQueued.
+  bool AnotherFollows() const;
   void CompleteFront(Status status);
   void CompleteCancelled();
   void Moved();
@@ -77,6 +81,7 @@ class TcpWriter::Peer {
   const KvPeerId id_;
   UniqueFd socket_;
   const bool takes_checksums_behind_;
+  const bool checksums_;
   std::deque<Entry> entries_;    // in order of Write; sent ones, then queued and cancelled ones
   size_t next_ = 0;              // the first entry that is not fully sent
   std::vector<BlockCopy> part_;  // part of entries_[next_] in the current message

@@ -10,6 +10,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+
+#include "common/hash.h"
 
 namespace aisp {
 namespace {
@@ -55,6 +58,18 @@ Status WaitFor(int socket, int16_t events, Instant deadline, const char* what) {
   }
 }
 
+// The bytes of an address without its port; those of IPv4 also where IPv6 stands for it.
+std::string HostOf(const sockaddr_storage& peer) {
+  if (peer.ss_family == AF_INET) {
+    const in_addr& host = reinterpret_cast<const sockaddr_in&>(peer).sin_addr;
+    return {reinterpret_cast<const char*>(&host), sizeof(host)};
+  }
+  const in6_addr& host = reinterpret_cast<const sockaddr_in6&>(peer).sin6_addr;
+  const auto* bytes = reinterpret_cast<const char*>(&host);
+  if (IN6_IS_ADDR_V4MAPPED(&host)) return {bytes + sizeof(host) - sizeof(in_addr), sizeof(in_addr)};
+  return {bytes, sizeof(host)};
+}
+
 void SetOption(int socket, int level, int option, int value) {
   static_cast<void>(setsockopt(socket, level, option, &value, sizeof(value)));
 }
@@ -85,14 +100,7 @@ Result<uint16_t> LocalPort(int socket) {
 
 std::string PartyOf(const sockaddr_storage& peer) {
   constexpr size_t kPrefix = 8;
-  if (peer.ss_family == AF_INET) {
-    const in_addr& host = reinterpret_cast<const sockaddr_in&>(peer).sin_addr;
-    return {reinterpret_cast<const char*>(&host), sizeof(host)};
-  }
-  const in6_addr& host = reinterpret_cast<const sockaddr_in6&>(peer).sin6_addr;
-  const auto* bytes = reinterpret_cast<const char*>(&host);
-  if (IN6_IS_ADDR_V4MAPPED(&host)) return {bytes + sizeof(host) - sizeof(in_addr), sizeof(in_addr)};
-  return {bytes, kPrefix};
+  return HostOf(peer).substr(0, kPrefix);
 }
 
 Result<UniqueFd> ConnectTcp(const std::string& address, uint16_t port, Duration timeout) {
@@ -110,6 +118,25 @@ Result<UniqueFd> ConnectTcp(const std::string& address, uint16_t port, Duration 
     return tl::unexpected(Errno(where));
   }
   return fd;
+}
+
+bool EndsShareAddress(int socket) {
+  Address here;
+  Address there;
+  here.size = there.size = sizeof(sockaddr_storage);
+  if (getsockname(socket, reinterpret_cast<sockaddr*>(&here.storage), &here.size) != 0 ||
+      getpeername(socket, reinterpret_cast<sockaddr*>(&there.storage), &there.size) != 0) {
+    return false;
+  }
+  return HostOf(here.storage) == HostOf(there.storage);
+}
+
+uint32_t MachineMark() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  if (!(file >> id)) return 0;
+  constexpr uint64_t kBits = 0xffffff;
+  return std::max<uint32_t>(1, static_cast<uint32_t>(Hash64(id) & kBits));
 }
 
 void TuneTcp(int socket, Duration stall_timeout) {

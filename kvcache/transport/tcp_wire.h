@@ -36,11 +36,14 @@ static_assert(sizeof(TcpHello) == 24);
 
 struct TcpHelloReply {
   uint64_t magic = kTcpMagic;
-  uint32_t code = 0;   // Code
-  uint32_t takes = 0;  // optional flags that this owner supports
+  uint32_t code = 0;  // Code
+  // Optional flags that this owner supports, in 8 bits; above them the MachineMark of its host.
+  uint32_t takes = 0;
   uint64_t pool_bytes = 0;
 };
 static_assert(sizeof(TcpHelloReply) == 24);
+
+inline constexpr int kTcpMarkShift = 8;
 
 inline constexpr uint32_t kTcpChecksummed = 1;  // `checksum` is FoldChecksum over the copies
 inline constexpr uint32_t kTcpProbe = 2;        // the payload is dropped: a measurement

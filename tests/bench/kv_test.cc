@@ -40,6 +40,21 @@ TEST(BenchKv, JsonHasTheSameAndWhatWasLeftOut) {
   EXPECT_THAT(json["left_out"], ElementsAre("ucx: \"not\" there"));
 }
 
+TEST(BenchKv, ShapesAreKibOfABlockAndBlocks) {
+  const auto shapes = ParseKvShapes("64x16,1024x1");
+  ASSERT_TRUE(shapes.has_value());
+  ASSERT_EQ(shapes->size(), 2u);
+  EXPECT_EQ((*shapes)[0].block_bytes, 64u << 10);
+  EXPECT_EQ((*shapes)[0].blocks, 16u);
+  EXPECT_EQ((*shapes)[1].block_bytes, 1u << 20);
+  for (const char* wrong : {"", "64", "64x", "x16", "0x1", "64x0", "64x16x32", "64x16,", "-4x1",
+                            "131073x1", "64x2049"}) {
+    const auto refused = ParseKvShapes(wrong);
+    ASSERT_FALSE(refused.has_value()) << wrong;
+    EXPECT_EQ(refused.error().code, Code::kInvalidArgument);
+  }
+}
+
 TEST(BenchKv, ALaneThatIsNoneIsRefusedBeforeTheOthersAreMeasured) {
   KvBenchOptions options;
   options.lanes = {"shm", "smh"};

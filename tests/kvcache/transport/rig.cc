@@ -70,7 +70,7 @@ std::unique_ptr<KvTransport> MakeTransport(Lane lane, InprocHub* hub,
       tcp.max_writes = options.max_writes;
       tcp.max_writers = 8;
       tcp.stall_timeout = options.stall_timeout;
-      tcp.checksum = options.checksum;
+      tcp.checksums = options.checksum ? TcpChecksums::kAll : TcpChecksums::kNone;
       return std::make_unique<TcpTransport>(tcp);
     }
     case Lane::kUcx:

@@ -256,14 +256,22 @@ class TcpChecksumsSent : public testing::Test {
   KvPeerId peer_;
 };
 
-TEST_F(TcpChecksumsSent, BehindEveryPayload) {
-  Write(kTcpPartBytes + kPart);
+TEST_F(TcpChecksumsSent, BehindEveryLongPayload) {
+  Write(kTcpPartBytes + kTcpPartBytes / 4);
   const Received first = Receive();
   EXPECT_TRUE(first.behind);
   Answer(first, Code::kOk);
   const Received last = Receive();
   EXPECT_TRUE(last.behind) << "though no message follows that would bring it";
   Answer(last, Code::kOk);
+  EXPECT_TRUE(writer_.Await(1).at(0).status.has_value());
+}
+
+TEST_F(TcpChecksumsSent, InTheHeaderOfAShortMessage) {
+  Write(kPart);
+  const Received message = Receive();
+  EXPECT_FALSE(message.behind) << "a packet for eight bytes";
+  Answer(message, Code::kOk);
   EXPECT_TRUE(writer_.Await(1).at(0).status.has_value());
 }
 
@@ -285,6 +293,45 @@ TEST_F(TcpChecksumsSent, ByThemselvesWhereARefusedWriteStops) {
   EXPECT_EQ(done[0].status.error().code, Code::kDataLoss);
   EXPECT_LT(bytes, kPool) << "it went on although it was refused";
   EXPECT_TRUE(message.behind) << "which is what this is about";
+}
+
+// The flags of a write to an owner at `address` that greets with this mark.
+uint32_t FlagsOfAWrite(const std::string& address, uint32_t mark) {
+  const SharedPool pool = std::move(*SharedPool::Create(1 << 20));
+  TcpTransport writer{TcpTransport::Options()};
+  EXPECT_TRUE(writer.Register(pool.region()).has_value());
+  const UniqueFd listen = std::move(*ListenTcp(address, 0));
+  UniqueFd owner;
+  Thread greeter("fake-owner", [&] {
+    pollfd state{listen.get(), POLLIN, 0};
+    EXPECT_EQ(poll(&state, 1, static_cast<int>(ToMs(kPatience))), 1);
+    owner = UniqueFd(accept4(listen.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    TcpHello hello;
+    EXPECT_TRUE(ReceiveAll(owner.get(), Room(hello), Later()).has_value());
+    TcpHelloReply reply{.takes = mark << kTcpMarkShift, .pool_bytes = 1 << 20};
+    EXPECT_TRUE(SendAll(owner.get(), Room(reply), Later()).has_value());
+  });
+  const Result<KvPeerId> peer =
+      writer.Connect("tcp1 " + address + " " + std::to_string(*LocalPort(listen.get())) + " " +
+                         NewCookie().ToHex(),
+                     kPatience);
+  greeter.Join();
+  EXPECT_TRUE(peer.has_value());
+  const BlockCopy copy{0, 0, kPart};
+  EXPECT_TRUE(writer.Write(*peer, {&copy, 1}, Epoch(1)).has_value());
+  TcpWriteHeader header;
+  EXPECT_TRUE(ReceiveAll(owner.get(), Room(header), Later()).has_value());
+  return header.flags;
+}
+
+TEST(TcpChecksums, AreLeftOutOnlyWhereBothEndsAreCertainlyOnOneMachine) {
+  const uint32_t mine = MachineMark();
+  ASSERT_NE(mine, 0u);
+  EXPECT_EQ(FlagsOfAWrite("127.0.0.1", mine), 0u);
+  EXPECT_EQ(FlagsOfAWrite("127.0.0.1", mine ^ 1), kTcpChecksummed) << "a proxy to another machine";
+  EXPECT_EQ(FlagsOfAWrite("127.0.0.1", 0), kTcpChecksummed) << "an older owner";
+  EXPECT_EQ(FlagsOfAWrite("127.0.0.2", mine), kTcpChecksummed) << "an address of its own";
+  EXPECT_EQ(Spoken(kPatience).takes() >> kTcpMarkShift, mine);
 }
 
 }  // namespace
