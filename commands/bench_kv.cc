@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "bench/kv.h"
@@ -16,7 +18,8 @@ Status RunKvBench(const CommandLine& line, std::vector<std::string> library_fold
   options.library_folders = std::move(library_folders);
   options.owner = {ExecutableFolder() + "/aisp", "bench", "kv-owner"};
   if (line.HasExtra("gpus")) {
-    for (const std::string_view gpu : Split(line.Extra("gpus"), ',')) {
+    const std::string gpus = line.Extra("gpus");
+    for (const std::string_view gpu : Split(gpus, ',')) {
       AISP_ASSIGN_OR_RETURN(const int64_t index, ParseIntInRange(gpu, 0, 63));
       options.gpus.push_back(static_cast<int32_t>(index));
     }
@@ -26,8 +29,8 @@ Status RunKvBench(const CommandLine& line, std::vector<std::string> library_fold
   }
   if (line.HasExtra("lanes")) {
     options.lanes.clear();
-    for (const std::string_view lane : Split(line.Extra("lanes"), ','))
-      options.lanes.emplace_back(lane);
+    const std::string lanes = line.Extra("lanes");
+    for (const std::string_view lane : Split(lanes, ',')) options.lanes.emplace_back(lane);
   }
   if (line.HasExtra("shapes")) {
     AISP_ASSIGN_OR_RETURN(options.shapes, ParseKvShapes(line.Extra("shapes")));

@@ -373,7 +373,8 @@ Status RunSpeculation(CommandLine line) {
   AISP_ASSIGN_OR_RETURN(options.lengths, ListOf(line, "drafts", 64, {4}));
   if (line.HasExtra("acceptance")) {
     options.acceptance.clear();
-    for (const std::string_view text : Split(line.Extra("acceptance"), ',')) {
+    const std::string acceptance = line.Extra("acceptance");
+    for (const std::string_view text : Split(acceptance, ',')) {
       const auto p = ParseDouble(text);
       if (!p) return InvalidArgument(fmt::format("--acceptance: {}", p.error().message));
       options.acceptance.push_back(*p);

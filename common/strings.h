@@ -2,6 +2,7 @@
 // For formatting, .cc files use fmt directly. Pure functions: any thread.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -14,6 +15,9 @@ namespace aisp {
 // The parts between `separator`s, empty ones included: Split("a,,b", ',') is {"a", "", "b"},
 // Split("", ',') is {""}. The parts point into `text`.
 std::vector<std::string_view> Split(std::string_view text, char separator);
+// Not of a temporary string: the parts would outlive it.
+template <std::same_as<std::string> T>
+std::vector<std::string_view> Split(T&& text, char separator) = delete;
 
 // `text` without spaces, tabs, CR and LF at both ends.
 std::string_view Trim(std::string_view text);
