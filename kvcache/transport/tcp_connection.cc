@@ -162,7 +162,8 @@ void TcpOwner::Connection::NextMessage(State state) {
 
 bool TcpOwner::Connection::OnHello() {
   if (hello_.magic != kTcpMagic) return false;
-  TcpHelloReply reply{.takes = kTcpChecksumBehind | owner_->machine_mark_ << kTcpMarkShift,
+  TcpHelloReply reply{.takes = kTcpChecksumBehind | WithinMachineMark(socket_.get())
+                                                        << kTcpMarkShift,
                       .pool_bytes = owner_->region_.bytes};
   if (hello_.cookie != owner_->cookie_) {
     reply = {.code = static_cast<uint32_t>(Code::kPermissionDenied)};

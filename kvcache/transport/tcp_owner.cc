@@ -48,7 +48,6 @@ TcpOwner::TcpOwner(const KvRegion& region, const Options& options, UniqueFd list
       listen_(std::move(listen)),
       port_(port),
       cookie_(NewCookie()),
-      machine_mark_(MachineMark()),
       epoll_(std::move(epoll)),
       waker_(std::move(waker)),
       waste_(kWasteBytes),

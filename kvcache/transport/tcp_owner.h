@@ -69,7 +69,6 @@ class TcpOwner {
   const UniqueFd listen_;
   const uint16_t port_;
   const Hash128 cookie_;
-  const uint32_t machine_mark_;
   const UniqueFd epoll_;
   const Waker waker_;
   const SteadyClock clock_;

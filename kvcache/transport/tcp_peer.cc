@@ -43,9 +43,8 @@ TcpWriter::Peer::Peer(TcpWriter* writer, KvPeerId id, UniqueFd socket, uint32_t 
 bool TcpWriter::Peer::WantsChecksums(uint32_t takes) const {
   if (writer_->options_.checksums != TcpChecksums::kBetweenMachines)
     return writer_->options_.checksums == TcpChecksums::kAll;
-  // The address alone could be a proxy's on this machine that passes on to another.
   const uint32_t mark = takes >> kTcpMarkShift;
-  return mark == 0 || mark != writer_->machine_mark_ || !EndsShareAddress(socket_.get());
+  return mark == 0 || mark != WithinMachineMark(socket_.get());
 }
 
 Status TcpWriter::Peer::Alive() const {

@@ -70,6 +70,19 @@ std::string HostOf(const sockaddr_storage& peer) {
   return {bytes, sizeof(host)};
 }
 
+uint16_t PortOf(const sockaddr_storage& address) {
+  return ntohs(address.ss_family == AF_INET
+                   ? reinterpret_cast<const sockaddr_in&>(address).sin_port
+                   : reinterpret_cast<const sockaddr_in6&>(address).sin6_port);
+}
+
+std::string BootId() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  file >> id;
+  return id;
+}
+
 void SetOption(int socket, int level, int option, int value) {
   static_cast<void>(setsockopt(socket, level, option, &value, sizeof(value)));
 }
@@ -93,9 +106,7 @@ Result<uint16_t> LocalPort(int socket) {
   if (getsockname(socket, reinterpret_cast<sockaddr*>(&address.storage), &address.size) != 0) {
     return tl::unexpected(Errno("getsockname"));
   }
-  if (address.storage.ss_family == AF_INET)
-    return ntohs(reinterpret_cast<sockaddr_in*>(&address.storage)->sin_port);
-  return ntohs(reinterpret_cast<sockaddr_in6*>(&address.storage)->sin6_port);
+  return PortOf(address.storage);
 }
 
 std::string PartyOf(const sockaddr_storage& peer) {
@@ -120,23 +131,21 @@ Result<UniqueFd> ConnectTcp(const std::string& address, uint16_t port, Duration 
   return fd;
 }
 
-bool EndsShareAddress(int socket) {
+uint32_t WithinMachineMark(int socket) {
+  static const std::string boot_id = BootId();
   Address here;
   Address there;
   here.size = there.size = sizeof(sockaddr_storage);
-  if (getsockname(socket, reinterpret_cast<sockaddr*>(&here.storage), &here.size) != 0 ||
-      getpeername(socket, reinterpret_cast<sockaddr*>(&there.storage), &there.size) != 0) {
-    return false;
+  if (boot_id.empty() ||
+      getsockname(socket, reinterpret_cast<sockaddr*>(&here.storage), &here.size) != 0 ||
+      getpeername(socket, reinterpret_cast<sockaddr*>(&there.storage), &there.size) != 0 ||
+      HostOf(here.storage) != HostOf(there.storage)) {
+    return 0;
   }
-  return HostOf(here.storage) == HostOf(there.storage);
-}
-
-uint32_t MachineMark() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  if (!(file >> id)) return 0;
+  const auto [low, high] = std::minmax({PortOf(here.storage), PortOf(there.storage)});
   constexpr uint64_t kBits = 0xffffff;
-  return std::max<uint32_t>(1, static_cast<uint32_t>(Hash64(id) & kBits));
+  const uint64_t hash = Hash64(fmt::format("{} {} {}", boot_id, low, high));
+  return std::max<uint32_t>(1, static_cast<uint32_t>(hash & kBits));
 }
 
 void TuneTcp(int socket, Duration stall_timeout) {

@@ -23,10 +23,10 @@ std::string PartyOf(const sockaddr_storage& peer);
 // A connected, non-blocking socket; fails within `timeout`.
 Result<UniqueFd> ConnectTcp(const std::string& address, uint16_t port, Duration timeout);
 
-// Both ends have one address: as far as this socket shows, its packets stay on this machine.
-bool EndsShareAddress(int socket);
-// 24 bits that differ between machines, equal for all processes of one kernel; 0: unknown.
-uint32_t MachineMark();
+// 24 bits of a connection within one machine: of the kernel's boot id and the ports of both ends.
+// Its ends see the same mark. Those of a proxy or tunnel between two processes see others. 0: the
+// ends' addresses differ, or unknown.
+uint32_t WithinMachineMark(int socket);
 
 // Sets no-delay, keep-alive and a limit of `stall_timeout` for unacknowledged data, so that a
 // vanished host ends the connection.

@@ -37,7 +37,7 @@ static_assert(sizeof(TcpHello) == 24);
 struct TcpHelloReply {
   uint64_t magic = kTcpMagic;
   uint32_t code = 0;  // Code
-  // Optional flags that this owner supports, in 8 bits; above them the MachineMark of its host.
+  // Optional flags that this owner supports, in 8 bits; above them its WithinMachineMark.
   uint32_t takes = 0;
   uint64_t pool_bytes = 0;
 };

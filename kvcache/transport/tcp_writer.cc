@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "kvcache/transport/tcp_peer.h"
-#include "kvcache/transport/tcp_socket.h"
 
 namespace aisp {
 namespace {
@@ -41,7 +40,6 @@ TcpWriter::TcpWriter(const KvRegion& source, CompletionQueue* completions, const
       options_(options),
       epoll_(std::move(epoll)),
       waker_(std::move(waker)),
-      machine_mark_(MachineMark()),
       thread_("kv-tcp-writer", [this] { Run(); }) {}
 
 TcpWriter::~TcpWriter() {

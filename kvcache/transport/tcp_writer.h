@@ -95,7 +95,6 @@ class TcpWriter {
   const UniqueFd epoll_;
   const Waker waker_;
   const SteadyClock clock_;
-  const uint32_t machine_mark_;
   std::unordered_map<KvPeerId, std::shared_ptr<Peer>>
       peers_;  // engine thread only; it reads only whether they failed
   std::unordered_map<KvPeerId, std::shared_ptr<Peer>> served_;  // writer thread only

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <array>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -80,6 +81,7 @@ class Spoken {
   void StopSaying() { shutdown(socket_.get(), SHUT_WR); }
   std::byte Landed() const { return owner_.pool()[kPart - 1]; }
   uint32_t takes() const { return takes_; }
+  uint32_t mark() const { return WithinMachineMark(socket_.get()); }
   Code Answer(uint64_t id) {
     TcpAck ack;
     EXPECT_TRUE(ReceiveAll(socket_.get(), Room(ack), Later()).has_value());
@@ -295,8 +297,8 @@ TEST_F(TcpChecksumsSent, ByThemselvesWhereARefusedWriteStops) {
   EXPECT_TRUE(message.behind) << "which is what this is about";
 }
 
-// The flags of a write to an owner at `address` that greets with this mark.
-uint32_t FlagsOfAWrite(const std::string& address, uint32_t mark) {
+// The flags of a write to an owner at `address` that greets with this mark of its socket.
+uint32_t FlagsOfAWrite(const std::string& address, const std::function<uint32_t(int)>& mark) {
   const SharedPool pool = std::move(*SharedPool::Create(1 << 20));
   TcpTransport writer{TcpTransport::Options()};
   EXPECT_TRUE(writer.Register(pool.region()).has_value());
@@ -308,7 +310,7 @@ uint32_t FlagsOfAWrite(const std::string& address, uint32_t mark) {
     owner = UniqueFd(accept4(listen.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     TcpHello hello;
     EXPECT_TRUE(ReceiveAll(owner.get(), Room(hello), Later()).has_value());
-    TcpHelloReply reply{.takes = mark << kTcpMarkShift, .pool_bytes = 1 << 20};
+    TcpHelloReply reply{.takes = mark(owner.get()) << kTcpMarkShift, .pool_bytes = 1 << 20};
     EXPECT_TRUE(SendAll(owner.get(), Room(reply), Later()).has_value());
   });
   const Result<KvPeerId> peer =
@@ -325,13 +327,17 @@ uint32_t FlagsOfAWrite(const std::string& address, uint32_t mark) {
 }
 
 TEST(TcpChecksums, AreLeftOutOnlyWhereBothEndsAreCertainlyOnOneMachine) {
-  const uint32_t mine = MachineMark();
-  ASSERT_NE(mine, 0u);
-  EXPECT_EQ(FlagsOfAWrite("127.0.0.1", mine), 0u);
-  EXPECT_EQ(FlagsOfAWrite("127.0.0.1", mine ^ 1), kTcpChecksummed) << "a proxy to another machine";
-  EXPECT_EQ(FlagsOfAWrite("127.0.0.1", 0), kTcpChecksummed) << "an older owner";
-  EXPECT_EQ(FlagsOfAWrite("127.0.0.2", mine), kTcpChecksummed) << "an address of its own";
-  EXPECT_EQ(Spoken(kPatience).takes() >> kTcpMarkShift, mine);
+  const auto other = [](int socket) { return WithinMachineMark(socket) ^ 1; };
+  const Spoken behind_proxy(kPatience);
+  ASSERT_NE(behind_proxy.mark(), 0u);
+  EXPECT_EQ(behind_proxy.takes() >> kTcpMarkShift, behind_proxy.mark());
+  EXPECT_EQ(FlagsOfAWrite("127.0.0.1", WithinMachineMark), 0u);
+  EXPECT_EQ(FlagsOfAWrite("127.0.0.1", other), kTcpChecksummed) << "a proxy to another machine";
+  EXPECT_EQ(FlagsOfAWrite("127.0.0.1", [&](int) { return behind_proxy.mark(); }), kTcpChecksummed)
+      << "a proxy on this machine";
+  EXPECT_EQ(FlagsOfAWrite("127.0.0.1", [](int) { return 0; }), kTcpChecksummed) << "an older owner";
+  EXPECT_EQ(FlagsOfAWrite("127.0.0.2", WithinMachineMark), kTcpChecksummed)
+      << "an address of its own";
 }
 
 }  // namespace
