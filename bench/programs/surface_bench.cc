@@ -7,8 +7,7 @@
 // plans and computes steps is the engine; all other threads of the worker, and all of the router,
 // are the surface.
 #include <fmt/format.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include <sys/types.h>
 
 #include <algorithm>
 #include <chrono>
@@ -17,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/programs/loadgen_run.h"
 #include "bench/programs/report.h"
 #include "common/check.h"
 #include "common/clock.h"
@@ -62,27 +62,6 @@ double ResidentKiB(pid_t pid) {
     if (line.starts_with("VmRSS:")) return std::atof(line.c_str() + 6);
   }
   return 0;
-}
-
-// Runs aisp-loadgen against `http` and returns its result file.
-Json Load(const std::string& http, const std::vector<std::string>& flags) {
-  const fs::path folder = fs::temp_directory_path() / fmt::format("aisp_bench_{}", getpid());
-  fs::create_directories(folder);
-  std::string command = fmt::format(
-      "{}/bin/aisp-loadgen --base-url http://{} --model story-7m --seed 1 --save-result "
-      "--result-dir {} --result-filename result.json",
-      AISP_BINARY_DIR, http, folder.string());
-  for (const auto& flag : flags) command += " " + flag;
-  command += " >/dev/null";
-  // NOLINTNEXTLINE(cert-env33-c): a command line of our own making
-  const int status = std::system(command.c_str());
-  AISP_CHECK_MSG(status == 0, command);
-  std::ifstream in(folder / "result.json");
-  Json result = Json::parse(in);
-  in.close();
-  fs::remove_all(folder);
-  AISP_CHECK(result.at("failed") == 0);
-  return result;
 }
 
 // The engine alone in this process, on one thread: `streams` sequences that decode together.
