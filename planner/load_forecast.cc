@@ -190,17 +190,15 @@ Load LoadForecast::WithoutBursts() {
   if (samples_.size() < 2) return {};
   const Sample& first = samples_.front();
   const Sample& last = samples_.back();
-  const Instant half = first.at + (last.at - first.at) / 2;
-  const auto middle = std::find_if(samples_.begin(), samples_.end() - 1,
-                                   [&](const Sample& s) { return s.at >= half; });
+  const size_t half = From(samples_, first.at + (last.at - first.at) / 2);
+  const Sample& middle = samples_[half];
   const Load whole = Between(first, last);
   measured_per_s_ = whole.requests_per_s;
-  if (middle == samples_.begin() || middle + 1 == samples_.end()) return whole;
-  const Load before = Between(first, *middle);
-  Load load = Between(*middle, last);
+  if (half == 0 || half + 1 == samples_.size()) return whole;
+  const Load before = Between(first, middle);
+  Load load = Between(middle, last);
   const Load shape = Between(
-      samples_[From(samples_, std::max(middle->at, Restless() ? Instant{} : prompts_.since))],
-      last);
+      samples_[From(samples_, std::max(middle.at, Restless() ? Instant{} : prompts_.since))], last);
   if (shape.requests_per_s > 0) {
     load.prompt_tokens = shape.prompt_tokens;
     load.uncached_tokens = shape.uncached_tokens;

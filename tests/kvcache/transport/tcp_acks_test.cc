@@ -2,7 +2,6 @@
 // and which messages share a packet. This program's sendmsg stands before the C library's.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
-#include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
@@ -16,11 +15,10 @@
 #include <utility>
 #include <vector>
 
-#include "common/threads.h"
-#include "kvcache/transport/cookie.h"
 #include "kvcache/transport/tcp_socket.h"
 #include "kvcache/transport/tcp_wire.h"
 #include "tests/kvcache/transport/rig.h"
+#include "tests/kvcache/transport/tcp_fake_owner.h"
 
 namespace {
 // Called after each send, on its thread, with the sender's socket and flags.
@@ -41,31 +39,14 @@ namespace {
 constexpr uint64_t kShort = 4096;
 constexpr uint64_t kLong = 8192;  // with its header; all of them fit a new connection's window
 
-Instant Later() { return SteadyClock().Now() + kPatience; }
-
-template <typename T>
-std::span<std::byte> Room(T& value) {
-  return std::as_writable_bytes(std::span(&value, 1));
-}
-
 // An owner that acknowledges each write before the call returns that sent it, or its packet.
 class PromptOwner : public testing::Test {
  protected:
   PromptOwner() : writer_(Lane::kTcp, nullptr) {
-    const UniqueFd listen = std::move(*ListenTcp("127.0.0.1", 0));
-    Thread greeter("fake-owner", [&] {
-      pollfd state{listen.get(), POLLIN, 0};
-      EXPECT_EQ(poll(&state, 1, static_cast<int>(ToMs(kPatience))), 1);
-      owner_ = UniqueFd(accept4(listen.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-      TcpHello hello;
-      EXPECT_TRUE(ReceiveAll(owner_.get(), Room(hello), Later()).has_value());
-      TcpHelloReply reply{.pool_bytes = 1 << 20};
-      EXPECT_TRUE(SendAll(owner_.get(), Room(reply), Later()).has_value());
-    });
-    peer_ = *writer_.transport().Connect(
-        "tcp1 127.0.0.1 " + std::to_string(*LocalPort(listen.get())) + " " + NewCookie().ToHex(),
-        kPatience);
-    greeter.Join();
+    FakeOwner owner = ConnectToFakeOwner(writer_.transport(), "127.0.0.1",
+                                         [](int) { return TcpHelloReply{.pool_bytes = 1 << 20}; });
+    owner_ = std::move(owner.socket);
+    peer_ = owner.peer;
     after_send = &on_send_;
   }
   ~PromptOwner() override { after_send = nullptr; }

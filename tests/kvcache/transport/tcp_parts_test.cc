@@ -11,23 +11,16 @@
 #include <vector>
 
 #include "common/strings.h"
-#include "common/threads.h"
 #include "kvcache/transport/cookie.h"
 #include "kvcache/transport/tcp_socket.h"
 #include "kvcache/transport/tcp_wire.h"
 #include "tests/kvcache/transport/rig.h"
+#include "tests/kvcache/transport/tcp_fake_owner.h"
 
 namespace aisp {
 namespace {
 
 constexpr uint32_t kPart = 4096;
-
-Instant Later() { return SteadyClock().Now() + kPatience; }
-
-template <typename T>
-std::span<std::byte> Room(T& value) {
-  return std::as_writable_bytes(std::span(&value, 1));
-}
 
 // An owner, and a writer whose messages the test composes.
 class Spoken {
@@ -203,20 +196,11 @@ class TcpChecksumsSent : public testing::Test {
 
   TcpChecksumsSent() : writer_(Lane::kTcp, nullptr, {.pool_bytes = kPool}) {
     writer_.Fill(5);
-    const UniqueFd listen = std::move(*ListenTcp("127.0.0.1", 0));
-    Thread greeter("fake-owner", [&] {
-      pollfd state{listen.get(), POLLIN, 0};
-      EXPECT_EQ(poll(&state, 1, static_cast<int>(ToMs(kPatience))), 1);
-      owner_ = UniqueFd(accept4(listen.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-      TcpHello hello;
-      EXPECT_TRUE(ReceiveAll(owner_.get(), Room(hello), Later()).has_value());
-      TcpHelloReply reply{.takes = kTcpChecksumBehind, .pool_bytes = kPool};
-      EXPECT_TRUE(SendAll(owner_.get(), Room(reply), Later()).has_value());
+    FakeOwner owner = ConnectToFakeOwner(writer_.transport(), "127.0.0.1", [](int) {
+      return TcpHelloReply{.takes = kTcpChecksumBehind, .pool_bytes = kPool};
     });
-    peer_ = *writer_.transport().Connect(
-        "tcp1 127.0.0.1 " + std::to_string(*LocalPort(listen.get())) + " " + NewCookie().ToHex(),
-        kPatience);
-    greeter.Join();
+    owner_ = std::move(owner.socket);
+    peer_ = owner.peer;
   }
   void Write(uint64_t bytes) {
     const BlockCopy copy{0, 0, bytes};
@@ -302,27 +286,13 @@ uint32_t FlagsOfAWrite(const std::string& address, const std::function<uint32_t(
   const SharedPool pool = std::move(*SharedPool::Create(1 << 20));
   TcpTransport writer{TcpTransport::Options()};
   EXPECT_TRUE(writer.Register(pool.region()).has_value());
-  const UniqueFd listen = std::move(*ListenTcp(address, 0));
-  UniqueFd owner;
-  Thread greeter("fake-owner", [&] {
-    pollfd state{listen.get(), POLLIN, 0};
-    EXPECT_EQ(poll(&state, 1, static_cast<int>(ToMs(kPatience))), 1);
-    owner = UniqueFd(accept4(listen.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    TcpHello hello;
-    EXPECT_TRUE(ReceiveAll(owner.get(), Room(hello), Later()).has_value());
-    TcpHelloReply reply{.takes = mark(owner.get()) << kTcpMarkShift, .pool_bytes = 1 << 20};
-    EXPECT_TRUE(SendAll(owner.get(), Room(reply), Later()).has_value());
+  const FakeOwner owner = ConnectToFakeOwner(writer, address, [&](int socket) {
+    return TcpHelloReply{.takes = mark(socket) << kTcpMarkShift, .pool_bytes = 1 << 20};
   });
-  const Result<KvPeerId> peer =
-      writer.Connect("tcp1 " + address + " " + std::to_string(*LocalPort(listen.get())) + " " +
-                         NewCookie().ToHex(),
-                     kPatience);
-  greeter.Join();
-  EXPECT_TRUE(peer.has_value());
   const BlockCopy copy{0, 0, kPart};
-  EXPECT_TRUE(writer.Write(*peer, {&copy, 1}, Epoch(1)).has_value());
+  EXPECT_TRUE(writer.Write(owner.peer, {&copy, 1}, Epoch(1)).has_value());
   TcpWriteHeader header;
-  EXPECT_TRUE(ReceiveAll(owner.get(), Room(header), Later()).has_value());
+  EXPECT_TRUE(ReceiveAll(owner.socket.get(), Room(header), Later()).has_value());
   return header.flags;
 }
 
